@@ -1,4 +1,4 @@
-# A translation server on a processor. Build it in the checkout, and give it the folder of a model:
+# A translation server on a CPU. Build it in the checkout, and give it the folder of a model:
 #   docker build --tag vanilla-transformer .
 #   docker run --publish 8000:8000 --volume "$PWD/outputs/quickstart:/model:ro" vanilla-transformer
 FROM python:3.11-slim
@@ -7,7 +7,7 @@ WORKDIR /app
 COPY pyproject.toml setup.py vanilla_transformer_hf_command.py constraints.txt README.md LICENSE MANIFEST.in ./
 COPY vanilla_transformer_hf vanilla_transformer_hf
 
-# torch comes first: what is installed after it takes the build that is already there. Its build for processors alone is
+# torch comes first: what is installed after it takes the build that is already there. Its build for CPUs alone is
 # smaller by gigabytes: --build-arg PIP_EXTRA_INDEX_URL=, with the address that torch's own page of installation names.
 ARG PIP_EXTRA_INDEX_URL=
 RUN python -m pip install --no-cache-dir --constraint constraints.txt torch

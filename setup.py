@@ -1,4 +1,4 @@
-"""What pyproject.toml cannot say: a wheel has the files that travel with a saved model, joined from the modules."""
+"""What pyproject.toml cannot express: a wheel has the files of saved models, joined from the modules."""
 
 import runpy
 from pathlib import Path
@@ -16,7 +16,7 @@ class BuildWithSavedFiles(build_py):
             place = Path("vanilla_transformer_hf", "model")
             folder = Path(self.build_lib, place, "saved_files")
             folder.mkdir(parents=True, exist_ok=True)
-            for name, text in runpy.run_path(str(place / "bundle.py"))["join_modules"]().items():
+            for name, text in runpy.run_path(str(place / "saving" / "bundle.py"))["join_modules"]().items():
                 (folder / name).write_text(text, encoding="utf-8")
 
 

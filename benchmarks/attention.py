@@ -13,7 +13,7 @@ tokens, over the width. The exponents are fitted to the times: an exponent of 2 
     python -m benchmarks attention --kinds full window --clock processor --threads 1   # on a busy machine
 
 All kinds and peers run alike with the library of float32 products that --matmul chooses, as train chooses it, and in
-large pages of memory, as train asks for them. "full" is torch's fused kernel, which keeps no n × n scores; it is
+large pages of memory, as in train. "full" is torch's fused kernel, which keeps no n × n scores; it is
 measured with the other library, too, and speeds are relative to the faster of both. "eager" keeps the scores.
 "chunk_mean" is `chunk` with chunk_summary="mean"; "recurrent" reads segments of as many positions as --window, with a
 memory of as many, and a prompt in one pass. Peers are the local attention of LongT5 in transformers and, if they
@@ -46,13 +46,14 @@ from .generation_engine import forget_peak
 from .turns import CLOCKS, peak_memory
 
 
-# Large pages on Linux: torch asks for them once, at its first tensor.
+# Large pages on Linux: torch reads this once, at its first tensor.
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 TASKS = ("forward", "training step", "token", "layer")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 # Engines with which others are compared.
 BASELINES = ("full", "eager")
+MOST_LINES = 4  # in a panel of the picture, beside those
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--clock",
         choices=CLOCKS,
         default="wall",
-        help="time that passes (default), or that of the processor, which other programs disturb less",
+        help="wall-clock time (default), or CPU time, which other programs disturb less",
     )
     parser.add_argument(
         "--matmul",
@@ -115,7 +116,7 @@ def fresh_processes() -> ProcessPoolExecutor:
 
 def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """
-    A row for each task, length, width and kind: `over` says which of length and width is varied; `seconds`; `mib`
+    A row for each task, length, width and kind: `over` is which of length and width is varied; `seconds`; `mib`
     unless it is a layer; relative to those of `BASELINES` that were measured, `speed` and `memory` by the baseline's
     name.
     """
@@ -245,47 +246,95 @@ def tables(rows: list[dict[str, Any]], about: str) -> str:
 
 
 def draw(rows: list[dict[str, Any]], path: str) -> None:
-    """
-    Draw a panel for the time of each task over the length, and for memory of a step and layers over the width; `full`
-    with one library of products. Lines of other packages are dashed.
-    """
-    from matplotlib import colormaps
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import NullLocator
-
-    rows = [row for row in rows if row["kind"] == kind_of(row["kind"])]
-    panels = [(task, "length", "seconds", f"{task}: seconds") for task in TASKS]
-    panels.insert(2, ("training step", "length", "mib", "training step: MiB"))
-    panels.append(("layer", "width", "seconds", "layer: seconds"))
-    panels = [panel for panel in panels if curves(rows, *panel[:3])]
-    # A kind has the same colour in all panels; kinds of layers have colours of their own.
-    layers = [kind for kind in LAYERS if any(row["kind"] == kind for row in rows)]
-    kinds = dict.fromkeys(row["kind"] for row in rows if row["task"] != "layer")
-    numbers = {kind: number for each in (layers, kinds) for number, kind in enumerate(each)}
-    across = min(2, len(panels))
-    down = -(-len(panels) // across)
-    figure = Figure(figsize=(6.4 * across, 4.2 * down), layout="constrained")
-    for axes, (task, over, key, title) in zip(figure.subplots(down, across, squeeze=False).flat, panels):
-        found = curves(rows, task, over, key)
-        for kind, points in found.items():
-            number = numbers[kind]
-            letter = "n" if over == "length" else "d"
-            slope = f" {letter}^{exponent(points):.2f}" if key == "seconds" and len(points) > 1 else ""
-            style = "--" if kind in ENGINES and kind not in KINDS else "-"
-            color = colormaps["tab20"](number % 20)
-            axes.loglog(*zip(*points), marker="o", markersize=3, label=kind + slope, color=color, linestyle=style)
-        axes.set(title=title, xlabel="tokens" if over == "length" else "width")
-        axes.xaxis.set_minor_locator(NullLocator())
-        places = sorted({place for points in found.values() for place, _ in points})
-        axes.set_xticks(places, [f"{place:,}" for place in places], rotation=30)
-        axes.yaxis.set_major_formatter("{x:g}")
-        axes.yaxis.set_minor_formatter("")
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
-    for axes in figure.axes[len(panels) :]:
-        axes.remove()
+    """Write `figure_of` as PNG."""
+    figure = figure_of(rows)
     with new_file(path) as place:
         figure.savefig(place, format="png", dpi=100)
+
+
+def figure_of(rows: list[dict[str, Any]]) -> Any:
+    """
+    Small multiples of `full` with one library of products, and of the other kinds: a column for the seconds of each
+    task and for the memory of a step, a row for each few kinds, against the gray lines of `BASELINES`. Below them are
+    the layers, over the length and over the width.
+    """
+    from matplotlib.figure import Figure
+
+    rows = [row for row in rows if row["kind"] == kind_of(row["kind"])]
+    measures = [(task, "seconds") for task in TASKS if task != "layer"]
+    measures.insert(2, ("training step", "mib"))
+    measures = [(task, key) for task, key in measures if curves(rows, task, "length", key)]
+    layers = [over for over in ("length", "width") if curves(rows, "layer", over, "seconds")]
+    kinds = list(dict.fromkeys(row["kind"] for row in rows if row["task"] != "layer"))
+    groups = groups_of(kinds)
+    down, across = len(groups) + bool(layers), max(len(measures), 2 * len(layers))
+    figure = Figure(figsize=(2.8 * across + 1.7, 2.3 * down + 0.4), layout="constrained")
+    grid = figure.add_gridspec(down, across + 1, width_ratios=[1] * across + [0.55])
+    for row, group in enumerate(groups):
+        add_legend(figure.add_subplot(grid[row, across]), [kind for kind in [*BASELINES, *group] if kind in kinds])
+    for column, (task, key) in enumerate(measures):
+        found, above = curves(rows, task, "length", key), None
+        for row, group in enumerate(groups):
+            if group and not found.keys() & {*group}:
+                continue  # others have no token
+            above = figure.add_subplot(grid[row, column], sharex=above, sharey=above)
+            draw_lines(above, found, [*BASELINES, *group], "length")
+            above.set_title(f"{task}: {'MiB' if key == 'mib' else 'seconds'}" if row == 0 else "", fontsize=11)
+            above.set_xlabel("tokens" if row == len(groups) - 1 else "")
+    for place, over in enumerate(layers):
+        axes = figure.add_subplot(grid[down - 1, 2 * place : 2 * place + 2])
+        draw_lines(axes, curves(rows, "layer", over, "seconds"), list(LAYERS), over)
+        axes.set_title("layer: seconds", fontsize=11)
+    if layers:
+        add_legend(figure.add_subplot(grid[down - 1, across]), list(LAYERS))
+    return figure
+
+
+def groups_of(kinds: list[str]) -> list[list[str]]:
+    """Kinds beside `BASELINES` by `MOST_LINES`, of this package and then of others."""
+    others = [kind for kind in kinds if kind not in BASELINES]
+    found = []
+    for names in ([kind for kind in others if kind in KINDS], [kind for kind in others if kind not in KINDS]):
+        found += [names[place : place + MOST_LINES] for place in range(0, len(names), MOST_LINES)]
+    return found or [[]]
+
+
+def style_of(kind: str, place: int) -> dict[str, Any]:
+    """How a line is drawn; `place` counts the kinds of a panel that are no baselines."""
+    if kind in BASELINES:
+        return {"color": "0.55", "linestyle": ("-", "--")[BASELINES.index(kind)], "linewidth": 1.2}
+    return {"color": f"C{place}", "marker": "osD^"[place % MOST_LINES], "markersize": 4}
+
+
+def styles_of(kinds: list[str]) -> dict[str, dict[str, Any]]:
+    """How the lines of a panel are drawn, by kind."""
+    others = [kind for kind in kinds if kind not in BASELINES]
+    return {kind: style_of(kind, others.index(kind) if kind in others else 0) for kind in kinds}
+
+
+def draw_lines(axes: Any, found: dict[str, list[tuple[int, float]]], kinds: list[str], over: str) -> None:
+    """The lines of some kinds in a panel, over "length" or "width"."""
+    from matplotlib.ticker import NullLocator
+
+    for kind, style in styles_of(kinds).items():
+        if kind in found:
+            axes.loglog(*zip(*found[kind]), **style)
+    places = sorted({place for points in found.values() for place, _ in points})
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xticks(places, [f"{place // 1024}k" if place >= 1024 else str(place) for place in places])
+    axes.set_xlabel("tokens" if over == "length" else "width")
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter("")
+    axes.grid(alpha=0.3)
+
+
+def add_legend(axes: Any, kinds: list[str]) -> None:
+    """The names of the lines of a row, in a panel of their own."""
+    from matplotlib.lines import Line2D
+
+    handles = [Line2D([], [], label=kind, **style) for kind, style in styles_of(kinds).items()]
+    axes.legend(handles=handles, fontsize=9, loc="center left", frameon=False)
+    axes.set_axis_off()
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -14,7 +14,7 @@ For lengths as they are with weights as large as the base model's, train that fo
         --bf16 true --dropout 0 --learning_rate 0.0003 --warmup_steps 150 --eval_strategy no --save_strategy no \\
         --load_best_model_at_end false --output_dir outputs/base --train_source train.en.gz …
 
-Multi30k has fewer than 37,000 pieces; `--vocab_size 37000` fills the trained matrices up with zeros for that.
+Multi30k has fewer than 37,000 tokens; `--vocab_size 37000` fills the trained matrices up with zeros for that.
 
 Other sections: "first_token", time to the first token; "sentence", one sentence by itself; "batch", "beam" and
 "length", how time and memory grow.
@@ -102,7 +102,7 @@ def rows_of(dtypes: list[str], against: list[str], chosen: str, device: str) -> 
         if dtype in DTYPES:
             rows.append(Row("ours", "ours", dtype, "default", True))
             rows.append(Row("ours, batch by batch", "batch_by_batch", dtype, "default", False))
-            rows.append(Row("ours, host's search", "host_search", dtype, "default", False))
+            rows.append(Row("ours, transformers' search", "host_search", dtype, "default", False))
             rows.append(Row("MarianMT", "marian", dtype, "default", True))
         if dtype == "int8" and device == "cpu":
             rows.append(Row("ours", "ours", dtype, "default", True))

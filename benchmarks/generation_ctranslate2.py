@@ -12,7 +12,7 @@ from .turns import peak_memory
 
 
 def read_vocabulary(folder: Path, side: str) -> list[str]:
-    """The pieces of one side of a converted model."""
+    """The tokens of one side of a converted model."""
     own = folder / f"{side}_vocabulary.json"
     return json.loads((own if own.exists() else folder / "shared_vocabulary.json").read_text(encoding="utf-8"))
 

@@ -1,4 +1,4 @@
-"""The same weights for every engine: a folder of ours, of MarianMT and of CTranslate2."""
+"""Folders with equal weights for every engine: ours, MarianMT's and CTranslate2's."""
 
 from pathlib import Path
 from typing import Any
@@ -26,10 +26,10 @@ def random_model(config: VanillaTransformerConfig, seed: int = 0) -> VanillaTran
     An untrained model whose searches end only at the limit and whose outputs are as varied as those of a trained
     model.
 
-    The output weights of `</s>` and padding are zeros, so that their logits are 0, while some thousand other pieces
+    The output weights of `</s>` and padding are zeros, so that their logits are 0, while some thousand other tokens
     have larger ones. A minimum length would have the same effect, but its cost differs between engines.
 
-    With freshly drawn tied weights, each piece would predict itself, and the layers would hide the differences between
+    With freshly drawn tied weights, each token would predict itself, and the layers would hide the differences between
     positions and between sources: all outputs would repeat one word. Random signs in the last norm, and layer weights
     divided by two, give outputs of many words that differ between sentences.
     """
@@ -47,8 +47,8 @@ def random_model(config: VanillaTransformerConfig, seed: int = 0) -> VanillaTran
 
 def as_marianmt(model: VanillaTransformerForConditionalGeneration) -> VanillaTransformerForConditionalGeneration:
     """
-    The same function as a MarianMT model. Its attention has biases, which are zeros here if ours has none. It puts all
-    sines of a position before all cosines, so the features of the residual stream are reordered.
+    A MarianMT model that computes the same function. Its attention has biases, which are zeros here if ours has none.
+    It puts all sines of a position before all cosines, so the features of the residual stream are reordered.
     """
     config = model.config
     order = torch.arange(config.d_model)
@@ -73,7 +73,7 @@ def as_marianmt(model: VanillaTransformerForConditionalGeneration) -> VanillaTra
 
 def write_ctranslate2(marianmt: Path, folder: Path) -> None:
     """
-    Convert a MarianMT folder with CTranslate2's own loader; the name of each piece is its id.
+    Convert a MarianMT folder with CTranslate2's own loader; the name of each token is its id.
 
     CTranslate2's MarianMT loader replaces the embedding of the start token by zeros, as Marian trains it. Ours is
     trained, as in BART, so BART's loader, from which the other is derived, is used.
@@ -92,7 +92,7 @@ def write_ctranslate2(marianmt: Path, folder: Path) -> None:
             spec.register_target_vocabulary([str(index) for index in range(config.decoder_vocab_size)])
             spec.config.decoder_start_token = str(config.decoder_start_token_id)
             spec.config.eos_token = str(config.eos_token_id)
-            spec.config.unk_token = str(config.pad_token_id)  # there are no unknown pieces here
+            spec.config.unk_token = str(config.pad_token_id)  # there are no unknown tokens here
             return spec
 
     Loader().convert(str(folder))

@@ -1,7 +1,7 @@
 """
 time and memory of the Transformer and of the recurrent models before it over the length of sentences
 
-The models are those of the variants file `predecessors`, with random weights and a vocabulary of 8,000 pieces; they
+The models are those of the variants file `predecessors`, with random weights and a vocabulary of 8,000 tokens; they
 take turns in one process. A training step is forward and backward of a batch whose sources and targets have the given
 length each. "first token" is greedy search for one token of one sentence with a source of that length, "next token"
 what a further one takes. Memory is the peak in a separate process, minus what that process held before the call. The

@@ -128,7 +128,7 @@ def show(row: dict[str, Any]) -> None:
     print(
         f"{row['section']:5} {row['server']:11} {row['sentences']:26} {row['clients']:4} clients "
         f"{row['requests_per_second']:8.1f} requests/s  p50/95/99 {times} ms  {row['answers']}",
-        *([f"processor {row[busy]} ms/request"] if (busy := "processor_ms_per_request") in row else []),
+        *([f"CPU {row[busy]} ms/request"] if (busy := "processor_ms_per_request") in row else []),
         *([f"memory {row['memory_mib']} MiB"] if "memory_mib" in row else []),
         flush=True,
     )

@@ -75,7 +75,7 @@ class Server:
         return 0.0
 
     def work(self) -> float:
-        """Processor seconds that it has used; 0 on systems other than Linux."""
+        """CPU seconds that it has used; 0 on systems other than Linux."""
         with suppress(OSError):
             fields = Path(f"/proc/{self.process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
             return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -85,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tokens", type=int, default=2048, help="tokens of a batch of a run (default: 2048)")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="threads of each engine")
     parser.add_argument(
-        "--clock", choices=CLOCKS, default="wall", help="processor: processor time, on a busy machine (default: wall)"
+        "--clock", choices=CLOCKS, default="wall", help="processor: CPU time, on a busy machine (default: wall)"
     )
     parser.add_argument("--json", metavar="FILE", help="write the numbers here too")
 

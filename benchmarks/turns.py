@@ -28,7 +28,7 @@ runpy.run_module("benchmarks." + module, run_name="__main__", alter_sys=True)
 """
 
 
-# What a second is: on a busy machine, processor time of one thread says more than time on the wall.
+# The clock of measurements: on a busy machine, CPU time of one thread is steadier than wall-clock time.
 CLOCKS = {"wall": time.perf_counter, "processor": time.process_time}
 
 

@@ -2,7 +2,7 @@
 generate() of each variant against the paper's model of the same size
 
 Random weights, a batch of 32 sentences of 32 tokens, and exactly 32 new tokens. The two models take turns in one
-process. Processor time is measured instead of wall-clock time, because other programs disturb it less. With --causal,
+process. CPU time is measured instead of wall-clock time, because other programs disturb it less. With --causal,
 the models are decoders without an encoder, and the sentences are their prompts.
 
     python -m benchmarks variants --preset tiny --beams 1 4
@@ -22,7 +22,7 @@ from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerF
 from vanilla_transformer_hf.common.files import open_output, refuse_overwriting
 from vanilla_transformer_hf.model.config.sharing import PROJECTIONS
 from vanilla_transformer_hf.model.layers.norms import NORMS
-from vanilla_transformer_hf.model.positions.base import POSITION_ENCODINGS
+from vanilla_transformer_hf.model.positions.types import POSITION_ENCODINGS
 
 from .generation_models import random_model
 from .training import SIZES
@@ -66,7 +66,7 @@ def model_of(fields: dict[str, Any], causal: bool) -> Any:
 
 
 def seconds(model: Any, ids: torch.Tensor, beams: int) -> float:
-    """Processor seconds of one call of generate()."""
+    """CPU seconds of one call of generate()."""
     start = time.process_time()
     model.generate(ids, num_beams=beams, max_new_tokens=TOKENS)
     return time.process_time() - start

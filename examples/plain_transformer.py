@@ -25,7 +25,7 @@ from torch import nn
 
 @dataclass
 class Config:
-    """What config.json says about the sizes of a model; the defaults are the paper's base model."""
+    """The sizes of a model, from config.json; the defaults are the paper's base model."""
 
     vocab_size: int = 37000
     d_model: int = 512
@@ -84,7 +84,7 @@ class Attention(nn.Module):
     def forward(self, x: torch.Tensor, memory: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
         """
         Queries of the states `x` (B, T, D), keys and values of the states `memory` (B, S, D), to states (B, T, D).
-        `visible` says whether a query sees a key, in a shape that broadcasts to (B, H, T, S).
+        `visible` is whether a query may attend to a key, in a shape that broadcasts to (B, H, T, S).
         """
         query = self.split(self.q_proj(x))  # (B, H, T, d_k)
         key = self.split(self.k_proj(memory))  # (B, H, S, d_k)
@@ -214,7 +214,7 @@ def build(values: dict[str, Any], weights: dict[str, torch.Tensor]) -> Transform
     given = {(name, tensor.shape) for name, tensor in weights.items()}
     expected = {(name, tensor.shape) for name, tensor in model.state_dict().items()}
     if wrong := sorted({name for name, _ in given ^ expected}):
-        raise ValueError(f"unexpected or missing weights, or weights of another shape: {', '.join(wrong)}")
+        raise ValueError(f"unexpected or missing keys, or weights of another shape: {', '.join(wrong)}")
     model.load_state_dict(weights)
     return model.eval()
 

@@ -1,7 +1,7 @@
 """
 Find words that CONTRIBUTING.md replaces by others ("Words") in the pages and in the prose of the package: `make lint`.
 
-codespell knows single words and their typing errors; these are phrases. Exit status 1 and a line for each place.
+codespell finds typing errors in single words; these are phrases. Exit status 1 and a line for each place.
 """
 
 import re
@@ -14,8 +14,10 @@ from vanilla_transformer_hf.common.command_line import make_parser, run
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "vanilla_transformer_hf"
-# Folders of the package whose docstrings, messages and pages of help are read.
-FOLDERS = ("commands", "common", "conversion", "evaluation", "explorer", "export", "publishing", "serving")
+# What people read, beside the pages: docstrings, comments, messages, help, recipes.
+SOURCES = (PACKAGE, ROOT / "scripts", ROOT / "benchmarks", ROOT / "examples")
+ENDINGS = (".py", ".js", ".html", ".md", ".yaml", ".sh")
+EMPTY_ALONE = re.compile(r'"""\s*(The same|As)\b')  # docstrings that need the one above them
 ROW = re.compile(r"^\| ([^|]+) \| ([^|]+) \|$", re.MULTILINE)
 
 
@@ -28,6 +30,8 @@ def vocabulary(guide: str) -> dict[str, str]:
 
 def places(text: str, words: dict[str, str]) -> Iterator[tuple[int, str]]:
     """The line and the phrase of each place; a phrase may go over the end of a line."""
+    for found in EMPTY_ALONE.finditer(text):
+        yield text.count("\n", 0, found.start()) + 1, f"docstring that begins with {found[1]}"
     for phrase in words:
         pattern = r"\b" + r"\s+(?:# )?".join(map(re.escape, phrase.split())) + r"\b"
         for found in re.finditer(pattern, text, re.IGNORECASE):
@@ -35,11 +39,11 @@ def places(text: str, words: dict[str, str]) -> Iterator[tuple[int, str]]:
 
 
 def files() -> Iterator[Path]:
-    """The pages, and the files of the package that people read or see."""
+    """The pages, and the files whose prose people read."""
     yield from (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
-    for folder in FOLDERS:
-        found = (PACKAGE / folder).rglob("*")
-        yield from sorted(path for path in found if path.suffix in (".py", ".js", ".html", ".md"))
+    for folder in SOURCES:
+        found = (path for path in folder.rglob("*") if path.suffix in ENDINGS)
+        yield from sorted(path for path in found if path.parts[len(PACKAGE.parts)] != "model")
 
 
 def main() -> int:
@@ -48,7 +52,8 @@ def main() -> int:
     count = 0
     for path in files():
         for line, phrase in places(path.read_text(encoding="utf-8"), words):
-            print(f"{path.relative_to(ROOT)}:{line}: {phrase!r}: write {words[phrase]}")
+            better = words.get(phrase, "what it is, so that it stands alone")
+            print(f"{path.relative_to(ROOT)}:{line}: {phrase!r}: write {better}")
             count += 1
     return 1 if count else 0
 

@@ -121,7 +121,7 @@ def draw(config: VanillaTransformerConfig) -> Figure:
     drawing.box(DECODER, head, "Output projection, softmax", "lm_head", "output")
     drawing.arrow((DECODER, decoder[-1] + HEIGHT / 2), (DECODER, head - HEIGHT / 2))
     drawing.arrow((DECODER, head + HEIGHT / 2), (DECODER, head + 0.75))
-    axes.text(DECODER, head + 0.85, "p(next piece)  (B, T, V)", ha="center", fontsize=10)
+    axes.text(DECODER, head + 0.85, "p(next token)  (B, T, V)", ha="center", fontsize=10)
     for x, text in ((ENCODER, "source ids (B, S)"), (DECODER, "target ids (B, T), shifted right")):
         axes.text(x, 0.05, text, ha="center", fontsize=10)
         drawing.arrow((x, 0.3), (x, 1.0 - HEIGHT / 2))

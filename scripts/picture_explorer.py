@@ -2,8 +2,9 @@
 Take the pictures of docs/explorer.md in a browser that is driven by playwright (the extra `browser`):
 
     python scripts/picture_explorer.py outputs/quickstart docs
+    python scripts/picture_explorer.py model_cards/multi30k_raw_en_de docs --views tour walk
 
-Each is one view of the page about one sentence.
+Each is one view of the page about one sentence, the example of the model's card.
 """
 
 import shutil
@@ -20,14 +21,14 @@ from vanilla_transformer_hf.explorer.explorer import Explorer
 from vanilla_transformer_hf.explorer.server import HOST, make_app
 
 
-TEXT = "three hundred and forty-five thousand, six hundred and seventy-eight"
 SIZE = {"width": 1280, "height": 800}
 # Name of a picture -> what the page shows, its theme, and its height.
 PICTURES = {
+    "tour": ({"view": "tour", "stop": 4}, "light", 860),
     "translate": ({"view": "translate"}, "light", 1180),
     "attention": ({"view": "attention", "layer": 2, "heads": "0,1,2,3", "threshold": 0.1}, "light", 700),
     "head": ({"view": "head", "layer": 2, "row": 2}, "dark", 760),
-    "walk": ({"view": "walk"}, "light", 1100),
+    "walk": ({"view": "walk", "box": "decoder.0.encoder_attn"}, "light", 1030),
     "intervene": ({"view": "intervene", "off": "cross.0,cross.1.2"}, "dark", 1000),
 }
 
@@ -36,17 +37,21 @@ def main() -> None:
     parser = make_parser("picture_explorer.py", __doc__)
     parser.add_argument("model", help="folder of a model")
     parser.add_argument("folder", help="folder to write the pictures to, as explorer_NAME.png")
+    parser.add_argument("--views", nargs="+", choices=PICTURES, default=list(PICTURES), help="default: all")
     arguments = parser.parse_args()
     from playwright.sync_api import sync_playwright  # of an extra that --help does without
 
     listening = http.bind(HOST, 0)
-    server = uvicorn.Server(uvicorn.Config(make_app(Explorer.open([arguments.model])), log_level="warning"))
+    explorer = Explorer.open([arguments.model])
+    text = explorer.answer("models", {})[0]["example"]
+    server = uvicorn.Server(uvicorn.Config(make_app(explorer), log_level="warning"))
     threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True).start()
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        for name, (state, theme, height) in PICTURES.items():
+        for name in arguments.views:
+            state, theme, height = PICTURES[name]
             page = browser.new_page(viewport={**SIZE, "height": height}, color_scheme=theme)
-            address = f"{http.address_of(listening)}/#{urlencode({'text': TEXT, 'num_beams': 4, **state})}"
+            address = f"{http.address_of(listening)}/#{urlencode({'text': text, 'num_beams': 4, **state})}"
             page.goto(address)
             page.wait_for_selector("main[aria-busy=false]")
             page.wait_for_timeout(500)  # canvases are drawn after the page

@@ -1,7 +1,7 @@
 """
 Tag this commit as a release, if it is one: `make release`.
 
-The version is that of vanilla_transformer_hf/model/config/release.py. Refused, with one line, are a tree with changes,
+The version is that of vanilla_transformer_hf/model/config/release.py. One line of error for a tree with changes,
 a commit that .ci/run has not passed, a changelog without the version, and a tag that exists. Nothing is pushed.
 """
 
@@ -22,7 +22,7 @@ def main(root: Path) -> str:
     Make the tag and return what to do next.
 
     Raises:
-        SystemExit: The commit cannot be released; the message says why and what to do.
+        SystemExit: The commit cannot be released; the message has the reason and what to do.
     """
     if changes := git(root, "status", "--porcelain"):
         sys.exit(f"release: the tree has changes ({changes.splitlines()[0].strip()} …); commit or remove them.")

@@ -98,6 +98,10 @@ SMALL = {
     " --tasks forward layer --rounds 1",
     f"{BENCHMARKS} predecessors": "--lengths 4 --models lstm --rounds 1 --threads 1 --batch 1",
     f"{PROG} train multi30k_raw --model_name_or_path": RUN.replace("--vocab_size 300 ", ""),
+    f"{PROG} train low_resource --model_name_or_path outputs/quickstart": RUN.replace("300", "280"),  # a tokenizer's
+    f"{PROG} train low_resource --": RUN.replace("--vocab_size 300 ", ""),  # from a model
+    f"{PROG} train denoising": f"{RUN} --d_model 16 --decoder_layers 1",
+    **{f"{PROG} train {task}": "--max_steps 1 --eval_steps 1 --save_steps 1" for task in ("masked_lm", "causal_lm")},
     f"{PROG} train look_up": "--max_steps 1 --vocab_size 300 --max_source_length 64",
     f"{PROG} train": RUN,
     f"{PROG} clean": "--keep held_out",  # the workspace's texts are all the same
@@ -111,6 +115,7 @@ SMALL = {
 # Options in the pages that belong to other commands.
 FOREIGN = {
     "--config_file": "accelerate launch",
+    "--clear-fuzzy": "msgattrib",
     "--imports": "scripts/draw_architecture.py",
     "--model": "lm_eval",
     "--model_args": "lm_eval",
@@ -135,6 +140,7 @@ def workspace(tmp_path_factory):
         (folder / "bin" / name).chmod(0o755)
     (folder / "numbers.en").write_text("\n".join(ENGLISH), encoding="utf-8")
     (folder / "numbers.de").write_text("\n".join(GERMAN), encoding="utf-8")
+    (folder / "numbers.both").write_text("\n".join(filter(None, [*ENGLISH, *GERMAN])), encoding="utf-8")
     (folder / "messages.po").write_text('msgid "one"\nmsgstr ""\n', encoding="utf-8")
     with zipfile.ZipFile(folder / "report.docx", "w") as archive:
         archive.writestr("word/document.xml", '<w xmlns="w"><p><r><t>one</t></r></p></w>')
@@ -284,8 +290,9 @@ def make(name: str, workspace: Path):
         command = next(each for each in commands if made.search(each))
         if name == "outputs/multilingual_numbers":
             make("outputs/multilingual-data", workspace)
-        if name == "outputs/back-translated":
-            make("outputs/reverse", workspace)
+        needed = {"outputs/back-translated": "outputs/reverse", "outputs/causal_lm": "outputs/masked_lm"}
+        if name in needed:
+            make(needed[name], workspace)
         run(f"{command} {small(command)}", workspace, dict(os.environ))
 
 
@@ -396,7 +403,9 @@ def test_command_runs(command, workspace, tmp_path):
             make(arguments[2], workspace)
         if "multilingual_numbers" in command:
             make("outputs/multilingual-data", workspace)
-        for name in re.findall(r"--model_name_or_path (outputs/(?:pruned|shallow|back-translated)) ", command):
+        began = r"--(?:model_name_or_path|tokenizer_name_or_path|encoder_from|decoder_from) (outputs/(?:{})) "
+        made = "pruned|shallow|back-translated|denoising|masked_lm|causal_lm"
+        for name in re.findall(began.format(made), command):
             make(name, workspace)
         if arguments[:2] in (["compare", "quickstart"], ["train", "quickstart"]) and "--train_source" not in arguments:
             make("outputs/quickstart-data", workspace)
@@ -418,7 +427,8 @@ def test_command_runs(command, workspace, tmp_path):
         for name in re.findall(r"--output_dir (\S+)", command):
             files = {path.name for path in (workspace / name).iterdir()}
             assert files >= {"model.safetensors", "config.json", "tokenizer.json", "README.md"}
-            assert ("generation_config.json" in files) != (arguments[:2] == ["train", "look_up"]), "labels, no text"
+            generates = arguments[:2] not in (["train", "look_up"], ["train", "masked_lm"])
+            assert ("generation_config.json" in files) == generates, "labels, no text"
     else:
         pytest.fail(f"nothing here tests {command!r}")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from vanilla_transformer_hf.model.bundle import saved_files
+from vanilla_transformer_hf.model.saving.bundle import saved_files
 
 
 ROOT = Path(__file__).parents[1]

@@ -22,5 +22,11 @@ def test_phrases_are_found_over_the_end_of_a_line_and_not_inside_words():
     assert [*check_words.places(text, words)] == [(2, "trained further"), (4, "trained further")]
 
 
+def test_a_docstring_that_needs_the_one_above_it_is_found():
+    text = 'def f():\n    """The same in float32."""\n\n\ndef g():\n    """\n    As `f`.\n    """\n\n\n"""A same."""\n'
+    found = [*check_words.places(text, {})]
+    assert found == [(2, "docstring that begins with The same"), (6, "docstring that begins with As")]
+
+
 def test_pages_and_package_have_none(capsys):
     assert check_words.main() == 0, capsys.readouterr().out

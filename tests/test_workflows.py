@@ -3,11 +3,14 @@ The workflows of public CI, without the service that runs them: their form, the 
 are the targets of `make`, the scripts and the commands that exist.
 """
 
+import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
+from pathlib import Path
 
 import pytest
 import yaml
@@ -21,7 +24,7 @@ WORKFLOWS = {path.name: yaml.safe_load(path.read_text()) for path in (ROOT / ".g
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
 # Programs that the runners of CI have, or that a step before has installed.
-PROGRAMS = {"cd", "echo", "git", "sudo", "apt-get", "test", "twine", "pre-commit", "pip", ".venv/bin/mike"}
+PROGRAMS = {"cd", "echo", "git", "sudo", "test", "twine", "pre-commit", "pip", ".venv/bin/mike"}
 
 
 def jobs():
@@ -77,6 +80,23 @@ def test_public_ci_runs_what_ci_runs_here():
     assert ours and set(ours) <= theirs
 
 
+def test_every_script_of_a_step_is_one_that_bash_reads():
+    for name, job in jobs():
+        for step in job["steps"]:
+            script = re.sub(r"\$\{\{.*?\}\}", "value", step.get("run", ""))
+            done = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True)
+            assert done.returncode == 0, (name, done.stderr)
+
+
+def test_the_linter_of_workflows_finds_nothing():
+    linter = shutil.which("jactionlint", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    if linter is None:
+        pytest.skip("jactionlint is not installed")
+    (line,) = re.findall(r"^\t\$\(BIN\)/jactionlint (.*?)(?:  #.*)?$", MAKEFILE, re.MULTILINE)
+    done = subprocess.run([linter, *line.split()], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
 def test_versions_of_python_are_those_of_the_package():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     tested = values_of(WORKFLOWS["tests.yml"]["jobs"]["python"])["python"]
@@ -86,10 +106,13 @@ def test_versions_of_python_are_those_of_the_package():
 
 def test_a_job_may_only_what_it_needs():
     for name, workflow in WORKFLOWS.items():
-        rights = {"contents": "write"} if name == "docs.yml" else {"contents": "read"}
-        assert workflow["permissions"] == rights, name
+        for job in workflow["jobs"].values():
+            rights = {"contents": "write"} if name == "docs.yml" else {"contents": "read"}
+            if job.get("environment") == "release":
+                rights = {"id-token": "write"}
+            assert job.get("permissions", workflow["permissions"]) == rights, name
     publish = WORKFLOWS["release.yml"]["jobs"]["publish"]
-    assert publish["permissions"] == {"id-token": "write"} and publish["needs"] == "build"
+    assert publish["needs"] == "build"
     assert [step["uses"] for step in publish["steps"]][-1] == "pypa/gh-action-pypi-publish@release/v1"
     assert "secrets." not in "".join(path.read_text() for path in (ROOT / ".github" / "workflows").glob("*.yml"))
 

@@ -1,6 +1,6 @@
 """The files of code that travel with a translation model and its tokenizer: name -> text."""
 
-from vanilla_transformer_hf.model.bundle import files_for, saved_files
+from vanilla_transformer_hf.model.saving.bundle import files_for, saved_files
 
 
 MODEL_CODE = files_for("modeling_vanilla_transformer").keys()

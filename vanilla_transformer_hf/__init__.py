@@ -104,7 +104,7 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-# The console command registers when it knows what to do, so that its --help does without transformers.
+# The console command registers after it has read its arguments, so that its --help does without transformers.
 if not getattr(sys.modules.get("vanilla_transformer_hf_command"), "has_started", False):
     from . import registration
 

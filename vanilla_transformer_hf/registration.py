@@ -1,9 +1,9 @@
 """
-Registration with transformers: Auto classes, the "translation" pipeline; and what CTranslate2 knows of our models,
-where it is installed. What PEFT knows of them comes with the first model.
+Registration with transformers: Auto classes, the "translation" pipeline; and with CTranslate2's converters,
+where it is installed. PEFT's defaults for our models are entered with the first model.
 
 Importing the package costs little more than importing transformers' Auto classes. So the models stand in their tables
-by name, and a table that is heavy to import is filled only where somebody has imported it: at once, or as soon as a
+by name, and a table that is heavy to import is filled only if it has been imported: at once, or as soon as a
 config of ours is made, with which every opening of a folder begins.
 """
 
@@ -28,9 +28,9 @@ from transformers.models.auto.modeling_auto import (
 )
 
 from .model.configuration_vanilla_transformer import VanillaTransformerConfig
-from .model.former_names import alias_former_modules
-from .model.listeners import CONFIG_MADE, MODEL_DEFINED
 from .model.predecessors.configuration import RecurrentSeq2SeqConfig
+from .model.saving.former_names import alias_former_modules
+from .model.saving.listeners import CONFIG_MADE, MODEL_DEFINED
 from .model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 
 
@@ -43,7 +43,7 @@ class ModelByName:
         self.config_class = config_class
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # what Python itself asks of objects: copies, pickles
+        if name.startswith("__"):  # what Python itself looks up in objects: copies, pickles
             raise AttributeError(name)
         return getattr(self.load(), name)
 
@@ -112,7 +112,7 @@ class TranslationTasks(dict):
 
 
 class CTranslate2Loader:
-    """Our entry in CTranslate2's table of converters, which imports what it needs when it is asked."""
+    """Our entry in CTranslate2's table of converters, which imports what it needs when it is called."""
 
     def __getattr__(self, name: str) -> Any:
         from .export.ctranslate2 import VanillaTransformerLoader
@@ -127,10 +127,10 @@ def register_pipeline() -> None:
     """Bring the "translation" task back, unless another package has done so. Imports transformers' pipelines."""
     from transformers.pipelines import PIPELINE_REGISTRY, REMOVED_TASKS
 
-    # transformers 5 refuses the tasks in this table before it looks into its registry.
+    # transformers 5 raises an error for the tasks in this table before it looks into its registry.
     REMOVED_TASKS.pop("translation", None)
     if "translation" not in PIPELINE_REGISTRY.get_supported_tasks():
-        # By name, as transformers enters its own. No default model: a pipeline without one is refused.
+        # By name, as transformers enters its own. No default model: a pipeline without one is an error.
         PIPELINE_REGISTRY.supported_tasks["translation"] = {
             "impl": f"{__package__}.translation.pipeline.TranslationPipeline",
             "pt": (AutoModelForSeq2SeqLM,),
@@ -141,7 +141,7 @@ def register_pipeline() -> None:
 
 
 def register_ctranslate2() -> None:
-    """Tell CTranslate2's converter of our models. Imports that."""
+    """Register our models with CTranslate2's converter, which this imports."""
     from ctranslate2.converters.transformers import register_loader
 
     register_loader(VanillaTransformerConfig.__name__)(CTranslate2Loader)

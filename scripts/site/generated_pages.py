@@ -8,7 +8,7 @@ import io
 import os
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -22,7 +22,8 @@ from vanilla_transformer_hf.training.recipe import CONFIG_GROUPS, all_options
 
 
 ROOT = Path(__file__).resolve().parents[2]
-# Page of the API reference -> its title and its public names. `api_pages` refuses to leave one out.
+# Page of the API reference -> its title and its public names, those with points from their modules. `api_pages` raises
+# an error if one is missing.
 API = {
     "translating": (
         "Translating",
@@ -54,6 +55,23 @@ API = {
     "predecessors": (
         "LSTM and GRU models",
         ("RecurrentSeq2SeqConfig", "RecurrentSeq2SeqForConditionalGeneration", "RecurrentSeq2SeqModel"),
+    ),
+    "training": (
+        "Training and scores",
+        (
+            "training.trainer.translation.TranslationTrainer",
+            "evaluation.scores.score_translations",
+            "evaluation.scores.Scores",
+        ),
+    ),
+    "serving": (
+        "Servers and the explorer",
+        (
+            "serving.application.create_application",
+            "serving.application.ServedModel",
+            "serving.batcher.Batcher",
+            "explorer.explorer.Explorer",
+        ),
     ),
 }
 # Pages that lie in the root of the repository.
@@ -148,21 +166,29 @@ def linked_file(path: str) -> str:
 
 
 def api_pages() -> dict[str, str]:
-    """Path -> text of the API reference; mkdocstrings fills in what the docstrings say."""
+    """Path -> text of the API reference; mkdocstrings fills in the docstrings."""
     names = [name for _, group in API.values() for name in group]
     if missing := set(vanilla_transformer_hf.__all__) - set(names) - {"__version__"}:
         raise ValueError(f"{Path(__file__).name}: API has no page for {', '.join(sorted(missing))}; add the names.")
     return {
         f"reference/api/{page}.md": "\n\n".join(
-            [f"# {title}", "Each is imported from `vanilla_transformer_hf`."]
-            + [f"::: vanilla_transformer_hf.{name}" for name in group]
+            [f"# {title}", "\n".join(origins(group))] + [f"::: vanilla_transformer_hf.{name}" for name in group]
         )
         for page, (title, group) in API.items()
     }
 
 
+def origins(group: Sequence[str]) -> Iterator[str]:
+    """From where the names of a page are imported, as a line, or as a list of Markdown."""
+    modules = {f"vanilla_transformer_hf.{name}".rpartition(".")[0] for name in group}
+    if len(modules) == 1:
+        yield f"Each is imported from `{modules.pop()}`."
+    else:
+        yield from ("- `from vanilla_transformer_hf.{} import {}`".format(*name.rsplit(".", 1)) for name in group)
+
+
 def config_page() -> str:
-    """The fields of both configs as tables, by group, with what their docstrings say."""
+    """The fields of both configs as tables, by group, with their docstrings."""
     lines = [
         "# Config fields",
         "Each is an argument of `VanillaTransformerConfig` (the last group: of `RecurrentSeq2SeqConfig`), a field of "
@@ -213,7 +239,7 @@ def help_of(arguments: list[str], option: str = "--help") -> str:
     """What a command answers to --help, without the folder of this machine."""
     shown = io.StringIO()
     before = os.environ.get("COLUMNS")
-    os.environ["COLUMNS"] = "88"  # argparse asks for it
+    os.environ["COLUMNS"] = "88"  # argparse reads it
     try:
         with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
             main([*arguments, option])

@@ -370,6 +370,37 @@ def test_kinds_of_attention_take_turns(tmp_path, capsys, monkeypatch):
     ]
 
 
+def test_kinds_of_attention_are_drawn_as_small_multiples():
+    """At most four kinds in a panel, each beside the two baselines; those that have no token leave its column."""
+    kinds = ["full", "full, onednn", "eager", "window", "blocks", "chunk", "lsh", "performer", "LongT5"]
+    rows = [
+        {"task": task, "over": "length", "length": length, "width": 512, "kind": kind}
+        | {"seconds": length * (place + 1) / 1e5, "mib": 10.0 * length}
+        for task in ("forward", "training step", "token")
+        for place, kind in enumerate(kinds)
+        for length in (256, 1024)
+        if (task, kind) != ("token", "LongT5")
+    ]
+    layer = {"task": "layer", "kind": "norm", "seconds": 1.0}
+    rows += [
+        layer | {"over": "length", "length": 256, "width": 512},
+        layer | {"over": "width", "length": 9, "width": 64},
+    ]
+    panels = attention.figure_of(rows).axes
+    groups = [["window", "blocks", "chunk", "lsh"], ["performer"], ["LongT5"]]
+    assert attention.groups_of([kind for kind in kinds if "," not in kind]) == groups
+    named = [[text.get_text() for text in panel.get_legend().texts] for panel in panels if panel.get_legend()]
+    assert named == [*(["full", "eager", *group] for group in groups), [*attention.LAYERS]]
+    drawn = [panel for panel in panels if not panel.get_legend()]
+    counts = [len(panel.lines) for panel in drawn]
+    assert counts == [6, 3, 3] * 3 + [6, 3] + [1, 1]  # forward, step, its memory, token; the layers
+    titles = [panel.get_title() for panel in drawn if panel.get_title()]
+    assert titles[:4] == ["forward: seconds", "training step: seconds", "training step: MiB", "token: seconds"]
+    assert drawn[0].lines[2].get_xydata().tolist() == [[256, 256 * 4 / 1e5], [1024, 1024 * 4 / 1e5]]
+    alone = attention.figure_of(rows[:2]).axes[-1]
+    assert len(alone.lines) == 1 and {*alone.get_xticks()} == {256, 1024}
+
+
 def test_tables_compare_with_the_faster_library_of_products():
     def row(kind, length, seconds, **more):
         place = {"task": "forward", "over": "length", "length": length, "width": 512}

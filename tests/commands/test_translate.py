@@ -330,7 +330,7 @@ def test_repetition_and_texts_without_letters_have_options(run, folder):
         "four five one", no_repeat_ngram_size=1, repetition_penalty=1.5
     )
     assert (code, output.decode().splitlines()) == (0, [str(best), "***", "42"])
-    assert "2 lines without letters handed through as they are" in errors
+    assert "2 lines without letters copied unchanged" in errors
     code, output, errors = run(folder, "--without_letters", "mark", "--format", "jsonl", text=lines)
     marks = [json.loads(line)["translations"][0].get("suspicious", False) for line in output.decode().splitlines()]
     assert code == 0 and marks == [False, True, True] and "2 lines with a suspicious translation" in errors

@@ -158,7 +158,7 @@ def test_trust_runs_what_a_file_contains_and_nothing_else_does(checkpoint, tmp_p
     folder, _ = checkpoint
     content = torch.load(folder / "checkpoint_best.pt", weights_only=False)
     torch.save({**content, "extra_state": Touch()}, folder / "checkpoint_best.pt")
-    with pytest.raises(ConversionError, match=r"asks for pathlib\.Path\.touch|asks for builtins\.getattr") as caught:
+    with pytest.raises(ConversionError, match=r"refers to pathlib\.Path\.touch|refers to builtins\.getattr") as caught:
         convert("fairseq", folder, tmp_path / "out")
     assert "--i-trust-this-file" in str(caught.value) and not (tmp_path / "ran").exists()
     assert convert("fairseq", folder, tmp_path / "out", trust=True).reopened == 0

@@ -66,7 +66,7 @@ def test_a_saved_folder_gives_the_same_logits_and_translations():
         ({"decoder_attention_type": "performer"}, "decoder_attention_type='performer'"),
         ({"encoder_pooling": [1]}, r"encoder_pooling=\[1\]"),
         ({"cross_attention_type": "linformer"}, "weights"),
-        ({"attention_bias": True}, "unexpected or missing weights.*: decoder.layers.0.encoder_attn.k_proj.bias"),
+        ({"attention_bias": True}, "unexpected or missing keys.*: decoder.layers.0.encoder_attn.k_proj.bias"),
         ({"embedding_sharing": "decoder"}, "weights.*: shared.weight"),
         ({"tie_word_embeddings": False}, "weights.*: shared.weight"),
         ({"encoder_heads_by_layer": [4, 2], "d_k": 8, "d_v": 8}, "another shape: encoder.layers.1.self_attn.k_proj"),

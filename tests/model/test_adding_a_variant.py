@@ -14,10 +14,12 @@ from host_search import same
 
 from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 from vanilla_transformer_hf.model.attention.full import VanillaTransformerAttention
-from vanilla_transformer_hf.model.attention.types import ATTENTION_FORWARDS, ATTENTION_TYPES
+from vanilla_transformer_hf.model.attention.types import ATTENTION_TYPES
 from vanilla_transformer_hf.model.config.attention_kinds import ATTENTION_KINDS
 from vanilla_transformer_hf.model.config.position_schemes import POSITION_SCHEMES, PositionScheme
-from vanilla_transformer_hf.model.positions.base import POSITION_ENCODINGS, PositionEncoding, RelativePositionEncoding
+from vanilla_transformer_hf.model.layers.attention_hooks import ATTENTION_FORWARDS
+from vanilla_transformer_hf.model.layers.position_hooks import PositionEncoding, RelativePositionEncoding
+from vanilla_transformer_hf.model.positions.types import POSITION_ENCODINGS
 
 
 ROOT = Path(__file__).parents[2]
@@ -147,9 +149,11 @@ def put_into(package: Path, code: str, table_file: str, table: str, folder: str)
     text, opening = rows.read_text(encoding="utf-8"), re.compile(rf"^{table}: .* = {{$", re.MULTILINE)
     line = f"    {ast.unparse(target.slice)}: {ast.unparse(row.value)},"
     rows.write_text(opening.sub(lambda found: f"{found[0]}\n{line}", text), encoding="utf-8")
-    home = f"from vanilla_transformer_hf.model.{folder}."
+    package_name = "from vanilla_transformer_hf.model."
+    homes = {f"{package_name}{folder}.": "from .", f"{package_name}layers.": "from ..layers."}
     imports = [ast.unparse(each) for each in tree.body if isinstance(each, (ast.Import, ast.ImportFrom))]
-    kept = [each.replace(home, "from .") for each in imports if home in each or "torch" in each]
+    kept = [each for each in imports if "torch" in each and "hf" not in each]
+    kept += [each.replace(home, near) for home, near in homes.items() for each in imports if home in each]
     (package / "model" / folder / "made_up.py").write_text(
         "\n".join(['"""Made up."""\n', *kept, "\n", ast.get_source_segment(code, kind) or ""]) + "\n", encoding="utf-8"
     )

@@ -19,7 +19,7 @@ from vanilla_transformer_hf import (
 )
 from vanilla_transformer_hf.model import configuration_vanilla_transformer
 from vanilla_transformer_hf.model import modeling_vanilla_transformer as modeling
-from vanilla_transformer_hf.model.positions import base as positions
+from vanilla_transformer_hf.model.positions import types as positions
 
 
 # Table 3 of the paper: parameters in millions, where the row states them; the other rows have the base model's 65.

@@ -16,7 +16,7 @@ from host_search import host
 from torch import nn
 
 from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration, VanillaTransformerTokenizer
-from vanilla_transformer_hf.model.positions.base import POSITION_ENCODINGS
+from vanilla_transformer_hf.model.positions.types import POSITION_ENCODINGS
 from vanilla_transformer_hf.training.checkpoints.averaging import average_checkpoints
 
 

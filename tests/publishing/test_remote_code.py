@@ -2,7 +2,7 @@
 
 import pytest
 
-from vanilla_transformer_hf.model.bundle import saved_files
+from vanilla_transformer_hf.model.saving.bundle import saved_files
 from vanilla_transformer_hf.publishing.private_text import find_private_text
 from vanilla_transformer_hf.publishing.remote_code import _check_imports, is_saved_code
 from vanilla_transformer_hf.publishing.upload_plan import plan_upload

@@ -111,7 +111,7 @@ def test_a_shard_is_opened_as_safetensors(folder):
     with pytest.raises(ValueError, match=r"model-00009-of-00009.safetensors is damaged or incomplete"):
         plan_upload(folder, NAME)
     save_file({"something.else": torch.zeros(3)}, shard)
-    with pytest.raises(ValueError, match=r"says otherwise whether model.extra is in it"):
+    with pytest.raises(ValueError, match=r"disagree on whether it holds model.extra"):
         plan_upload(folder, NAME)
 
 

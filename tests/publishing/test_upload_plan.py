@@ -15,7 +15,7 @@ from travelling_code import CODE, MODEL_CODE
 
 import vanilla_transformer_hf
 from vanilla_transformer_hf import VanillaTransformerTokenizer
-from vanilla_transformer_hf.model.bundle import saved_files
+from vanilla_transformer_hf.model.saving.bundle import saved_files
 from vanilla_transformer_hf.publishing import remote_code
 from vanilla_transformer_hf.publishing.model_card import CardFacts, write_card
 from vanilla_transformer_hf.publishing.upload_plan import plan_upload

@@ -26,7 +26,8 @@ def doubts(tmp_path, monkeypatch):
         )
         corpus = datasets.Dataset.from_dict({"source": source, "target": target})
         data = tokenize_corpus(corpus, tokenizer, CorpusFilter(50, 50, "drop")).data
-        run = SimpleNamespace(model=SimpleNamespace(model_name_or_path=model))
+        names = {"model_name_or_path": model, "begins_with": model}
+        run = SimpleNamespace(data=SimpleNamespace(task="translation"), model=SimpleNamespace(**names))
         return list(find_doubts(run, tokenizer, {"train": corpus}, {"train": data, "validation": range(validation)}))
 
     return doubts
@@ -40,9 +41,9 @@ def test_nothing_is_said_of_a_good_text(doubts, two):
 def test_a_vocabulary_with_pieces_that_are_hardly_seen(doubts):
     rare = [(f"{word}xyz{number}", "ba") for number, word in enumerate(WORDS)]
     (said,) = doubts([*GOOD, *rare], vocab_size=420)
-    assert "pieces are seen fewer than 5 times in the training text" in said and "lower vocab_size to, say, " in said
+    assert "tokens are seen fewer than 5 times in the training text" in said and "lower vocab_size to, say, " in said
     (said,) = doubts([*GOOD, *rare], vocab_size=420, separate_vocabularies=True)
-    assert " source pieces are seen fewer than 5 times" in said
+    assert " source tokens are seen fewer than 5 times" in said
     assert doubts([*GOOD, *rare], vocab_size=420, model="trained further") == []
 
 

@@ -16,6 +16,7 @@ import yaml
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
+    AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
     AutoTokenizer,
@@ -49,6 +50,7 @@ SIZES = {
 SEARCH_FIELDS = ("num_beams", "length_penalty", "length_penalty_type", "max_extra_tokens")
 STEPS = {"max_steps": 6, "save_steps": 3, "eval_steps": 3, "logging_steps": 3}
 OPENED_AS = {
+    "denoising": AutoModelForSeq2SeqLM,
     "causal_lm": AutoModelForCausalLM,
     "masked_lm": AutoModelForMaskedLM,
     "classification": AutoModelForSequenceClassification,
@@ -82,6 +84,9 @@ def corpus(tmp_path_factory):
             }
             if tags:
                 source = [[tag, *line] for tag, line in zip(cycle(tags), source)]
+            if task == "denoising":
+                found[f"{role}_text"] = write(f"text-{role}", source)
+                continue
             found[f"{role}_source"] = write(f"{task}-{len(tags)}-{role}.source", source)
             if task in targets:
                 found[f"{role}_target"] = write(f"{task}-{len(tags)}-{role}.target", targets[task])
@@ -117,7 +122,9 @@ def call(path, recipe, corpus, base, out):
     if "model_name_or_path" in recipe:
         fields["model_name_or_path"] = base
     else:
-        fields |= SIZES if task == "translation" else {name: SIZES[name] for name in SIZES if name in recipe}
+        fields |= (
+            SIZES if task in ("translation", "denoising") else {name: SIZES[name] for name in SIZES if name in recipe}
+        )
     if recipe.get("train_source") == REQUIRED:
         del fields["train_target"]
         distill.main("distill", [base, str(path), *as_options(fields)])
@@ -137,7 +144,10 @@ def test_every_recipe_ends_with_a_model_that_opens(path, corpus, base, tmp_path)
     call(path, recipe, corpus, base, out)
     if (task := recipe.get("task", "translation")) != "translation":
         model, tokenizer = OPENED_AS[task].from_pretrained(out).eval(), AutoTokenizer.from_pretrained(out)
-        assert model(**tokenizer(["one two"], return_tensors="pt")).logits.isfinite().all()
+        batch = tokenizer(["one two"], return_tensors="pt")
+        if task == "denoising":
+            batch["labels"] = batch["input_ids"]
+        assert model(**batch).logits.isfinite().all()
         return
     translator = Translator.from_pretrained(out, device="cpu")
     searched = translator.model.generation_config

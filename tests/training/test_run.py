@@ -644,18 +644,18 @@ def test_what_is_wrong_with_the_plan_is_said_before_any_text_is_read(
 
 def test_the_size_of_the_vocabulary_is_printed(prepare, tmp_path, capsys):
     prepare()
-    assert "vocabulary: 290 pieces.\n" in capsys.readouterr().out
+    assert "vocabulary: 290 tokens.\n" in capsys.readouterr().out
     prepare(vocab_size=5000, output_dir=str(tmp_path / "more"))
     shown = capsys.readouterr().out
-    assert re.search(r"vocabulary: \d\d\d pieces; vocab_size is 5,000, but the training text has too few", shown)
+    assert re.search(r"vocabulary: \d\d\d tokens; vocab_size is 5,000, but the training text has too few", shown)
     prepare(separate_vocabularies=True, embedding_sharing="decoder", output_dir=str(tmp_path / "two"))
-    assert re.search(r"vocabularies: \d+ source pieces and \d+ target pieces", capsys.readouterr().out)
+    assert re.search(r"vocabularies: \d+ source tokens and \d+ target tokens", capsys.readouterr().out)
 
 
 def test_bfloat16_without_instructions_is_said_to_be_slow(prepare, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(machine, "lacks_bfloat16", lambda: True)
     prepare(bf16=True)
-    line = "bf16: this processor has no instructions for bfloat16; float32 is faster here: --bf16 false\n"
+    line = "bf16: this CPU has no instructions for bfloat16; float32 is faster here: --bf16 false\n"
     assert line in capsys.readouterr().out
     prepare(bf16=False, output_dir=str(tmp_path / "float32"))
     monkeypatch.setattr(machine, "lacks_bfloat16", lambda: False)

@@ -124,7 +124,7 @@ def test_a_hub_that_fails_does_not_stop_the_training(job, hub, caplog, prepare):
         run_job(run)
     assert run.trainer.state.global_step == 2
     AutoModelForSeq2SeqLM.from_pretrained(prepare.out)
-    assert "Training goes on" in caplog.text and TOKEN not in caplog.text
+    assert "Training continues" in caplog.text and TOKEN not in caplog.text
 
 
 def test_without_a_token_it_is_told_before_training(prepare, hub, monkeypatch):

@@ -38,7 +38,7 @@ def choose(folders: list[str], last: int | None, best: int | None, metric: str) 
     The checkpoints that the arguments name.
 
     Raises:
-        ValueError: The arguments do not say which.
+        ValueError: The arguments do not determine which.
     """
     from ..training.checkpoints.averaging import select_checkpoints
 

@@ -45,7 +45,7 @@ def parse_arguments(prog: str, argv: list[str]) -> tuple[argparse.ArgumentParser
             f"--{side}",
             metavar="FILE",
             action="append",
-            help=f"{what}, a sentence on each line; again for further files",
+            help=f"{what}, a sentence on each line; give it again for more files",
         )
     parser.add_argument(
         "--text_dir", metavar="DIR", help="folder of the synthetic text (default: OUTPUT_DIR/back_translation)"
@@ -237,7 +237,7 @@ def main(prog: str, argv: list[str]) -> None:
     folder = Path(str(run.training.output_dir)) / "back_translation"
     held_out = learning.held_out_texts(run.data, wanted.side)
     files = make_synthetic_text(wanted, Path(arguments.text_dir or folder), held_out)
-    # The synthetic and the real pairs are in one file; --unset removes what the recipe says, not the command line.
+    # The synthetic and the real pairs are in one file; --unset removes fields of the recipe, not of the command line.
     fields = without(fields, "train_target") + learning.fields_of_pairs(run.data, wanted, files, rate, folder)
     student, settings = RecipeParser(prog=prog).parse(fields)
     train(prog, student, settings, learning.about(wanted, rate, wanted.texts))

@@ -38,7 +38,7 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
         metavar="FILE",
         help="one file for both sides (.tsv, .jsonl) or two of plain text; also .gz; replaced if they exist",
     )
-    parser.add_argument("--dry-run", action="store_true", help="write no pairs, only say what would be left out")
+    parser.add_argument("--dry-run", action="store_true", help="write no pairs, only report what would be left out")
     parser.add_argument("--report", metavar="FILE", help="write counts and examples as JSON")
     parser.add_argument(
         "--source_lang", metavar="CODE", help="source language, such as en; names a column and a script"

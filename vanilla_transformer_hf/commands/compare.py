@@ -18,7 +18,7 @@ A file of variants names the fields of the recipe that each of them changes:
 Any field of a recipe can be given on the command line, for all variants; vanilla-transformer train --help-all shows
 them. The folder of --output receives table.md, table.csv, curves.png, lengths.md (scores by length of the source), and
 every model in runs/. The same command continues after an interruption: finished runs are not repeated, and failed ones
-are tried again. Variants and seeds can be added; other settings are refused. A run that fails or diverges is in the
+are tried again. Variants and seeds can be added; other settings are an error. A run that fails or diverges is in the
 table with its error, and the exit status is 1. The model of the last step is measured, or with
 --load_best_model_at_end true that of the best checkpoint.
 """

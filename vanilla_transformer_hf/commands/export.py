@@ -32,7 +32,7 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
             engine.add_argument(
                 "--vmap",
                 metavar="FILE",
-                help="vocabulary map: lines of source pieces, tab, and the target pieces that they allow; "
+                help="vocabulary map: lines of source tokens, tab, and the target tokens that they allow; "
                 "translate_batch.json uses it",
             )
     return parser.parse_args(argv)

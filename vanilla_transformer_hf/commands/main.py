@@ -54,7 +54,7 @@ EXAMPLES = f"""examples:
 
 
 def asks_for_help(argv: Sequence[str]) -> bool:
-    """Whether a parser of arguments will answer with the help, or refuse them."""
+    """Whether a parser of arguments will print the help, or an error."""
     options = argv[: argv.index("--")] if "--" in argv else argv
     return "-h" in options or "--help" in options
 

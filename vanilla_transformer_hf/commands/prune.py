@@ -9,7 +9,7 @@ smaller.
 
 Heads are ranked by their importance for the loss of the sentence pairs (Michel et al. 2019, arXiv 1905.10650), units
 by the norm of their weights. Layers are kept evenly spaced, from the first (Shleifer and Rush 2020, arXiv 2010.13002).
-The result is an ordinary model. Pruning makes scores worse; train the model further to gain them back:
+The result is an ordinary model. Pruning lowers scores; fine-tune the model to recover them:
 vanilla-transformer train RECIPE --model_name_or_path outputs/quickstart-pruned
 """
 

@@ -17,7 +17,7 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
     parser.add_argument("folder", help="folder that training, averaging or conversion wrote")
     parser.add_argument("repo_id", help="owner/name, or only a name for your own account")
     parser.add_argument("--dry-run", action="store_true", help="list files and show the card; send and write nothing")
-    parser.add_argument("--strict", action="store_true", help="refuse to publish if the card lacks metadata")
+    parser.add_argument("--strict", action="store_true", help="end with an error if the card lacks metadata")
     place = parser.add_argument_group("place")
     place.add_argument("--private", action="store_true", default=None, help="make a new repository private")
     place.add_argument("--revision", help="branch to commit to; created if missing (default: the main branch)")

@@ -93,7 +93,7 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
         nargs="+",
         default=[],
         metavar="PAIR",
-        help="language pair of each model, such as en-de (default: what its tokenizer says)",
+        help="language pair of each model, such as en-de (default: that of its tokenizer)",
     )
     add_model_arguments(parser)
     add_limits(parser.add_argument_group("limits of a request"))

@@ -14,7 +14,7 @@ from typing import Any
 from ..common.command_line import make_parser
 
 
-SAMPLE = 10_000  # lines of each side on which pieces per word are counted
+SAMPLE = 10_000  # lines of each side on which tokens per word are counted
 
 
 def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
@@ -29,7 +29,7 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
         help="bpe, as the paper's English-German model (default), or wordpiece, as its English-French model",
     )
     parser.add_argument(
-        "--vocab_size", type=int, help="most pieces of each vocabulary (default: the paper's English-German number)"
+        "--vocab_size", type=int, help="most tokens of each vocabulary (default: the paper's English-German number)"
     )
     parser.add_argument("--separate_vocabularies", action="store_true", help="one vocabulary for each language")
     parser.add_argument("--lowercase", action="store_true", help="lower-case all text; decoding cannot undo this")

@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 from ..common.command_line import ERRORS, message_of
 
 
-# Linux: large tensors in pages of 2 MiB, which are ready sooner. torch asks for it once, at its first tensor.
+# Linux: large tensors in pages of 2 MiB, which are ready sooner. torch reads it once, at its first tensor.
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 TRAINING = Path(__file__).parents[1] / "training"
@@ -44,7 +44,7 @@ def find_named(name: str, named: Mapping[str, Path], kind: str) -> str:
     The YAML file of this path, or that of this name among the package's `named` ones.
 
     Raises:
-        ValueError: There is neither; `kind` says what is looked for.
+        ValueError: There is neither; `kind` is what is looked for.
     """
     if Path(name).is_file():
         return name
@@ -92,16 +92,17 @@ def show_help(prog: str, usage: str, everything: bool) -> NoReturn:
 
 
 def train(prog: str, run: Any, settings: dict[str, Any], compression: str | None = None) -> None:
-    """Train as `run` says, and end the process as `train` does; `compression` is a sentence for the model's card."""
+    """Train according to `run`, and end the process as `train` does; `compression` is a sentence for the card."""
     # datasets and others, which --help does without.
     from ..training.checkpoints.files import TrainingInterrupted
     from ..training.run import prepare_job, run_job
     from ..training.stacks.run import run_task
+    from ..training.stacks.tasks import TASKS
 
     began_elsewhere = run.training.resume_from_checkpoint not in (None, "last")
     job = stop = None
     try:
-        if run.data.task == "translation":
+        if run.data.task not in TASKS:
             job = prepare_job(run, settings)
             if compression is not None:
                 job.trainer.facts.compression.append(compression)

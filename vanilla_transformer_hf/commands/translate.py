@@ -66,7 +66,7 @@ def add_split_sentences_of_pairs(parser: argparse._ActionsContainer) -> None:
 
 
 def split_sentences_option(arguments: argparse.Namespace) -> dict[str, str]:
-    """The option of pairs, if it is given: unfinished outputs of earlier versions do not know it, and go on."""
+    """The option of pairs, if it is given: unfinished outputs of earlier versions lack it, and continue."""
     return {} if arguments.split_sentences is None else {"split_sentences": arguments.split_sentences}
 
 
@@ -130,7 +130,7 @@ def add_search_arguments(search: argparse._ArgumentGroup) -> None:
     )
     add_engine_arguments(search)
     add_without_letters(search)
-    search.add_argument("--shortlist", metavar="FILE", help="target text; translations use only its pieces")
+    search.add_argument("--shortlist", metavar="FILE", help="target text; translations use only its tokens")
 
 
 def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:

@@ -35,7 +35,7 @@ MARGIN = 10.0
 ACCEPTED_AT_ONCE, BACKLOG = 16, 1024
 # Descriptors that are kept for files and for connections that have been accepted, but are not counted yet.
 SPARE_DESCRIPTORS = 6 * ACCEPTED_AT_ONCE
-# Errors that say that no connection can be accepted now, and seconds between two log lines about them.
+# Errors after which no connection can be accepted for a while, and seconds between two log lines about them.
 EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 LOG_INTERVAL = 60.0
 
@@ -154,7 +154,7 @@ def end_process_after(seconds: float, status: int = 1) -> threading.Timer:
     """A timer that ends the process, whatever its other threads wait for."""
 
     def end() -> None:
-        logger.error("the process still works %g seconds after it was told to stop: it ends now", seconds)
+        logger.error("the process still works %g seconds after it was stopped: it ends now", seconds)
         logging.shutdown()
         os._exit(status)
 

@@ -27,7 +27,7 @@ def names_of(address: str, given: str, more: Sequence[str] = ()) -> list[str]:
 
     Args:
         address: The IP address that it listens on.
-        given: The name or address that it was told to listen on.
+        given: The name or address that it listens on, as given by the user.
         more: Other names that its owner allows; "*": any.
     """
     if ANY in more:
@@ -38,7 +38,7 @@ def names_of(address: str, given: str, more: Sequence[str] = ()) -> list[str]:
 
 class HostCheck:
     """
-    ASGI middleware that refuses requests under other names than the server's, and those of other sites' pages.
+    ASGI middleware that rejects requests under other names than the server's, and those of other sites' pages.
 
     Args:
         app: The application.
@@ -57,7 +57,7 @@ class HostCheck:
         await JSONResponse({"error": message, "field": None}, status)(scope, receive, send)
 
     def refusal(self, method: str, headers: Headers) -> tuple[int, str] | None:
-        """The status and the message for a request that is refused."""
+        """The status and the message for a request that is rejected."""
         host = ",".join(headers.getlist("host")).lower()
         found = HOST.fullmatch(host)
         if found is None or (found["address"] or found["name"]) not in self.hosts:

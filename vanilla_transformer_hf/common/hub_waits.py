@@ -15,7 +15,7 @@ LONGEST_WAIT = 300.0  # seconds
 
 
 def wanted_wait(headers: Any) -> float:
-    """Seconds that an answer asks to wait, by Retry-After (a number or a date) or by the Hub's own header; else 0."""
+    """Seconds to wait before a retry, by Retry-After (a number or a date) or by the Hub's own header; else 0."""
     info, value = parse_ratelimit_headers(headers), (headers.get("Retry-After") or "").strip()
     seconds = float(info.reset_in_seconds) if info is not None and info.remaining == 0 else 0.0
     if value.isascii() and value.isdigit():
@@ -29,8 +29,8 @@ def wanted_wait(headers: Any) -> float:
 @contextmanager
 def bounded_waits() -> Iterator[None]:
     """
-    A context in which a request fails that the Hub asks to repeat after more than `LONGEST_WAIT` seconds. The client
-    itself waits as long as it is told, be it for days, before it repeats uploads and downloads.
+    A context in which a request fails if its `Retry-After` exceeds `LONGEST_WAIT` seconds. The client itself
+    waits as long as that header has it, be it for days, before it repeats uploads and downloads.
 
     Raises:
         HfHubHTTPError: In place of such a wait.

@@ -1,11 +1,11 @@
-"""Languages as lingua, which tells what language a text is in, names them."""
+"""Languages by the names of lingua, which identifies the language of a text."""
 
 from typing import Any
 
 
 def lingua_languages() -> dict[str, Any]:
     """
-    ISO 639-3 code, as langcodes' `to_alpha3` gives it -> lingua's language, for all that it knows.
+    ISO 639-3 code, as langcodes' `to_alpha3` gives it -> lingua's language, for all that it supports.
 
     Raises:
         ImportError: lingua is not installed.

@@ -55,7 +55,7 @@ def lock_open_file(file: BinaryIO, name: str | os.PathLike):
 
 @contextmanager
 def _unlocked_without_locks(name: str | os.PathLike) -> Iterator[None]:
-    """A file system without locks is no reason to refuse work, but it is said."""
+    """A file system without locks does not end the work: a warning says that nothing is locked."""
     try:
         yield
     except OSError as error:

@@ -4,7 +4,7 @@ if another is clearly faster.
 
 torch's default is one library, and oneDNN is another that it also ships; on some CPUs the second is two to three
 times as fast. The switch that selects it also allows it to round to bfloat16, which it does on CPUs with matrix
-units for bfloat16. So its error is measured each time, and it is refused if it rounds. The two libraries add in
+units for bfloat16. So its error is measured each time, and it is not used if it rounds. The two libraries add in
 different orders, so the choice changes the last bits of a training: it must not depend on how busy the machine is.
 Nothing happens on import; accelerators are not touched.
 """
@@ -114,7 +114,7 @@ def probe_matmul() -> list[MatmulRow]:
     milliseconds.
 
     Returns:
-        A row for each backend, the default first. An error above `TOLERANCE` says that the backend rounds.
+        A row for each backend, the default first. An error above `TOLERANCE` means that the backend rounds.
     """
     names = available_matmuls()
     machine = _machine()

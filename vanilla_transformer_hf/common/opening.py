@@ -1,5 +1,5 @@
 """
-Open translation models with their tokenizers from folders and from the Hub; refuse incomplete or mismatched
+Open translation models with their tokenizers from folders and from the Hub; errors for incomplete or mismatched
 ones.
 """
 
@@ -49,7 +49,7 @@ except ImportError:
 OwnConfig = VanillaTransformerConfig | RecurrentSeq2SeqConfig
 HUB_TIMEOUT = 10  # seconds
 REPO_ID = re.compile(r"([\w-][\w.-]*/)?[\w-][\w.-]*")
-# Models often have a few more rows than their tokenizer has pieces, rounded up to a multiple of this.
+# Models often have a few more rows than their tokenizer has tokens, rounded up to a multiple of this.
 VOCABULARY_PADDING = 128
 # The files of a folder that transformers reads when it opens a model, beside its settings.
 VOCABULARY_FILES = ("tokenizer.json", "added_tokens.json", "vocab.json", "target_vocab.json")
@@ -204,9 +204,14 @@ def open_tokenizer(name: str | os.PathLike, **hub: Any) -> PreTrainedTokenizerBa
         return AutoTokenizer.from_pretrained(name, **hub)
 
 
-def open_weights(name: str | os.PathLike, kind: Any = AutoModelForSeq2SeqLM, **settings: Any) -> PreTrainedModel:
+def open_weights(
+    name: str | os.PathLike, kind: Any = AutoModelForSeq2SeqLM, is_part: bool = False, **settings: Any
+) -> PreTrainedModel:
     """
     A model with all of its weights, by the Auto class `kind`; `settings` are those of transformers' `from_pretrained`.
+
+    Args:
+        is_part: Whether the weights may be those of a larger model, whose other tensors are left.
 
     Raises:
         OSError: Weights are missing, have another shape, are unexpected, or are not finite; the message is one line.
@@ -219,7 +224,7 @@ def open_weights(name: str | os.PathLike, kind: Any = AutoModelForSeq2SeqLM, **s
         lacking = sorted(report["missing_keys"]) + sorted(key for key, *_ in report["mismatched_keys"])
         if lacking:
             raise ValueError(f"{len(lacking)} tensors are missing or of another shape, the first is {lacking[0]}")
-        if unexpected := sorted(report["unexpected_keys"]):
+        if not is_part and (unexpected := sorted(report["unexpected_keys"])):
             raise ValueError(
                 f"{len(unexpected)} tensors do not belong to the model that the config describes, the first is "
                 f"{unexpected[0]}"

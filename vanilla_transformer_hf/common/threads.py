@@ -7,11 +7,11 @@ import os
 # sleeps. Its own 300,000 keep cores from the very threads that are waited for when other work takes them up; threads
 # that sleep at once are slow on a quiet machine.
 TURNS = 10_000
-# How a user, or a cluster, says how threads wait.
+# Variables by which a user, or a cluster, sets how threads wait.
 SETTINGS = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 
 
 def wait_briefly() -> None:
-    """Let threads of this process and its children wait `TURNS` turns, unless the environment says how they wait."""
+    """Let threads of this process and its children wait `TURNS` turns, unless the environment sets how they wait."""
     if not any(name in os.environ for name in SETTINGS):
         os.environ["GOMP_SPINCOUNT"] = str(TURNS)

@@ -8,11 +8,11 @@ hardly seen. Training, translation, scoring and the explorer therefore read text
 import re
 
 
-# Characters without width that say nothing to a model: soft hyphen, zero-width space, byte order mark, word joiner and
+# Characters without width or meaning for a model: soft hyphen, zero-width space, byte order mark, word joiner and
 # invisible operators, marks of direction. Joiners (U+200C, U+200D) belong to words and emoji: they stay.
 INVISIBLE = "\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff"
 _INVISIBLE = re.compile(f"[{INVISIBLE}]+")
-# The ends of lines that `str.splitlines` knows.
+# The ends of lines of `str.splitlines`.
 LINE_ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 LINE_END = re.compile(f"\r\n|[{LINE_ENDS}]")
 # All white space of Unicode, which ends with U+3000, and `INVISIBLE`.

@@ -50,7 +50,7 @@ def _changed(options: Any, path: list[str], value: Any) -> dict[str, Any]:
 
 def ask(path: Path, guessed: Mapping[str, Any]):
     """
-    Refuse a checkpoint whose files lack options on which the outputs depend.
+    Raise an error for a checkpoint whose files lack options on which the outputs depend.
 
     Raises:
         ConversionError: There are some; with a line for each.
@@ -62,7 +62,7 @@ def ask(path: Path, guessed: Mapping[str, Any]):
         f"the files of {path} do not give these options, and the outputs depend on them:\n  "
         + "\n  ".join(lines)
         + "\ngive each as it was in training, in a YAML file beside the weights or with the command, such as "
-        f"{shlex.join(set_options(guessed))}; or give --reference, outputs of the model that tell them"
+        f"{shlex.join(set_options(guessed))}; or give --reference, outputs of the model that show them"
     )
 
 

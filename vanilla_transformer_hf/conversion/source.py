@@ -123,9 +123,9 @@ class Source:
     `decoding_notes` lists steps of the toolkit's translation that `generate()` and the tokenizer do not perform.
     `target_pieces` is the toolkit's target vocabulary, where it records its outputs as pieces. `toolkit_model` is the
     toolkit's own model, where the toolkit is transformers itself: the converted one must give its outputs. `unstated`
-    are the options that the files lack and a reference tells, with their possible values, the default first. `guessed`
+    are the options that the files lack and a reference shows, with their possible values, the default first. `guessed`
     are the options that the files lack although the outputs depend on them, with the value that would be taken: they
-    are asked for, unless a reference confirms them. `defaulted` are the others that the files lack, with their values.
+    must be given, unless a reference confirms them. `defaulted` are the others that the files lack, with their values.
     `settable` are the names of the options that may be given with the command, dots between sections.
     """
 

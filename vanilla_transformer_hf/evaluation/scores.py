@@ -26,7 +26,24 @@ METRICS = {"bleu": "BLEU", "chrf": "chrF", "exact_match": "exact match"}
 
 @dataclass(frozen=True)
 class Scores:
-    """BLEU and chrF (0 to 100) with the signatures that make them comparable, and exact matches in percent."""
+    """
+    BLEU and chrF (0 to 100) with the signatures that make them comparable, and exact matches in percent.
+
+    Attributes:
+        bleu, chrf: sacreBLEU's scores of the whole text, 0 to 100.
+        exact_match: Translations that are equal to a reference, in percent.
+        bleu_signature, chrf_signature: sacreBLEU's settings and version, to be published with the scores.
+        sentences: Number of translations.
+
+    Example:
+
+    ```python
+    >>> from vanilla_transformer_hf.evaluation import Scores
+    >>> print(Scores(41.05, 65.89, 2.3, "tok:none", "nc:6", 1000))
+    BLEU 41.05 (tok:none), chrF 65.89 (nc:6), exact match 2.30 % of 1000 sentences
+
+    ```
+    """
 
     bleu: float
     chrf: float
@@ -62,6 +79,16 @@ def score_translations(
         TypeError: Something is not a text.
         ValueError: The two lists differ in length or are empty, a translation has no reference, or sacreBLEU does not
             have this tokenizer.
+
+    Example:
+
+    ```python
+    >>> from vanilla_transformer_hf.evaluation import score_translations
+    >>> scores = score_translations(["Zwei Hunde spielen."], ["Zwei Hunde spielen."], target_lang="de")
+    >>> f"{scores.bleu:.2f} {scores.exact_match:.2f} {scores.bleu_signature}"
+    '100.00 100.00 nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:...'
+
+    ```
     """
     from .evaluate_module import TranslationScores, checked  # imports datasets, which only scoring needs
 

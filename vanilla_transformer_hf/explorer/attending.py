@@ -6,7 +6,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from ..model.positions.base import no_rotary
+from ..model.layers.position_hooks import no_rotary
 from .interventions import stack_of
 from .requests import AttentionRequest, GridRequest, HeadRequest, RequestError
 from .results import AttentionResult, GridResult, HeadResult

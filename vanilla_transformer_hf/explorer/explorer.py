@@ -1,4 +1,4 @@
-"""The questions that the page asks, by name, and the models that answer."""
+"""The questions of the page, by name, and the models that answer."""
 
 import os
 import threading
@@ -9,10 +9,13 @@ from typing import Any
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
 from ..common.opening import is_own, open_any_config, open_tokenizer, open_weights, other_class
+from ..model.attention.pooling import pooling_layers
+from ..model.config.sharing import FEED_FORWARD_OWNERS
 from ..model.predecessors.configuration import RecurrentSeq2SeqConfig
 from ..translation.translator import Translator
 from . import attending, positions, single_stacks, translating, walk
-from .interventions import count_heads, count_layers, parts_of
+from .example import example_of
+from .interventions import count_heads, count_layers, parts_of, sides_of
 from .requests import (
     AttentionRequest,
     GridRequest,
@@ -26,8 +29,9 @@ from .requests import (
     TranslateRequest,
     WalkRequest,
 )
-from .results import ModelInfo, TranslateResult, as_json
+from .results import ModelInfo, StackInfo, TranslateResult, as_json
 from .subject import Subject
+from .walk import SIZES
 
 
 # Fields of a config that describe the architecture.
@@ -57,6 +61,25 @@ def describe(subject: Subject) -> ModelInfo:
         heads={part: count_heads(subject.model, part) for part in layers},
         settings=translating.settings_of(subject),
         target_langs=[*subject.target_langs],
+        example=subject.example,
+        stacks={side: describe_stack(config, side) for side in sides_of(subject.model)} if subject.is_ours else {},
+    )
+
+
+def describe_stack(config: Any, side: str) -> StackInfo:
+    """How the layers of a stack are made."""
+    sizes = SIZES[side](config)
+    return StackInfo(
+        norm=sizes.norm_position,
+        alpha=sizes.residual_alpha,
+        sets=sizes.layer_order,
+        pools=pooling_layers(config) if side == "encoder" else [],
+        feed_forward=getattr(FEED_FORWARD_OWNERS[config.feed_forward_sharing], side),
+        attention=getattr(config, f"{side}_attention_type"),
+        positions=sizes.position_encoding,
+        width=sizes.width,
+        inner=sizes.ffn_dim,
+        activation=sizes.activation_function,
     )
 
 
@@ -89,12 +112,12 @@ def open_subject(label: str, name: str | os.PathLike, trust_remote_code: bool) -
         translator = Translator.from_pretrained(
             name, device="cpu", matmul_backend="default", trust_remote_code=trust_remote_code
         )
-        return Subject(label, translator.model, translator.tokenizer)
+        return Subject(label, translator.model, translator.tokenizer, example_of(name))
     if not is_own(config):
         raise ValueError(f"{name}: model type {config.model_type!r} is neither an encoder–decoder nor of this package")
     kind, subject = SINGLE[bool(config.is_decoder)]
     model = open_weights(name, kind, config=config, dtype="auto", **hub)
-    return subject(label, model, open_tokenizer(name, **hub))
+    return subject(label, model, open_tokenizer(name, **hub), example_of(name))
 
 
 # Whether the single stack is a decoder -> its Auto class and its subject class.
@@ -118,18 +141,21 @@ QUESTIONS: dict[str, tuple[type[Request], Callable[[Subject, Any], Any]]] = {
 
 class Explorer:
     """
-    The opened models.
+    The opened models, and the answers to the page's questions about them.
 
     Args:
-        subjects: The models by name.
+        subjects: The models; their names differ.
 
     Example:
 
     ```python
-    >>> explorer = Explorer.open(["outputs/quickstart"])
-    >>> explorer.answer("translate", {"text": "twenty-one", "num_beams": 4})["hypotheses"][0]["text"]
-    'einundzwanzig'
-    ```"""
+    >>> from vanilla_transformer_hf.explorer.explorer import Explorer
+    >>> explorer = Explorer.open(["model_cards/multi30k_raw_en_de"])
+    >>> explorer.answer("translate", {"text": "Two dogs are playing.", "num_beams": 4})["hypotheses"][0]["text"]
+    'Zwei Hunde spielen.'
+
+    ```
+    """
 
     def __init__(self, subjects: Sequence[Subject]):
         self.subjects = {subject.name: subject for subject in subjects}

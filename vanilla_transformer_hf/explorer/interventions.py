@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..model.attention.full import VanillaTransformerAttention
 from ..model.config.kept_heads import heads_of_layers
+from ..model.layers.feed_forward import FeedForwardProjections
+from ..model.layers.shared_projections import SharesProjections
 from .requests import PARTS, RequestError
 
 
@@ -151,9 +152,13 @@ def keep_layers(stack: Any, layers: list[int], side: str) -> None:
     memo = {id(tensor): tensor for module in (stack, *stack.layers) for tensor in tensors_of(module)}
     modules = [copy.deepcopy(stack.layers_in_order[layer], dict(memo)) for layer in layers]
     for each in (each for module in modules for each in module.modules()):
-        if isinstance(each, VanillaTransformerAttention) and each.shared_from is not None:
-            for name, projection in each.shared_from.named_children():
-                each.add_module(name, copy.deepcopy(projection, dict(memo)))
+        if isinstance(each, SharesProjections) and each.shared_from is not None:
+            owner = each.shared_from
+            for name, projection in owner.named_children():
+                if name not in dict(each.named_children()):  # a layer has a dropout of its own
+                    each.add_module(name, copy.deepcopy(projection, dict(memo)))
+            if isinstance(owner, FeedForwardProjections):
+                each.activation_dropout = owner.activation_dropout
             del each.__dict__["shared_from"]
     scheme, count, all_biases = stack.embed_positions, len(stack.layer_order), stack.embed_positions.layer_biases
     scheme.layer_biases = lambda *positions: [

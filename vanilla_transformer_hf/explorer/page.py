@@ -8,10 +8,12 @@ import base64
 import json
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from importlib import resources
 from typing import Any
 
 from .explorer import Explorer
+from .requests import RequestError
 
 
 MEDIA_TYPES = {
@@ -50,14 +52,19 @@ def offline_page(answers: dict[str, Any] | None = None, state: str = "") -> str:
             text = re.sub(r'from "\./', 'from "explorer/', str(page_file(name)))
             encoded = base64.b64encode(text.encode()).decode()
             addresses[f"explorer/{name}"] = f"data:text/javascript;base64,{encoded}"
-    html, style = str(page_file("index.html")), str(page_file("style.css"))
-    html = html.replace('<link rel="stylesheet" href="/page/style.css">', f"<style>{style}</style>")
-    html = html.replace(
-        '<script type="module" src="/page/main.js"></script>',
-        f'<script type="importmap">{json.dumps({"imports": addresses})}</script>\n'
-        f"{ANSWERS.format(as_script({'state': state, 'answers': answers or {}}))}\n"
-        '<script type="module">import "explorer/main.js";</script>',
-    )
+    parts = {
+        '<link rel="stylesheet" href="/page/style.css" />': f"<style>{page_file('style.css')}</style>",
+        '<script type="module" src="/page/main.js"></script>': (
+            f'<script type="importmap">{json.dumps({"imports": addresses})}</script>\n'
+            f"{ANSWERS.format(as_script({'state': state, 'answers': answers or {}}))}\n"
+            '<script type="module">import "explorer/main.js";</script>'
+        ),
+    }
+    html = str(page_file("index.html"))
+    for element, instead in parts.items():
+        if element not in html:
+            raise AssertionError(f"index.html has no {element}")  # its files would be missing
+        html = html.replace(element, instead)
     return html
 
 
@@ -97,9 +104,10 @@ def page_of(explorer: Explorer, text: str, settings: dict[str, Any]) -> str:
     found = ask("translate", **base, text=text, **settings)
     pair = {**base, "text": text, "target_ids": found["hypotheses"][0]["ids"], "target_lang": ""}
     for part, layers in first["layers"].items():
-        ask("grid", **pair, part=part, size=32)
-        for layer in range(layers):
-            ask("attention", **pair, part=part, layer=layer)
+        with suppress(RequestError):  # a part that attends to sums of tokens is not shown
+            ask("grid", **pair, part=part, size=32)
+            for layer in range(layers):
+                ask("attention", **pair, part=part, layer=layer)
     if first["is_ours"]:
         ask_all(ask, first, pair)
     return offline_page(answers, state_of(text, settings))
@@ -117,12 +125,13 @@ def ask_all(ask: Any, model: dict[str, Any], pair: dict[str, Any]) -> None:
         (part, layer, head) for part in model["layers"] for layer in range(model["layers"][part])
         for head in range(model["heads"][part][layer])
     ]  # fmt: skip
-    for count, (part, layer, head) in enumerate(heads):
-        found = ask("head", **pair, part=part, layer=layer, head=head)
-        if count == 0:
-            size = sum(numbers(one["shape"]) for one in found.values() if isinstance(one, dict))
-            if size * len(heads) > MOST_NUMBERS:
-                break
+    size = 0
+    for part, layer, head in heads:
+        with suppress(RequestError):  # its weights are no softmax over tokens
+            found = ask("head", **pair, part=part, layer=layer, head=head)
+            size = size or sum(numbers(one["shape"]) for one in found.values() if isinstance(one, dict))
+        if size * len(heads) > MOST_NUMBERS:
+            break
 
 
 def numbers(shape: Iterable[int]) -> int:

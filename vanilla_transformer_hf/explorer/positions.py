@@ -2,7 +2,7 @@
 
 import torch
 
-from ..model.positions.base import no_rotary
+from ..model.layers.position_hooks import no_rotary
 from .interventions import stack_of
 from .requests import PositionsRequest
 from .results import Picture, PositionsResult

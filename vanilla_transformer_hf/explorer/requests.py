@@ -141,7 +141,7 @@ class TranslateRequest(Request):
         prefix: Token ids that the translation begins with.
         num_beams, length_penalty, length_penalty_type, coverage_penalty, max_new_tokens: As of `generate()`; null
             takes the model's own.
-        alternatives: Number of the most probable pieces listed at each step.
+        alternatives: Number of the most probable tokens listed at each step.
     """
 
     target_lang: str = ""
@@ -226,7 +226,7 @@ class WalkRequest(PairRequest):
     The tensors between the modules, in the order of the computation.
 
     Attributes:
-        best: Number of pieces that each decoder layer predicts at each step, if it were the last layer.
+        best: Number of tokens that each decoder layer predicts at each step, if it were the last layer.
     """
 
     best: int = bounded(5, 1, 50)

@@ -2,7 +2,7 @@
 The answers, field by field. In JSON a dataclass is an object with its fields, and a tensor an object with `shape` and
 `data`: its float32 values, little-endian, row by row, as base64 text.
 
-Shapes: S source pieces, T steps of the decoder, L layers, H heads, D = d_model.
+Shapes: S source tokens, T steps of the decoder, L layers, H heads, D = d_model.
 """
 
 import base64
@@ -35,6 +35,37 @@ def from_json(value: dict[str, Any]) -> torch.Tensor:
 
 
 @dataclass
+class StackInfo:
+    """
+    How the layers of a stack of this package are made, for their figure.
+
+    Attributes:
+        norm: "post" (after the sum, as in the paper) or "pre" (before the sublayer).
+        alpha: Factor of the residual stream in each sum.
+        sets: For each layer the number of its set of weights; layers with one number share their weights.
+        pools: Layers before which the encoder halves the length of its sequence.
+        feed_forward: Who owns the feed-forward of a layer: "layer", "stack", "encoder" (of a decoder that uses the
+            encoder's), or "nobody", where the layers have none.
+        attention: Kind of self-attention, as in the config.
+        positions: Position scheme, as in the config.
+        width: D.
+        inner: Width of the feed-forward.
+        activation: Function of the feed-forward, as in the config.
+    """
+
+    norm: str
+    alpha: float
+    sets: list[int]
+    pools: list[int]
+    feed_forward: str
+    attention: str
+    positions: str
+    width: int
+    inner: int
+    activation: str
+
+
+@dataclass
 class ModelInfo:
     """
     An opened model.
@@ -50,6 +81,8 @@ class ModelInfo:
         heads: Of each of these layers.
         settings: The defaults of its search.
         target_langs: Languages that can be chosen.
+        example: A sentence that the page shows first, from the model's card; empty if the card has none.
+        stacks: How "encoder" and "decoder" are made; empty for models that are not of this package.
     """
 
     name: str
@@ -62,18 +95,20 @@ class ModelInfo:
     heads: dict[str, list[int]]
     settings: dict[str, Any]
     target_langs: list[str]
+    example: str
+    stacks: dict[str, StackInfo]
 
 
 @dataclass
 class Piece:
     """
-    A piece of a vocabulary in a text.
+    A token of a vocabulary in a text.
 
     Attributes:
         id: Token id.
-        text: The piece as text; "␣" is a single space.
+        text: The token as text; "␣" is a single space.
         special: Whether it is a special token, such as `</s>`.
-        continues: Whether it continues the word of the piece before.
+        continues: Whether it continues the word of the token before.
     """
 
     id: int
@@ -84,7 +119,7 @@ class Piece:
 
 @dataclass
 class Alternative(Piece):
-    """A piece and its probability."""
+    """A token and its probability."""
 
     probability: float
 
@@ -96,10 +131,10 @@ class Step:
 
     Attributes:
         piece: What was chosen.
-        probability, log_probability: Of this piece, given the source and the pieces before it.
-        rank: Number of pieces that are more probable.
+        probability, log_probability: Of this token, given the source and the tokens before it.
+        rank: Number of tokens that are more probable.
         given: Whether it belongs to the given prefix.
-        alternatives: The most probable pieces, best first.
+        alternatives: The most probable tokens, best first.
     """
 
     piece: Piece
@@ -135,13 +170,13 @@ class Hypothesis:
 @dataclass
 class Node:
     """
-    A hypothesis of a beam search after one more piece.
+    A hypothesis of a beam search after one more token.
 
     Attributes:
         parent: Number of the node that it continues; -1 of the first, which is the decoder's start token.
-        step: Number of pieces after the start token.
-        piece: Its last piece.
-        log_probability: Sum over its pieces after the prefix.
+        step: Number of tokens after the start token.
+        piece: Its last token.
+        log_probability: Sum over its tokens after the prefix.
         score: `log_probability` divided by the length penalty, as finished hypotheses are ranked; null with a coverage
             penalty.
         state: "running": it was continued; "finished": it ended among the best; "dead": neither it nor a continuation
@@ -160,8 +195,8 @@ class Node:
 class TranslateResult:
     """
     Attributes:
-        source: Pieces that the encoder reads.
-        start: The piece that the decoder begins with.
+        source: Tokens that the encoder reads.
+        start: The token that the decoder begins with.
         hypotheses: The n-best list.
         tree: All hypotheses of the beam search, parents first; null where there was none or the search was
             transformers' own.
@@ -179,9 +214,9 @@ class TranslateResult:
 class AttentionResult:
     """
     Attributes:
-        rows: Query pieces: for the decoder those that it reads.
-        predicted: For the decoder the pieces that its rows predict; else empty.
-        columns: Pieces that are attended to.
+        rows: Query tokens: for the decoder those that it reads.
+        predicted: For the decoder the tokens that its rows predict; else empty.
+        columns: Tokens that are attended to.
         weights: (H, rows, columns); each row sums to 1.
     """
 
@@ -310,7 +345,7 @@ class Lens:
 
     Attributes:
         layer: Its number.
-        steps: For each step, or piece of the text, the most probable pieces, best first.
+        steps: For each step, or token of the text, the most probable tokens, best first.
     """
 
     layer: int
@@ -321,8 +356,8 @@ class Lens:
 class WalkResult:
     """
     Attributes:
-        source: Pieces that the encoder reads.
-        read, predicted: Pieces that the decoder reads, and those that it predicts.
+        source: Tokens that the encoder reads.
+        read, predicted: Tokens that the decoder reads, and those that it predicts.
         boxes: In the order of the computation.
         lenses: One for each layer of the stack that predicts.
     """

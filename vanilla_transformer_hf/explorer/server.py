@@ -2,7 +2,7 @@
 The HTTP server of the explorer: its page, and its questions as JSON.
 
 GET / is the page, GET /page/NAME its files, GET /offline.html the page as one file without answers. POST /api/QUESTION
-with a JSON object asks; the answer is `{"answer": …}`, an error `{"error": message, "field": name or null}`.
+takes a JSON object; the answer is `{"answer": …}`, an error `{"error": message, "field": name or null}`.
 """
 
 import webbrowser

@@ -44,10 +44,15 @@ class CausalSubject(Subject):
 
 
 class MaskedSubject(Subject):
-    """A masked language model: it predicts the pieces at the mask tokens of a text."""
+    """A masked language model: it predicts the tokens at the mask tokens of a text."""
 
     kind = "masked"
     lens_stack = "encoder"
+
+    def __init__(self, name: str, model: Any, tokenizer: Any, example: str = ""):
+        # Cards of such models ask for what follows their example, too.
+        mask = tokenizer.mask_token
+        super().__init__(name, model, tokenizer, f"{example} {mask}" if example and mask else "")
 
     def as_last_layer(self, copy: Copy, states: torch.Tensor) -> torch.Tensor:
         model = copy.model
@@ -60,7 +65,7 @@ class MaskedSubject(Subject):
 @torch.no_grad()
 def fill(subject: Subject, request: TranslateRequest) -> TranslateResult:
     """
-    The most probable pieces for each mask token of the text.
+    The most probable tokens for each mask token of the text.
 
     Raises:
         RequestError: The tokenizer has no mask token, or a field cannot be answered.

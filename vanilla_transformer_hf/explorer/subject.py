@@ -1,4 +1,4 @@
-"""A model in the explorer: its pieces as text, copies with parts switched off, and forward passes over a pair."""
+"""A model in the explorer: its tokens as text, copies with parts switched off, and forward passes over a pair."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -9,7 +9,7 @@ import torch
 
 from ..common.opening import is_own
 from ..common.white_space import normalize_space
-from ..model.attention.linformer import attends_to_pieces
+from ..model.config.attention_kinds import attends_to_pieces
 from ..translation.scoring.alignment import with_eager_attention
 from ..translation.scoring.scoring import shift_right
 from ..translation.text.texts import TARGET_LANG_TAGS
@@ -20,7 +20,7 @@ from .results import Piece
 
 T = TypeVar("T")
 
-# Pieces of the longest source or target.
+# Tokens of the longest source or target.
 MOST_PIECES = 512
 
 
@@ -49,6 +49,7 @@ class Subject:
         name: Its name on the page.
         model: An encoder–decoder in evaluation mode.
         tokenizer: Its tokenizer.
+        example: A sentence for it.
 
     Attributes:
         kind: "translation"; of one stack "causal", which continues a text, or "masked", which fills gaps.
@@ -58,14 +59,14 @@ class Subject:
     kind = "translation"
     lens_stack = "decoder"
 
-    def __init__(self, name: str, model: Any, tokenizer: Any):
-        self.name, self.model, self.tokenizer = name, model.eval(), tokenizer
+    def __init__(self, name: str, model: Any, tokenizer: Any, example: str = ""):
+        self.name, self.model, self.tokenizer, self.example = name, model.eval(), tokenizer, example
         self.is_ours = is_own(model.config)
         self.special = {*tokenizer.all_special_ids}
         self._pieces: dict[tuple[bool, int | None, int], Piece] = {}
         self._copies, self._passes = Recent(4), Recent(3)
 
-    # Text and pieces
+    # Text and tokens
 
     @property
     def target_langs(self) -> dict[str, str]:
@@ -137,7 +138,7 @@ class Subject:
         return set() if ends is None else {*ends} if isinstance(ends, list) else {ends}
 
     def piece(self, before: int | None, index: int, is_source: bool = False) -> Piece:
-        """The piece `index` behind the piece `before`."""
+        """The token `index` behind the token `before`."""
         key = (is_source, before, index)
         if key not in self._pieces:
             tokenizer = self.tokenizer
@@ -212,7 +213,7 @@ class Pass:
         copy: The model.
         inputs: What it reads.
         outputs: transformers' outputs, with attentions.
-        source_pieces, read, predicted: Pieces that the encoder reads (S), that the decoder reads (T), and that it
+        source_pieces, read, predicted: Tokens that the encoder reads (S), that the decoder reads (T), and that it
             predicts (T).
     """
 
@@ -237,7 +238,7 @@ class Pass:
         return self.copy.model(**self.inputs, output_attentions=True, return_dict=True, **options)
 
     def sides(self, part: str) -> tuple[list[Piece], list[Piece], list[Piece]]:
-        """Rows, predicted pieces of the rows, and columns of a part of attention."""
+        """Rows, predicted tokens of the rows, and columns of a part of attention."""
         if part == "encoder":
             return self.source_pieces, [], self.source_pieces
         return self.read, self.predicted, self.read if part == "decoder" else self.source_pieces

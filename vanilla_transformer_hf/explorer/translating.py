@@ -1,4 +1,4 @@
-"""Translations with the probability of every piece, and scores of given targets."""
+"""Translations with the probability of every token, and scores of given targets."""
 
 import math
 from typing import Any
@@ -164,5 +164,5 @@ def forced_steps(
 
 
 def alternative(piece: Piece, log_probability: float) -> Alternative:
-    """A piece with its probability."""
+    """A token with its probability."""
     return Alternative(piece.id, piece.text, piece.special, piece.continues, math.exp(log_probability))

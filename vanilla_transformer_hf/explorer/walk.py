@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ..model.config.stacks import decoder_sizes, encoder_sizes
 from .interventions import stack_of
 from .requests import RequestError, TensorRequest, WalkRequest
 from .results import Alternative, Box, Lens, WalkResult
@@ -21,6 +22,8 @@ SUBLAYERS = {
     "fc2": ("feed-forward", "max(0, x W₁ + b₁) W₂ + b₂", "final_layer_norm"),
 }
 STACKS = {"encoder": (1, 2, "source"), "decoder": (3, 4, "shifted target")}
+SIZES = {"encoder": encoder_sizes, "decoder": decoder_sizes}
+NORM_NAMES = {"layer_norm": "LayerNorm", "rms_norm": "RMSNorm"}
 
 
 @dataclass
@@ -109,44 +112,63 @@ def tensors(found: Pass) -> list[Tensor]:
     for side, numbers in copy.layers.items():
         embedding_stage, layer_stage, what = STACKS[side]
         what = what if copy.model.config.is_encoder_decoder else "text"
-        made += embedding_tensors(seen, side, embedding_stage, what)
+        made += embedding_tensors(seen, copy.model.config, side, embedding_stage, what)
         for number in numbers:
             made += layer_tensors(seen, copy.model.config, side, number, layer_stage)
         is_normed = not torch.equal(seen.inputs[f"{side}.layer_norm"], seen.outputs[f"{side}.layer_norm"])
         if is_normed:
             values = seen.outputs[f"{side}.layer_norm"]
-            made.append(Tensor(f"{side}.norm", layer_stage, None, f"final norm of the {side}", "LayerNorm(x)", values))
+            made.append(
+                Tensor(
+                    f"{side}.norm",
+                    layer_stage,
+                    None,
+                    f"final norm of the {side}",
+                    f"{norm_name(copy.model.config)}(x)",
+                    values,
+                )
+            )
     logits = seen.outputs["lm_head"]
     made.append(Tensor("logits", 5, None, "logits", "Y Eᵀ", logits))
     made.append(Tensor("probabilities", 5, None, "probabilities", "softmax(logits)", logits.softmax(dim=-1)))
     return made
 
 
-def embedding_tensors(seen: Recorder, side: str, stage: int, what: str) -> list[Tensor]:
-    """The tensors before the first layer of a stack."""
+def embedding_tensors(seen: Recorder, config: Any, side: str, stage: int, what: str) -> list[Tensor]:
+    """The tensors before the first layer of a stack; a step that changes nothing has none."""
+    embedded = seen.outputs[f"{side}.embed_tokens"]
     scaled, summed = seen.inputs[f"{side}.embed_positions"], seen.outputs[f"{side}.embed_positions"]
-    made = [
-        Tensor(
-            f"{side}.embedding",
-            stage,
-            None,
-            f"embeddings of the {what}",
-            "E[ids]",
-            seen.outputs[f"{side}.embed_tokens"],
-        ),
-        Tensor(f"{side}.scaled", stage, None, "times √d_model", "E[ids] · √d_model", scaled),
-        Tensor(f"{side}.positions", stage, None, "positions", "PE(pos)", summed - scaled),
-        Tensor(f"{side}.input", stage, None, "input of the first layer", "E[ids] · √d_model + PE(pos)", summed),
-    ]
+    made = [Tensor(f"{side}.embedding", stage, None, f"embeddings of the {what}", "E[ids]", embedded)]
+    formula = "E[ids] · √d_model" if config.scale_embedding else "E[ids]"
+    if not torch.equal(scaled, embedded):
+        segments = " + segment" if side == "encoder" and config.type_vocab_size else ""
+        title = "times √d_model" if config.scale_embedding else "with segments"
+        formula += segments
+        made.append(Tensor(f"{side}.scaled", stage, None, title, formula, scaled))
+    if not torch.equal(summed, scaled):
+        made.append(Tensor(f"{side}.positions", stage, None, "positions", "PE(pos)", summed - scaled))
+        formula += " + PE(pos)"
+    made.append(Tensor(f"{side}.input", stage, None, "input of the first layer", formula, summed))
     normed = seen.outputs[f"{side}.layernorm_embedding"]
     if not torch.equal(normed, summed):
-        made.append(Tensor(f"{side}.normed", stage, None, "norm of the input", "LayerNorm(x)", normed))
+        rule = f"{norm_name(config)}(x)"
+        made.append(Tensor(f"{side}.normed", stage, None, "norm of the input", rule, normed))
     return made
 
 
+def norm_name(config: Any) -> str:
+    """What the norm of a model is called in formulas."""
+    return NORM_NAMES.get(config.norm_type, config.norm_type)
+
+
 def layer_tensors(seen: Recorder, config: Any, side: str, number: int, stage: int) -> list[Tensor]:
-    """The outputs of a layer's sublayers, with the residual stream around them, and the layer's output."""
-    prefix, is_post = f"{side}.{number}", getattr(config, f"{side}_norm_position") == "post"
+    """
+    The outputs of a layer's sublayers, with the residual stream around them, in the order of the computation: with
+    post-norm a sublayer and the normed sum, with pre-norm the norm, the sublayer and the sum. The last is the layer's
+    output.
+    """
+    prefix, sizes = f"{side}.{number}", SIZES[side](config)
+    is_post, alpha = sizes.norm_position == "post", sizes.residual_alpha
     present = [name for name in SUBLAYERS if f"{prefix}.{name}" in seen.outputs]
     norms = [f"{prefix}.{SUBLAYERS[name][2]}" for name in present]
     # The residual stream before each sublayer and after the last.
@@ -154,16 +176,23 @@ def layer_tensors(seen: Recorder, config: Any, side: str, number: int, stage: in
         streams = [seen.inputs[prefix], *(seen.outputs[norm] for norm in norms)]
     else:
         streams = [*(seen.inputs[norm] for norm in norms), seen.outputs[prefix]]
+    residual = "x" if alpha == 1 else f"{alpha:.4g} x"
+    norm_rule = f"{norm_name(config)}(x)"
+    rule = f"{norm_name(config)}({residual} + Sublayer(x))" if is_post else f"{residual} + Sublayer({norm_rule})"
     made = []
-    for name, before, after in zip(present, streams, streams[1:]):
+    for name, norm, before, after in zip(present, norms, streams, streams[1:]):
         title, formula, _ = SUBLAYERS[name]
         if name == "fc2":
-            activation = config.activation_function if side == "encoder" else config.decoder_activation_function
             gate = " ⊙ (x W₃ + b₃)" if config.feed_forward_type == "gated" else ""
-            formula = f"({activation}(x W₁ + b₁){gate}) W₂ + b₂"
+            formula = f"({sizes.activation_function}(x W₁ + b₁){gate}) W₂ + b₂"
+        if not is_post:
+            values = seen.outputs[norm]
+            made.append(Tensor(f"{prefix}.{name}.norm", stage, number, f"norm before {title}", norm_rule, values))
         values = seen.outputs[f"{prefix}.{name}"]
         made.append(Tensor(f"{prefix}.{name}", stage, number, title, formula, values, before, after))
-    rule = "LayerNorm(x + Sublayer(x))" if is_post else "x + Sublayer(LayerNorm(x))"
+        if name != present[-1]:
+            title = f"add and norm after {title}" if is_post else f"sum after {title}"
+            made.append(Tensor(f"{prefix}.{name}.stream", stage, number, title, rule, after))
     made.append(Tensor(f"{prefix}.output", stage, number, "output of the layer", rule, seen.outputs[prefix]))
     return made
 
@@ -184,7 +213,7 @@ def walk(subject: Subject, request: WalkRequest) -> WalkResult:
 
 @torch.no_grad()
 def lens(subject: Subject, found: Pass, states: torch.Tensor, best: int) -> list[list[Alternative]]:
-    """The most probable pieces of each step, as if these states (T, D) were those of the last layer."""
+    """The most probable tokens of each step, as if these states (T, D) were those of the last layer."""
     dtype = found.copy.model.get_output_embeddings().weight.dtype
     logits = subject.as_last_layer(found.copy, states.to(dtype)[None])[0].float()
     values, ids = logits.log_softmax(dim=-1).topk(min(best, logits.shape[-1]), dim=-1)

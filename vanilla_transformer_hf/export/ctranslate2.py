@@ -120,7 +120,7 @@ def problems(config: VanillaTransformerConfig) -> list[str]:
 def search_options(settings: GenerationConfig, target: list[str]) -> tuple[dict[str, Any], list[str]]:
     """
     Arguments with which `translate_batch` searches as `generate()` does with these settings, and the settings that it
-    does not support. `target` are the pieces of the target vocabulary.
+    does not support. `target` are the tokens of the target vocabulary.
     """
     given = {
         name: value
@@ -138,7 +138,7 @@ def search_options(settings: GenerationConfig, target: list[str]) -> tuple[dict[
         left["early_stopping"] = (
             settings.early_stopping or False
         )  # CTranslate2's search ends with as many outputs as beams
-    # It suppresses pieces before the softmax, transformers after it: hypotheses get other scores.
+    # It suppresses tokens before the softmax, transformers after it: hypotheses get other scores.
     for name, allowed in (("suppress_tokens", None), ("bad_words_ids", None), ("min_new_tokens", 1)):
         value = getattr(settings, name)
         if options["beam_size"] > 1 and value and value != allowed:
@@ -147,7 +147,7 @@ def search_options(settings: GenerationConfig, target: list[str]) -> tuple[dict[
 
 
 def pieces(vocabulary: dict[str, int], size: int) -> list[str]:
-    """The pieces of a vocabulary in the order of their ids; unused ids up to `size` get a name."""
+    """The tokens of a vocabulary in the order of their ids; unused ids up to `size` get a name."""
     names = {index: piece for piece, index in vocabulary.items()}
     return [names.get(index, f"<unused {index}>") for index in range(size)]
 
@@ -255,7 +255,7 @@ class VanillaTransformerLoader(converter.ModelLoader):
         self.set_layer_norm(spec.ffn.layer_norm, layer.final_layer_norm)
 
     def fill_attention(self, spec: Any, attention: VanillaTransformerAttention, parts: list[int]):
-        """Projections of one attention; `parts` says how many of queries, keys and values stand in one matrix."""
+        """Projections of one attention; `parts` is how many of queries, keys and values stand in one matrix."""
         width = max(attention.d_k, attention.d_v)
         inputs = []
         for name, own_width in attention.roles:
@@ -278,7 +278,7 @@ class VanillaTransformerLoader(converter.ModelLoader):
     def get_vocabulary(
         self, model: VanillaTransformerForConditionalGeneration, tokenizer: Any
     ) -> tuple[list[str], list[str]]:
-        """Pieces of the source and of the target vocabulary."""
+        """Tokens of the source and of the target vocabulary."""
         config = model.config
         source = pieces(tokenizer.source_backend_tokenizer.get_vocab(), config.source_vocab_size or config.vocab_size)
         return source, pieces(tokenizer.get_vocab(), config.vocab_size)
@@ -317,11 +317,11 @@ def write(
     """
     Write the model into `folder`, and compare.
 
-    `quantization` and `vmap` are those of CTranslate2's converters: a type of weights, and a file of the target pieces
-    that may follow from source pieces. `SEARCH_FILE` has the arguments for `translate_batch`.
+    `quantization` and `vmap` are those of CTranslate2's converters: a type of weights, and a file of the target tokens
+    that may follow from source tokens. `SEARCH_FILE` has the arguments for `translate_batch`.
 
     Raises:
-        ExportError: An option has an unknown value, the tokenizer is missing, whose pieces CTranslate2 reads, or
+        ExportError: An option has an unknown value, the tokenizer is missing, whose tokens CTranslate2 reads, or
             the logits are others.
     """
     if quantization not in (None, *model_spec.ACCEPTED_MODEL_TYPES):

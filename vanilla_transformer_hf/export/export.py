@@ -18,7 +18,7 @@ from ..publishing.weight_files import open_config
 from .comparison import Comparison, ExportError
 
 
-# Names of the engines, and of the modules here that know them. A module has `problems` (fields of a config that it
+# Names of the engines, and of their modules here. A module has `problems` (fields of a config that it
 # cannot express) and `write` (from model, tokenizer, folder, comparison and options to the measured difference and
 # notes).
 ENGINES = ("ctranslate2", "onnx", "torch_export")
@@ -37,7 +37,7 @@ class Exported(NamedTuple):
 
 def engine_called(name: str) -> ModuleType:
     """
-    The module that knows this engine.
+    The module of this engine.
 
     Raises:
         ExportError: The engine is unknown, or what it needs is not installed.

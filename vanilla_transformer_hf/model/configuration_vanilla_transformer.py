@@ -18,7 +18,7 @@ from .config.presets import PRESETS
 from .config.release import VERSION
 from .config.sharing import SharingOptions, check_sharing
 from .config.version import VERSION_FIELD, check_version
-from .saved_code import ConfigSavesCode
+from .saving.saved_code import ConfigSavesCode
 
 
 logger = logging.get_logger(__name__)

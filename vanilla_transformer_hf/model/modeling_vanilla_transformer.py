@@ -31,7 +31,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .attention.full import VanillaTransformerAttention, VanillaTransformerCrossAttention
 from .attention.linformer import CROSS_ATTENTION_TYPES
-from .attention.pooling import encoder_attention, memory_padding, stages
+from .attention.pooling import encoder_attention
 from .attention.types import ATTENTION_TYPES
 from .config.checks import check_stacks
 from .config.kept_heads import heads_of_layers
@@ -43,11 +43,12 @@ from .layers.dropout import Dropout
 from .layers.feed_forward import FEED_FORWARDS, FeedForwardProjections, SharedFeedForward
 from .layers.loss import RowLoss
 from .layers.norms import NORMS
+from .layers.parallel_plans import DecoderPlans, EncoderPlans, HeadPlans, TiedPlans
+from .layers.pooling import memory_padding, stages
+from .layers.position_hooks import POSITION_ENCODINGS, ApplyRotary, PositionBias, no_rotary, positions
+from .layers.pretrained_model import VanillaTransformerPreTrainedModel, forwards
 from .layers.segments import segments
 from .layers.stack_inputs import StackInputs
-from .parallel_plans import DecoderPlans, EncoderPlans, HeadPlans, TiedPlans
-from .positions.base import POSITION_ENCODINGS, ApplyRotary, PositionBias, no_rotary, positions
-from .pretrained_model import VanillaTransformerPreTrainedModel, forwards
 from .search.generate import VanillaTransformerGenerationMixin
 
 

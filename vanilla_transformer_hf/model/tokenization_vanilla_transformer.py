@@ -27,7 +27,7 @@ from tokenizers import (
 from transformers import BatchEncoding
 from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
-from .saved_code import TokenizerSavesCode
+from .saving.saved_code import TokenizerSavesCode
 from .tokenizer.limits import check_added, check_tokenizer_file, is_panic
 
 

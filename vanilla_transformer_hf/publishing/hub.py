@@ -51,7 +51,7 @@ class PublishError(OSError):
 
 @dataclass(frozen=True)
 class Published:
-    """The location of a published model. `commit` is its id; `pull_request` the address of one that was asked for."""
+    """The location of a published model. `commit` is its id; `pull_request` the address of one, if requested."""
 
     repo_id: str
     url: str
@@ -81,16 +81,16 @@ def publish_folder(
 
     Args:
         repo_id: "owner/name", or a name of the token's owner. Created if it does not exist.
-        private: Whether a new repository is private; an existing public one is then refused.
+        private: Whether a new repository is private; an existing public one is then an error.
         revision: A branch, created if it does not exist; the main branch if not given.
         create_pr: Open a pull request instead of changing the branch.
         tag: A tag for the new commit.
         token: A token with write access; if not given, that of the login or of HF_TOKEN.
-        strict: Refuse a card that lacks facts.
+        strict: Whether a card that lacks facts is an error.
         message: Of the commit.
         beside: Further files of the same commit, by their names in the repository.
         endpoint: The Hub's address, if it is another one.
-        say: Is told of each step.
+        say: Is called with a line for each step.
         options: Of `plan_upload`, facts for the card among them.
 
     Raises:
@@ -283,7 +283,7 @@ REFUSALS = {
     404: "not found for this token",
     409: "it exists already",
     413: "a file is larger than the Hub takes",
-    429: "too many requests: the Hub asks to wait",
+    429: "too many requests: the Hub requires a wait",
 }
 
 

@@ -41,7 +41,7 @@ EMISSIONS_FILE = "emissions.csv"
 TRAINER_STATE_FILE = "trainer_state.json"
 
 # Local paths and tokens are not useful to a reader of the card.
-PRIVATE_SETTINGS = ("_source", "_target", "_dir", "_path", "_checkpoint", "_token")
+PRIVATE_SETTINGS = ("_source", "_target", "_text", "_from", "_dir", "_path", "_checkpoint", "_token")
 PRIVATE_PREFIX = ("hub_", "push_to_hub", "disable_tqdm")
 
 HOST_FIELDS = ("tie_word_embeddings", "is_encoder_decoder", "use_cache")
@@ -59,6 +59,10 @@ class Task:
 
 # Class of a model -> its task.
 TRANSLATION = Task("translation", "AutoModelForSeq2SeqLM", "Translates {direction} with the encoder–decoder")
+# Of the same class: trained to restore text, which is a beginning for other tasks.
+DENOISING = Task(
+    "feature-extraction", "AutoModelForSeq2SeqLM", "Restores text that has noise with the encoder–decoder"
+)
 TASKS = {
     "VanillaTransformerForMaskedLM": Task(
         "fill-mask",
@@ -140,13 +144,14 @@ class CardFacts:
     """
     Facts about a model beyond its files; None or empty: neither measured nor given.
 
-    `datasets` and `base_model` are ids on the Hub; `further`: training began with a model that was there. `settings`
+    `datasets` and `base_model` are ids on the Hub; `further`: training fine-tuned an existing model. `settings`
     is what differs from the defaults, as a recipe says it; `epochs` are 0 of a stream; `minutes` are None for a run
     that was interrupted, since only its last part was timed; `co2` as the Hub has it, emissions in grams;
     `project_url` is the address of a git repository from which a reader can install this package;
-    `compression` are sentences about how the model was made smaller;
+    `origin` are sentences about the weights that training began with, `compression` about how the model was made
+    smaller; `task` is that of its recipe, unless its class says it; `languages` are those of text that has no pairs;
     `measured` are scores of other tasks than translation, by held-out text and name; `card_sha256` is that of the card
-    that was written, which tells whether it was edited.
+    that was written, which shows whether it was edited.
     """
 
     name: str | None = None
@@ -155,12 +160,14 @@ class CardFacts:
     datasets: list[str] = field(default_factory=list)
     source_lang: str | None = None
     target_lang: str | None = None
+    languages: list[str] = field(default_factory=list)
     license: str | None = None
     license_name: str | None = None
     license_link: str | None = None
     base_model: str | None = None
     base_model_relation: str | None = None
     further: bool = False
+    task: str | None = None
     example: str | None = None
     project_url: str | None = None
     settings: dict[str, Any] = field(default_factory=dict)
@@ -170,6 +177,7 @@ class CardFacts:
     epochs: float = 0.0
     co2: dict[str, Any] | None = None
     average_of: list[str] = field(default_factory=list)
+    origin: list[str] = field(default_factory=list)
     compression: list[str] = field(default_factory=list)
     scored: list[ScoredText] = field(default_factory=list)
     measured: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -218,7 +226,7 @@ def read_emissions(folder: str | os.PathLike, further: bool, device: str | None)
 
     Args:
         folder: Where `--report_to codecarbon` has it write.
-        further: Whether training began with a model that was there.
+        further: Whether an existing model was fine-tuned.
         device: What the run was computed on.
     """
     path = Path(folder, EMISSIONS_FILE)
@@ -280,13 +288,15 @@ class _Folder:
 
 
 def _languages(facts: CardFacts, folder: _Folder) -> list[str]:
-    """Source and target language, as far as known."""
+    """Source and target language, as far as known, or those of the text of another task."""
+    if facts.languages:
+        return facts.languages
     named = (facts.source_lang or folder.languages[0], facts.target_lang or folder.languages[1])
     return [name for name in named if isinstance(name, str)]
 
 
 def _codes(languages: list[str]) -> list[str]:
-    # The Hub knows codes, not every name that a user may have chosen.
+    # The Hub accepts codes, not every name that a user may have chosen.
     return [name for name in dict.fromkeys(languages) if re.fullmatch(r"[a-z]{2,3}", name)]
 
 
@@ -380,6 +390,8 @@ def make_card(facts: CardFacts, folder: str | os.PathLike, curves: bool | None =
     """
     folder = Path(folder)
     files = _Folder(folder)
+    if facts.task == "denoising":
+        files.task = DENOISING
     languages = _languages(facts, files)
     name = facts.name or folder.resolve().name
     title = name.split("/")[-1]
@@ -392,6 +404,7 @@ def make_card(facts: CardFacts, folder: str | os.PathLike, curves: bool | None =
         "title": title,
         "task": files.task,
         "translates": files.task is TRANSLATION,
+        "denoises": files.task is DENOISING,
         "recurrent": not isinstance(files.config, VanillaTransformerConfig),
         "does": files.task.does.format(direction=" to ".join(languages) if len(languages) == 2 else "text"),
         "call": files.task.call.format(example=json.dumps(facts.example or "...", ensure_ascii=False)),
@@ -457,7 +470,7 @@ def is_repo_id(name: str) -> bool:
 
 def check_metadata(data: CardData) -> list[str]:
     """
-    Metadata of a card that the Hub would refuse, a sentence each.
+    Metadata of a card that the Hub would reject, a sentence each.
 
     These are the checks that are possible without the Hub, which has the list of licences.
     """

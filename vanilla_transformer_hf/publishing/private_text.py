@@ -27,7 +27,7 @@ ADDRESS = re.compile(r"\b(?!file:)[A-Za-z][\w+.-]+://[^\s\"'<>)\]},;]*", re.IGNO
 # Links to pages of the Hub, which begin with a slash too.
 HUB_LINK = re.compile(r"\]\(/(?:datasets|spaces|papers|docs|blog|collections)/[^)\s]*\)")
 
-# Fields of a tokenizer's files with pieces learned from text: pieces such as "/usr/lib" are not paths.
+# Fields of a tokenizer's files with tokens learned from text: tokens such as "/usr/lib" are not paths.
 LEARNED = re.compile(r"(?:model|added_tokens)\b")
 
 

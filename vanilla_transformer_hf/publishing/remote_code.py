@@ -7,7 +7,7 @@ from pathlib import Path
 from transformers.dynamic_module_utils import get_imports, get_relative_imports
 
 from ..common.files import read_regular_file
-from ..model.bundle import files_for, saved_files
+from ..model.saving.bundle import files_for, saved_files
 
 
 PACKAGE = Path(__file__).parents[1]

@@ -2,7 +2,7 @@
 The forms of secrets in texts: keys by their beginnings, addresses and headers that hold one, and values by the names
 that they are given to.
 
-detect-secrets knows some forms; this adds those that it lacks, and assignments without quotation marks (of shells,
+detect-secrets has some forms; this adds those that it lacks, and assignments without quotation marks (of shells,
 YAML, INI files and command lines).
 """
 

@@ -142,7 +142,7 @@ def plan_upload(
     Nothing is written and nothing is sent. The card is generated from the folder's facts, unless it was edited: then
     only its metadata is updated.
 
-    Symbolic links are refused. Weights are opened and their headers reduced to tensors, pictures are decoded and
+    Symbolic links are errors. Weights are opened and their headers reduced to tensors, pictures are decoded and
     encoded again, and texts are searched for secrets and for absolute paths.
 
     Args:

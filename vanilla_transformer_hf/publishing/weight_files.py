@@ -61,7 +61,7 @@ def find_weights(folder: Path) -> dict[str, Path | bytes | CleanedWeights]:
     for file_name, path in files.items():
         indexed = {tensor for tensor, place in names.items() if place == file_name}
         if differing := sorted(_read_header(path)[1].keys() ^ indexed):
-            raise ValueError(f"{path}: {index.name} says otherwise whether {differing[0]} is in it.")
+            raise ValueError(f"{path}: it and {index.name} disagree on whether it holds {differing[0]}.")
     return {index.name: text, **{name: without_metadata(path) for name, path in files.items()}}
 
 

@@ -94,6 +94,18 @@ class ServedModel:
         batcher: What translates.
         source: Code of its source language; None if unknown.
         targets: Codes of its target languages, each with the tag put before a source text, or None.
+
+    Example:
+
+    ```python
+    >>> from vanilla_transformer_hf import Translator
+    >>> from vanilla_transformer_hf.serving.application import ServedModel
+    >>> from vanilla_transformer_hf.serving.batcher import Batcher
+    >>> batcher = Batcher(Translator.from_pretrained("model_cards/multi30k_raw_en_de"))
+    >>> ServedModel("captions", batcher, source="en", targets={"de": None}).pairs
+    [('en', 'de')]
+
+    ```
     """
 
     name: str
@@ -136,7 +148,7 @@ class Service:
 
     Args:
         models: At least one; the first answers POST / without languages.
-        limits: What a request may ask for.
+        limits: Bounds of what a request may contain.
         api_keys: Keys of which a request must have one; None: requests need no key.
         logs_texts: Whether the texts of requests and their translations are logged.
         files_folder: Where translated files wait to be fetched; None: in memory.
@@ -374,8 +386,8 @@ class Service:
 
     async def _submit(self, batcher: Batcher, arguments: tuple[Any, ...]) -> Ticket:
         """
-        The ticket of a request. The time limit holds here, too: if it passes, the thread that encodes the texts goes
-        on, and its ticket is cancelled.
+        The ticket of a request. The time limit holds here, too: if it passes, the ticket is cancelled, while the
+        thread that encodes the texts ends its work.
 
         Raises:
             RequestError: The queue is full, the options are wrong, the time is over, or the server stops.
@@ -472,7 +484,7 @@ class Service:
         )
 
     async def frontend_settings(self, request: Request) -> Response:
-        """GET /frontend/settings: what LibreTranslate's page asks before it shows anything."""
+        """GET /frontend/settings: what LibreTranslate's page requests before it shows anything."""
         targets = [target for _, target in self._pairs]
         code = targets[0] if targets else ""
         needs_key = self.api_keys is not None
@@ -618,7 +630,7 @@ class Service:
 
 
 def _are_tagged(model: ServedModel, wanted: TranslationRequest) -> bool:
-    """Whether each text of a request says by a tag which language it is to be translated to."""
+    """Whether each text of a request begins with the tag of its target language."""
     tags = model.batcher.translator.language_tags
     return all(not text.strip() or tags.before(text) for text in wanted.texts)
 
@@ -744,6 +756,22 @@ def create_application(
 
     Raises:
         ValueError: `models` is empty, or two models have the same name.
+
+    Example:
+
+    ```python
+    >>> from starlette.testclient import TestClient
+    >>> from vanilla_transformer_hf import Translator
+    >>> from vanilla_transformer_hf.serving.application import ServedModel, create_application
+    >>> from vanilla_transformer_hf.serving.batcher import Batcher
+    >>> batcher = Batcher(Translator.from_pretrained("model_cards/multi30k_raw_en_de"))
+    >>> application = create_application([ServedModel("captions", batcher, "en", {"de": None})])
+    >>> with TestClient(application) as client:
+    ...     request = {"q": "Two dogs are playing.", "source": "en", "target": "de"}
+    ...     client.post("/translate", json=request).json()
+    {'translatedText': 'Zwei Hunde spielen.'}
+
+    ```
     """
     if not models or len({model.name for model in models}) < len(models):
         names = ", ".join(model.name for model in models)
@@ -760,7 +788,7 @@ def create_application(
         service.is_ready = False
         watching.cancel()
         for model in models:
-            # Requests have been answered by now; what still runs is needed by nobody.
+            # Requests have been answered by now; what still runs is not needed.
             await asyncio.to_thread(model.batcher.stop, False, STOP_SECONDS)
 
     routes = [

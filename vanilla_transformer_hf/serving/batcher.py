@@ -205,7 +205,7 @@ class Lane:
 
     @property
     def clients(self) -> set[Hashable]:
-        """Those whose parts wait or are searched; the owner also while a call runs that nobody needs."""
+        """Those whose parts wait or are searched; the owner also while a call runs whose result is not needed."""
         if self.key.owner is not None:
             return {self.key.owner}
         return {*self.waiting.clients, *(work.request.client for work in self.search.running)}
@@ -242,8 +242,8 @@ class Batcher:
     Clients take turns, by the time that their searches take; in a client's turn that of its searches runs that has had
     the least time. Requests of a client with options of their own take turns with its others: behind a proxy all have
     one address, and most have no options. Waiting parts join in turns of the clients and of their requests. Calls that
-    nobody can join (another engine, transformers' loop) run in threads of their own, in turns with the rest; where the
-    options are the request's, each client has its own. The translation of a sentence equals that of
+    other requests cannot join (another engine, transformers' loop) run in threads of their own, in turns with the
+    rest; where the options are the request's, each client has its own. The translation of a sentence equals that of
     `Translator.translate`, no matter what else is running.
 
     Args:
@@ -254,6 +254,22 @@ class Batcher:
 
     Attributes:
         running: Parts of texts that are searched.
+
+    Raises:
+        ValueError: A bound is less than 1.
+
+    Example:
+
+    ```python
+    >>> from vanilla_transformer_hf import Translator
+    >>> from vanilla_transformer_hf.serving.batcher import Batcher
+    >>> batcher = Batcher(Translator.from_pretrained("model_cards/multi30k_raw_en_de"))
+    >>> batcher.start()
+    >>> batcher.submit(["Two dogs are playing."], {"num_beams": 4}).future.result()  # an n-best list for each text
+    [['Zwei Hunde spielen.']]
+    >>> batcher.stop()
+
+    ```
     """
 
     def __init__(

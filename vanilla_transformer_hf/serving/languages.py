@@ -9,7 +9,7 @@ import langcodes
 from ..common.languages import lingua_languages
 
 
-# Characters of the texts of a request that are enough to tell their language.
+# Characters of the texts of a request that are enough to identify their language.
 ENOUGH = 2000
 
 
@@ -42,7 +42,7 @@ class LanguageDetector:
 
     def detect(self, texts: Sequence[str], among: Collection[str] | None = None) -> list[tuple[str, float]]:
         """
-        Codes of languages and confidences from 0 to 100, most likely first; 0 where the texts do not tell.
+        Codes of languages and confidences from 0 to 100, most likely first; 0 where the texts do not show it.
 
         Args:
             texts: Texts of one language.
@@ -50,7 +50,7 @@ class LanguageDetector:
                 those among all in any case.
 
         Raises:
-            ValueError: No language is known; or several are, and lingua is not installed or knows fewer than two.
+            ValueError: No language is known; or several are, and lingua is not installed or supports fewer than two.
         """
         likely = self._likely("\n".join(texts)[:ENOUGH])
         found = [(code, value) for code, value in likely if among is None or code in among]
@@ -77,7 +77,7 @@ class LanguageDetector:
 
     @cached_property
     def _known(self) -> dict[str, Any]:
-        """The served languages that lingua knows; empty if it is not installed."""
+        """The served languages that lingua supports; empty if it is not installed."""
         try:
             all_known = lingua_languages()
         except ModuleNotFoundError:

@@ -91,7 +91,7 @@ def describe(limits: Limits, needs_key: bool, served: Served) -> Schema:
         },
         "/languages": {"get": _look("languages", "Languages, and what they are translated to", _ref("Languages"))},
         "/frontend/settings": {
-            "get": _look("frontendSettings", "What LibreTranslate's page asks first", _ref("FrontendSettings"))
+            "get": _look("frontendSettings", "What LibreTranslate's page requests first", _ref("FrontendSettings"))
         },
         "/health": {"get": _look("health", "Whether the process works", _ref("Health"), "503")},
         "/ready": {"get": _look("ready", "Whether requests are taken", _ref("Readiness"), "503")},

@@ -2,7 +2,7 @@
 Requests and answers in the two protocols of translation clients.
 
 - LibreTranslate: POST /translate {q, source, target, format, alternatives, api_key} → {translatedText, alternatives,
-  detectedLanguage}. `model` and `stream` are ours; fields that nobody knows are ignored, as there.
+  detectedLanguage}. `model` and `stream` are ours; unknown fields are ignored, as there.
   POST /translate_file {file, source, target, api_key} → {translatedFileUrl}.
 - Hugging Face: POST / or /models/NAME {inputs, parameters} → [{translation_text}].
 
@@ -32,7 +32,7 @@ LIBRETRANSLATE_FIELDS = ("q", "source", "target", "format", "alternatives", "api
 FILE_FIELDS = ("file", "source", "target", "api_key", "model", "secret")
 # What a text may be.
 FORMATS = ("text", "html")
-# The value of `source` that asks for the language of the texts.
+# The value of `source` with which the language of the texts is detected.
 AUTO = "auto"
 # What forms say for true and false.
 TEXTS_OF_SWITCHES = {"true": True, "false": False, "1": True, "0": False, "": False}
@@ -152,7 +152,7 @@ def read_file_request(body: Mapping[str, Any]) -> TranslationRequest:
 
 def read_detection(body: Mapping[str, Any], limits: Limits) -> TranslationRequest:
     """
-    The texts whose language is asked for, and the key.
+    The texts whose language is to be detected, and the key.
 
     Raises:
         RequestError: As `read_libretranslate`.

@@ -1,6 +1,6 @@
 """
 Searches of the parts of clients' texts: one that parts of any clients enter and leave between two steps, and one for
-the calls that nobody can join.
+the calls that other requests cannot join.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -17,7 +17,7 @@ from ..translation.translator import Translator
 from .turns import CallInTurns, Stopped
 
 
-# Seconds for which a step of a separate search has the turn alone; a longer one goes on beside the other searches.
+# Seconds for which a step of a separate search has the turn alone; a longer one continues beside the other searches.
 PATIENCE = 0.05
 # The same for an engine that cannot pause, and so always works beside the others: it is looked at between their steps.
 PATIENCE_BESIDE = 0.005
@@ -151,8 +151,8 @@ class SharedSearch:
 
 class SeparateSearch:
     """
-    A search that nobody can join: transformers' loop, or another engine. It runs in a thread of its own, in turns with
-    the other searches where the engine can pause, else beside them; so deadlines hold, and others go on.
+    A search that no other request can join: transformers' loop, or another engine. It runs in a thread of its own, in
+    turns with the other searches where the engine can pause, else beside them; so deadlines hold, and others continue.
 
     All methods are called by one thread.
 
@@ -205,7 +205,7 @@ class SeparateSearch:
         return found
 
     def leave(self, works: Collection[Work]) -> None:
-        """Drop these: their clients have left. The call ends after its present step if nobody needs it."""
+        """Drop these: their clients have disconnected. The call ends after its present step if no request is left."""
         gone = set(works)
         self._works = [None if work in gone else work for work in self._works]
         if self._call is not None and not self.running:

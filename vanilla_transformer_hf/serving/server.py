@@ -50,7 +50,7 @@ class ServerSettings:
 
     Attributes:
         models: Folders of models or ids of the Hub, each maybe as NAME=FOLDER.
-        languages: For each model "SOURCE-TARGET", where its tokenizer does not say it; may be empty.
+        languages: For each model "SOURCE-TARGET", where its tokenizer does not record it; may be empty.
         limits: The fields of `Limits`.
         most_rows, most_tokens, most_waiting: As in `Batcher`.
         api_keys: File of keys, one a line.
@@ -122,7 +122,7 @@ def read_api_keys(path: str | None) -> list[str] | None:
 
     Raises:
         OSError: It cannot be read.
-        ValueError: The file has no keys: every request would be refused.
+        ValueError: The file has no keys: every request would be rejected.
     """
     if path is None:
         return None
@@ -229,7 +229,7 @@ def serve(settings: ServerSettings, listening: socket.socket, host: str | None =
         settings: Of the server; a server that listens for this machine alone is called by the names of this machine,
             `host` and `settings.allowed_hosts`.
         listening: Its socket.
-        host: The name or address that it was told to listen on.
+        host: The name or address that it listens on, as given by the user.
 
     Raises:
         OSError, ValueError: As `make_application`.

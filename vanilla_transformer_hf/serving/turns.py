@@ -35,8 +35,8 @@ class CallInTurns(Generic[Result]):
 
     def advance(self, seconds: float) -> bool:
         """
-        Give the call the turn, and wait until it gives it back: at most so many seconds, after which its step goes on
-        beside the caller. Whether the call is done.
+        Give the call the turn, and wait until it gives it back: at most so many seconds, after which its step
+        continues beside the caller. Whether the call is done.
         """
         with self._changed:
             self._has_turn = True

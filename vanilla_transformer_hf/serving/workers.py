@@ -40,7 +40,7 @@ class Worker:
         self.beats, beats = context.Pipe(duplex=False)
         self.process = context.Process(target=run_worker, args=(work, listening, beats))
         self.process.start()
-        beats.close()  # its end is the worker's alone: it is closed when the worker dies
+        beats.close()  # its end is the worker's alone: it is closed when the worker ends
         self.is_ready, self.last_beat, self.kill_at = False, monotonic(), float("inf")
 
     def look(self) -> None:

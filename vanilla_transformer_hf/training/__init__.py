@@ -1,6 +1,6 @@
 """From parallel text to a folder that is ready to publish."""
 
-from ..model.former_names import alias_modules
+from ..model.saving.former_names import alias_modules
 
 
 # The names that modules had before this folder had rooms: scripts may import them for one release.

@@ -16,12 +16,16 @@ def _help(text: str, default: Any = None) -> Any:
 
 @dataclass
 class DataArguments:
-    """The parallel text and the limits of its sentences."""
+    """The text and the limits of its sentences."""
 
-    task: Literal["translation", "masked_lm", "causal_lm", "classification", "token_classification"] = _help(
-        "what is learned; the last four train one stack on plain-text lines (train_source), for classification with "
-        "the class of each line in train_target, for token_classification with the classes of its words",
-        "translation",
+    task: Literal["translation", "denoising", "masked_lm", "causal_lm", "classification", "token_classification"] = (
+        _help(
+            "what is learned; denoising: an encoder-decoder restores text of one or several languages (train_text), "
+            "to be fine-tuned on pairs; the last four train one stack on plain-text lines (train_source), for "
+            "classification with the class of each line in train_target, for token_classification with the classes of "
+            "its words",
+            "translation",
+        )
     )
     train_source: str | None = _help(
         "training text: a plain-text file (with train_target), a file that holds both sides (.tsv, .csv, .jsonl, "
@@ -33,6 +37,29 @@ class DataArguments:
     validation_target: str | None = _help("the translations of a plain-text validation_source")
     test_source: str | None = _help("text that is scored once, at the end; as train_source")
     test_target: str | None = _help("the translations of a plain-text test_source")
+    train_text: list[str] | None = _help(  # noqa: RUF009
+        "text of denoising: plain-text files, a text on each line, or files that hold both sides, as train_source, of "
+        "which each side is a text"
+    )
+    validation_text: list[str] | None = _help(  # noqa: RUF009
+        "text that is restored during training and at its end; as train_text"
+    )
+    test_text: list[str] | None = _help("text that is restored once, at the end; as train_text")  # noqa: RUF009
+    text_langs: list[str] | None = _help(  # noqa: RUF009
+        "languages of the plain-text files of train_text, in their order, and so of validation_text and test_text; "
+        "needed where the tokenizer has tags of languages"
+    )
+    noise: Literal["infilling", "infilling_permuted", "masking", "deletion", "mass", "spans"] = _help(
+        "what denoising does to a text: spans become one mask each, also with sentences in another order (BART); "
+        "single tokens are masked or deleted; a fragment is masked and predicted (MASS); spans become sentinels and "
+        "are predicted (T5)",
+        "infilling",
+    )
+    noise_rate: float | None = _help(
+        "share of the tokens that noise changes; if not given, that of its paper: 0.3 for infilling, 0.5 for mass, "
+        "0.15 for others"
+    )
+    span_length: float | None = _help("mean number of tokens of a span of infilling and spans; if not given, 3")
     dataset_config_name: str | None = _help("configuration of a dataset on the Hub")
     train_split: str = _help("split of a saved folder or of a dataset on the Hub", "train")
     validation_split: str = _help("split of validation_source, likewise", "validation")
@@ -44,7 +71,7 @@ class DataArguments:
         "that it is translated to, such as <2de>, which a new tokenizer has as a token"
     )
     source_tags: list[str] | None = _help(  # noqa: RUF009
-        "further tokens in training sources that are no text, such as <bt> before synthetic ones; tokenizers and "
+        "more tokens in training sources that are no text, such as <bt> before synthetic ones; tokenizers and "
         "models that do not have them get them"
     )
     reverse: bool = _help(
@@ -68,21 +95,32 @@ class DataArguments:
     )
     drop_duplicates: bool = _help("leave out training pairs that occurred before", False)
     bpe_dropout: float = _help(
-        "probability of skipping a merge, which varies the pieces of each epoch (BPE-dropout)", 0.0
+        "probability of skipping a merge, which varies the tokens of each epoch (BPE-dropout)", 0.0
     )
     preprocessing_num_workers: int | None = _help("processes that tokenize")
 
 
 @dataclass
 class ModelArguments:
-    """The model that is trained or trained further, and its tokenizer."""
+    """The model that is trained from scratch or fine-tuned, and its tokenizer."""
 
     model_type: Literal["vanilla_transformer", "recurrent_seq2seq"] = _help(
         "kind of a new model: the Transformer, or LSTM or GRU layers as before it", "vanilla_transformer"
     )
     preset: str | None = _help(f"size of a new model: {', '.join(PRESETS)}; base if not given")
-    model_name_or_path: str | None = _help("model to train further, instead of a new one")
+    model_name_or_path: str | None = _help("model to fine-tune, instead of a new one")
+    encoder_from: str | None = _help(
+        "masked language model, or another model with an encoder, whose weights a new model's encoder begins with"
+    )
+    decoder_from: str | None = _help(
+        "language model, or another model with a stack of the same kind, whose weights a new model's decoder begins "
+        "with; attention to the source is new"
+    )
     tokenizer_name_or_path: str | None = _help("tokenizer to use; if not given, the model's, or a new one is trained")
+    tokenizer: Literal["new"] | None = _help(
+        "new: the model that is fine-tuned gets a tokenizer that is trained on the text of this run (transfer to "
+        "another language); pieces that its own tokenizer has, too, keep their vectors"
+    )
     tokenizer_model: Literal["bpe", "wordpiece"] = _help("kind of a newly trained tokenizer", "bpe")
     unicode_normalization: Literal["NFC", "NFKC", "NFD", "NFKD", "none"] = _help(
         "Unicode normal form of texts in a newly trained tokenizer, in training and in use", "NFC"
@@ -93,7 +131,7 @@ class ModelArguments:
     )
     num_beams: int | None = _help(
         "beams of the final scores and of generation_config.json; of a new model 4, and as with the other options of "
-        "the search, if not given, what the model has that is trained further"
+        "the search, if not given, that of the model to fine-tune"
     )
     length_penalty: float | None = _help(
         "α of beam search: scores are divided by length^α, so more gives longer sentences; of a new model 1"
@@ -108,6 +146,21 @@ class ModelArguments:
     license: str | None = _help("licence of the model for its card, such as apache-2.0; never assumed")
     card_example: str | None = _help("source sentence of the usage example in the model card")
     project_url: str | None = _help("https address of the git repository of this package, for the model card")
+
+    @property
+    def begins_with(self) -> str | None:
+        """A model whose weights this one begins with, as a whole or in a stack; None: all are new."""
+        return self.model_name_or_path or self.encoder_from or self.decoder_from
+
+    @property
+    def tokenizer_from(self) -> str | None:
+        """The folder or Hub id that the tokenizer is opened from; None: a new one is trained."""
+        return None if self.tokenizer == "new" else self.tokenizer_name_or_path or self.begins_with
+
+    @property
+    def trains_tokenizer(self) -> bool:
+        """Whether the run has a tokenizer of its own text."""
+        return self.tokenizer_from is None
 
     @property
     def normal_form(self) -> Any:
@@ -131,7 +184,7 @@ class OwnTrainingArguments:
     max_steps: int = _help("steps of the optimizer; -1: num_train_epochs decides", -1)
     seed: int = _help("seed of weights, dropout and the order of the text", 42)
     bf16: bool = _help(
-        "train with bfloat16 mixed precision: faster on GPUs and on processors that compute in bfloat16", False
+        "train with bfloat16 mixed precision: faster on GPUs and on CPUs that compute in bfloat16", False
     )
     eval_strategy: Literal["no", "steps", "epoch"] = _help(
         "when the validation text is scored: never, every eval_steps, or after each epoch", "no"
@@ -143,7 +196,7 @@ class OwnTrainingArguments:
     save_total_limit: int | None = _help("checkpoints to keep, the last and the best; all if not given")
     load_best_model_at_end: bool = _help("publish the best checkpoint by metric_for_best_model, not the last", False)
     metric_for_best_model: str | None = _help(
-        "score of the validation text that says which checkpoint is best, such as bleu, chrf, exact_match or loss; "
+        "score of the validation text that chooses the best checkpoint, such as bleu, chrf, exact_match or loss; "
         "loss if not given"
     )
     push_to_hub: bool = _help("publish on the Hugging Face Hub, at the end and with each checkpoint", False)
@@ -155,7 +208,7 @@ class OwnTrainingArguments:
         "same settings"
     )
     logging_nan_inf_filter: bool = _help("without effect: NaN and infinite losses stop the run", True)
-    label_smoothing_factor: float = _help("refused: the model smooths labels itself; set label_smoothing", 0.0)
+    label_smoothing_factor: float = _help("an error: the model smooths labels itself; set label_smoothing", 0.0)
     learning_rate: float | None = _help(
         "peak of the learning rate; if not given, the paper's d_model^-0.5 * warmup_steps^-0.5"
     )
@@ -220,6 +273,6 @@ class OwnTrainingArguments:
     )
     matmul: Literal["auto", "default", "onednn"] = _help(
         "library of float32 matrix products on a CPU; auto: torch's default, unless oneDNN is clearly faster on this "
-        "processor, as measured once, and does not round",
+        "CPU, as measured once, and does not round",
         "auto",
     )

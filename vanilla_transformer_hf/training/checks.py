@@ -18,7 +18,9 @@ from .checkpoints.averaging import check_averaging
 from .checkpoints.files import check_early_stopping
 from .checkpoints.moving_average import check_decay
 from .model import make_generation_config, paper_learning_rate, plan_config
+from .pretraining.denoising import DENOISING, NOISE_FIELDS, PAIR_FIELDS, check_denoising
 from .recipe import CHANGEABLE_FIELDS, KINDS_OF_ONE_WEIGHT, SENTENCE_FIELDS, RunArguments, TranslationTrainingArguments
+from .transfer import check_transfer
 
 
 # Metrics for the best checkpoint.
@@ -28,16 +30,18 @@ FIELDS_OF_NEW_TOKENIZERS = ("tokenizer_model", "unicode_normalization", "separat
 
 def check_run(run: RunArguments, settings: dict[str, Any]) -> None:
     """
-    Check the arguments of a run against each other, and the config of the model that it trains further.
+    Check the arguments of a run against each other, and the config of the model that it fine-tunes.
 
     Args:
         settings: The arguments that differ from the defaults.
 
     Raises:
-        OSError: The model that is to be trained further cannot be opened.
+        OSError: The model to fine-tune cannot be opened.
         ValueError: Arguments contradict each other, or one of them has no effect.
     """
-    if not run.data.train_source:
+    if run.data.task == DENOISING:
+        check_denoising(run.data)
+    elif not run.data.train_source:
         raise ValueError("train_source is not given: name the text to train on.")
     _check_evaluation(run)
     _check_batches(run)
@@ -77,8 +81,10 @@ def _without_effect(run: RunArguments) -> dict[str, str]:
         reasons["per_device_train_tokens"] = "it needs tokens_per_step"
     if not run.data.streaming:
         reasons["shuffle_buffer_size"] = "it needs streaming"
-    if run.model.tokenizer_name_or_path or run.model.model_name_or_path:
-        given = "the tokenizer is that of tokenizer_name_or_path or model_name_or_path, and none is trained"
+    if run.model.model_name_or_path is None:
+        reasons["tokenizer"] = "it needs model_name_or_path; a new model has a new tokenizer anyway"
+    if not run.model.trains_tokenizer:
+        given = "the tokenizer is that of tokenizer_name_or_path or of the model, and none is trained"
         reasons |= dict.fromkeys(FIELDS_OF_NEW_TOKENIZERS, given)
     if training.teacher is None:
         reasons |= dict.fromkeys(("distillation_weight", "distillation_temperature"), "it needs a teacher")
@@ -89,18 +95,24 @@ def _without_effect(run: RunArguments) -> dict[str, str]:
         reasons |= dict.fromkeys(("do_eval", "do_predict"), evaluated)
     if training.device.type == "cpu":
         reasons["fp16"] = "CPUs do not support it; use bf16"
+    if run.data.task == DENOISING:
+        reasons |= dict.fromkeys(PAIR_FIELDS, "task=denoising learns from train_text, and has no pairs")
+    else:
+        reasons |= dict.fromkeys(NOISE_FIELDS, "it needs task=denoising")
     return reasons
 
 
 def _check_evaluation(run: RunArguments) -> None:
     training: Any = run.training
-    known = SCORES if training.predict_with_generate else ("loss",)
+    translates = training.predict_with_generate and run.data.task != DENOISING
+    known = SCORES if translates else ("loss",)
     metric = training.metric_for_best_model
     if metric is not None and metric.removeprefix("eval_") not in known:
         raise ValueError(f"metric_for_best_model={metric}: must be one of {', '.join(known)}.")
-    if training.eval_strategy != "no" and not run.data.validation_source:
+    name = "validation_text" if run.data.task == DENOISING else "validation_source"
+    if training.eval_strategy != "no" and not getattr(run.data, name):
         raise ValueError(
-            f"eval_strategy={training.eval_strategy.value} needs validation_source, the text to evaluate on; "
+            f"eval_strategy={training.eval_strategy.value} needs {name}, the text to evaluate on; "
             "name one or set eval_strategy to no."
         )
 
@@ -110,10 +122,11 @@ def _check_batches(run: RunArguments) -> None:
     if min(data.max_source_length, data.max_target_length) < 2:
         raise ValueError(
             f"max_source_length={data.max_source_length}, max_target_length={data.max_target_length}: must be at "
-            "least 2, a piece and the end."
+            "least 2, a token and the end."
         )
     if training.tokens_per_step is None:
-        for name, value in (("bpe_dropout", data.bpe_dropout), ("streaming", data.streaming)):
+        in_need = {"bpe_dropout": data.bpe_dropout, "streaming": data.streaming}
+        for name, value in {**in_need, "task=denoising": data.task == DENOISING}.items():
             if value:
                 raise ValueError(f"{name} needs batches that are filled by tokens: set tokens_per_step.")
     elif max(data.max_source_length, data.max_target_length) > training.device_batch_tokens:
@@ -140,13 +153,18 @@ def _check_tokenizer(run: RunArguments) -> None:
     probability = run.data.bpe_dropout
     if not 0 <= probability <= 1:
         raise ValueError(f"bpe_dropout={probability}: must be a probability from 0 to 1.")
-    is_trained = not (run.model.tokenizer_name_or_path or run.model.model_name_or_path)
-    if probability and is_trained and run.model.tokenizer_model != "bpe":
+    if run.model.tokenizer == "new" and run.model.tokenizer_name_or_path:
+        raise ValueError("tokenizer=new and tokenizer_name_or_path exclude each other: remove one of them.")
+    if probability and run.model.trains_tokenizer and run.model.tokenizer_model != "bpe":
         raise ValueError(f"bpe_dropout={probability} needs tokenizer_model=bpe, got {run.model.tokenizer_model}.")
 
 
 def _check_model(run: RunArguments) -> None:
     name = run.model.model_name_or_path
+    for side in ("encoder_from", "decoder_from"):
+        for other in ("model_name_or_path", "preset", "tokenizer_name_or_path"):
+            if getattr(run.model, side) and getattr(run.model, other):
+                raise ValueError(f"{side} and {other} exclude each other: sizes and tokenizer are those of {side}.")
     if name is None:
         config: PreTrainedConfig = plan_config(run)
         make_generation_config(run, config, None)
@@ -160,6 +178,12 @@ def _check_model(run: RunArguments) -> None:
             )
         config = open_config(name)
         _check_config_fields(run, config)
+        if run.model.tokenizer == "new":
+            check_transfer(config, name)
+            if run.model.separate_vocabularies and config.source_vocab_size is None:
+                raise ValueError(
+                    f"separate_vocabularies=True contradicts {name}, whose languages share a vocabulary; remove it."
+                )
     if run.training.head_gates:
         _check_head_gates(run, config)
     if run.training.learning_rate is None:
@@ -170,7 +194,7 @@ def _check_config_fields(run: RunArguments, config: PreTrainedConfig) -> None:
     """Fields of the config that the weights depend on are those of the model."""
     name = run.model.model_name_or_path
     for field, value in run.config.items():
-        if field in CHANGEABLE_FIELDS:
+        if field in CHANGEABLE_FIELDS or (field == "vocab_size" and run.model.tokenizer == "new"):
             continue
         if not hasattr(config, field):
             raise ValueError(f"{field}={value}: the config of {name} ({config.model_type}) has no such field.")

@@ -12,11 +12,12 @@ import pyarrow.compute as pc
 
 from .data.collators import vocabulary_sizes
 from .data.column_names import SIDES
+from .pretraining.denoising import DENOISING
 from .recipe import RunArguments
 
 
-# A piece that is seen so many times, or more, can be learned; and the share of others that is no reason to say so. On
-# 6,644 pairs English-Yoruba, 4 % of 4,000 pieces are rarer, 9 % of 8,000, and 34 % of 16,000; on 29,000 captions, 7 %
+# A token that is seen so many times, or more, can be learned; and the share of others that is no reason to say so. On
+# 6,644 pairs English-Yoruba, 4 % of 4,000 tokens are rarer, 9 % of 8,000, and 34 % of 16,000; on 29,000 captions, 7 %
 # of 8,000 and 27 % of 16,000.
 SEEN, RARE_SHARE = 5, 0.08
 # Pairs: BLEU of fewer differs by several points between samples of the same text (Koehn 2004).
@@ -27,7 +28,7 @@ SAMPLE = 100_000  # pairs at the beginning that are compared
 
 def find_doubts(run: RunArguments, tokenizer: Any, corpora: dict[str, Any], data: dict[str, Any]) -> Iterator[str]:
     """
-    Sentences about the text of a run, each of which says what to do.
+    Warnings about the text of a run, each with what to do.
 
     Args:
         run: The arguments.
@@ -36,8 +37,9 @@ def find_doubts(run: RunArguments, tokenizer: Any, corpora: dict[str, Any], data
         data: Role -> its pairs, tokenized.
     """
     if isinstance(train := data["train"], datasets.Dataset):
-        yield from _doubts_of_pairs(corpora["train"])
-        if run.model.model_name_or_path is None:
+        if run.data.task != DENOISING:  # whose pairs are a text and itself
+            yield from _doubts_of_pairs(corpora["train"])
+        if run.model.begins_with is None:
             yield from _doubts_of_vocabulary(tokenizer, train)
     if (validation := data.get("validation")) is not None and len(validation) < FEWEST_SCORED:
         yield (
@@ -70,8 +72,8 @@ def _doubts_of_vocabulary(tokenizer: Any, train: datasets.Dataset) -> Iterator[s
     counts = [_count(train, column, size) for column, size in zip(("input_ids", "labels"), sizes)]
     sides = {"source ": counts[0], "target ": counts[1]} if has_two else {"": counts[0] + counts[1]}
     for side, seen in sides.items():
-        # A byte is a piece of its own, so that every text can be written, and special tokens have their own use; what
-        # is never seen is a part of longer pieces.
+        # A byte is a token of its own, so that every text can be written, and special tokens have their own use; what
+        # is never seen is a part of longer tokens.
         name_of = (
             tokenizer.source_backend_tokenizer.id_to_token if side == "source " else tokenizer.convert_ids_to_tokens
         )
@@ -81,7 +83,7 @@ def _doubts_of_vocabulary(tokenizer: Any, train: datasets.Dataset) -> Iterator[s
         rare, total = int((seen[is_learned] < SEEN).sum()), int(is_learned.sum())
         if rare > RARE_SHARE * total:
             yield (
-                f"{rare:,} of {total:,} {side}pieces are seen fewer than {SEEN} times in the training text, too few "
+                f"{rare:,} of {total:,} {side}tokens are seen fewer than {SEEN} times in the training text, too few "
                 f"to learn them; lower vocab_size to, say, {len(seen) - rare:,} or less."
             )
 

@@ -1,14 +1,19 @@
-"""What a run knows of itself before it begins, for the card of its model."""
+"""The facts of a run that are known before it begins, for the card of its model."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ..publishing.model_card import NOT_TRAINED, TRAINED, CardFacts, public_settings
+from .arguments import DataArguments
 from .machine import describe_hardware
+from .pretraining.denoising import DENOISING, NoisePlan
 from .recipe import RunArguments
 
 
-def facts_of_run(run: RunArguments, settings: dict[str, Any], folder: Path, pairs: int | None) -> CardFacts:
+def facts_of_run(
+    run: RunArguments, settings: dict[str, Any], folder: Path, pairs: int | None, origin: Sequence[str] = ()
+) -> CardFacts:
     """
     The facts for the card of a run's model.
 
@@ -17,24 +22,38 @@ def facts_of_run(run: RunArguments, settings: dict[str, Any], folder: Path, pair
         settings: The settings that the card lists.
         folder: The folder of the model, which names it.
         pairs: The number of sentence pairs, or of texts; None of a stream.
+        origin: Sentences about the weights that the model began with.
     """
     data, model, source = run.data, run.model.model_name_or_path, str(run.data.train_source)
-    # Pruning and distillation, from the card of the model that is trained further.
-    compression = CardFacts.read(Path(model)).compression if model is not None and Path(model).is_dir() else []
+    # Pretraining, pruning and distillation, from the card of the model that is fine-tuned.
+    known = CardFacts.read(Path(model)) if model is not None and Path(model).is_dir() else CardFacts()
+    names = data.train_text or [source]
+    corpus = data.corpus_name or ", ".join(Path(each).name for each in names)
+    about = [] if data.task != DENOISING else [_about_denoising(data, corpus, pairs)]
     return CardFacts(
         name=folder.resolve().name,
-        corpus=data.corpus_name or Path(source).name,
+        task=data.task if data.task == DENOISING else None,
+        languages=data.text_langs or [],
+        corpus=corpus,
         pairs=pairs,
-        datasets=[] if Path(source).exists() else [source],
+        datasets=[each for each in names if not Path(each).exists()],
         source_lang=data.source_lang,
         target_lang=data.target_lang,
         license=run.model.license,
         # A local folder has no name that others could look up.
         base_model=None if model is None or Path(model).exists() else model,
         further=model is not None,
-        compression=[sentence.replace(NOT_TRAINED, TRAINED) for sentence in compression],
+        origin=[*known.origin, *origin, *about],
+        compression=[sentence.replace(NOT_TRAINED, TRAINED) for sentence in known.compression],
         example=run.model.card_example,
         project_url=run.model.project_url,
         settings=public_settings(settings),
         device=describe_hardware(run.training),
     )
+
+
+def _about_denoising(data: DataArguments, corpus: str, texts: int | None) -> str:
+    """What a model was pretrained on, for its card and for those of models that are made of it."""
+    count = "" if texts is None else f"{texts:,} texts of "
+    languages = f" ({', '.join(data.text_langs)})" if data.text_langs else ""
+    return f"Pretrained by denoising {count}{corpus}{languages}: {NoisePlan.of(data)}."

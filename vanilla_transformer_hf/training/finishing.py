@@ -4,6 +4,7 @@ has failed or was stopped is made by the same command later; scores that are the
 """
 
 import json
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -240,12 +241,40 @@ def finish_translation(
         UnfinishedRunError: One of these has failed.
     """
     parts = LaterParts(folder, trainer.args.world_size)
-    if is_main := trainer.is_world_process_zero():
-        with parts.part("given a model card"):
-            write_final_card(folder, trainer, trainer.current_facts(), is_last=False)
+    _write_first_card(folder, trainer, parts)
     scored = score_all(folder, trainer, data, parts, keep_scores)
     trainer.facts = replace(trainer.facts, scored=[ScoredText(part.role, part.scores) for part in scored])
-    if is_main:
+    _finish(folder, trainer, parts)
+    return scored
+
+
+def finish_denoising(
+    folder: Path, trainer: TranslationTrainer, data: dict[str, Any], keep_scores: bool
+) -> list[ScoredSet]:
+    """`finish_translation` of a model that restores text: its loss and perplexity, and no translations."""
+    parts = LaterParts(folder, trainer.args.world_size)
+    _write_first_card(folder, trainer, parts)
+    measured = {}
+    for role, corpus in data.items():
+        with parts.part(f"scored on the {role} text"):
+            loss = trainer.evaluate(corpus, metric_key_prefix=role)[f"{role}_loss"]
+            measured[role] = {"loss": loss, "perplexity": math.exp(loss)}
+            say(trainer.args, f"{role}: loss {loss:.4g}, perplexity {measured[role]['perplexity']:.4g}")
+    trainer.facts = replace(trainer.facts, measured=measured)
+    _finish(folder, trainer, parts)
+    return []
+
+
+def _write_first_card(folder: Path, trainer: TranslationTrainer, parts: LaterParts) -> None:
+    """The card before the scores are known, which takes time."""
+    if trainer.is_world_process_zero():
+        with parts.part("given a model card"):
+            write_final_card(folder, trainer, trainer.current_facts(), is_last=False)
+
+
+def _finish(folder: Path, trainer: TranslationTrainer, parts: LaterParts) -> None:
+    """Curves, card and upload of a model whose facts have its scores."""
+    if trainer.is_world_process_zero():
         with parts.part("given its training curves"):
             if any("loss" in entry or "eval_loss" in entry for entry in trainer.state.log_history):
                 with new_files(folder) as unfinished:
@@ -255,9 +284,9 @@ def finish_translation(
             trainer.facts = replace(trainer.facts, co2=co2)
             write_final_card(folder, trainer, trainer.current_facts())
         if not parts.failed:
-            say(trainer.args, f"{folder}: model card, curves and translations written.")
+            what = "curves" if trainer.facts.measured else "curves and translations"
+            say(trainer.args, f"{folder}: model card, {what} written.")
         if trainer.args.push_to_hub and not parts.failed:  # what is published has its scores
             with parts.part("published"):
                 say(trainer.args, f"published: {trainer.upload(folder, 'End of training').url}")
     parts.tell()
-    return scored

@@ -41,5 +41,5 @@ def find_matmul(training: TranslationTrainingArguments, before: str | None) -> L
     name = choose_matmul(str(before) if is_kept else training.matmul, rows)
     say(training, describe_matmul(name, rows))
     if training.bf16 and lacks_bfloat16():
-        say(training, "bf16: this processor has no instructions for bfloat16; float32 is faster here: --bf16 false")
+        say(training, "bf16: this CPU has no instructions for bfloat16; float32 is faster here: --bf16 false")
     return cast(Literal["default", "onednn"], name)

@@ -13,10 +13,13 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from ..common.opening import check_fit, naming, open_weights
+from ..common.opening import check_fit, naming, open_config, open_tokenizer, open_weights
 from ..model.config.generation import VanillaTransformerGenerationConfig
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
+from .pretraining.denoising import DENOISING
+from .pretraining.warm_start import fields_of_origins, find_origins
 from .recipe import CONFIGS, FIELDS_OF_OTHERS, RunArguments
+from .transfer import transfer
 
 
 def paper_learning_rate(d_model: int, warmup_steps: float) -> float:
@@ -46,6 +49,8 @@ def new_config(run: RunArguments, **fields: Any) -> Any:
         value = run.config.get(name, getattr(run.model, name, None))
         if value is not None:
             raise ValueError(f"{name}={value}: models of type {kind} do not have this field; remove it.")
+    if origins := find_origins(run.model):
+        return VanillaTransformerConfig(**{**fields_of_origins(origins, run.config), **fields})
     fields = {**run.config, **fields}
     if kind == VanillaTransformerConfig.model_type:
         return VanillaTransformerConfig.from_preset(run.model.preset or "base", **fields)
@@ -61,6 +66,13 @@ def plan_config(run: RunArguments) -> Any:
     return config
 
 
+def planned_vocab_size(run: RunArguments) -> int:
+    """The requested size of a new vocabulary: the recipe's, else that of the model that is fine-tuned."""
+    if run.model.model_name_or_path is None:
+        return int(plan_config(run).vocab_size)
+    return int(run.config.get("vocab_size") or open_config(run.model.model_name_or_path).vocab_size)
+
+
 def make_model(run: RunArguments, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
     """
     The named model, or a new one of the named size for this tokenizer, with a complete generation config.
@@ -70,7 +82,9 @@ def make_model(run: RunArguments, tokenizer: PreTrainedTokenizerBase) -> PreTrai
         ValueError: The tokenizer does not fit the model, or the model does not support the search.
     """
     model = _open_model(run) if run.model.model_name_or_path else _new_model(run, tokenizer)
-    if run.data.source_tags and model.config.vocab_size < len(tokenizer):
+    if run.model.tokenizer == "new":
+        transfer(model, open_tokenizer(str(run.model.model_name_or_path)), tokenizer)
+    if (run.data.source_tags or run.data.task == DENOISING) and model.config.vocab_size < len(tokenizer):
         model.resize_token_embeddings(len(tokenizer))
     check_fit(model, tokenizer)
     base = None if run.model.model_name_or_path is None else model.generation_config
@@ -81,7 +95,8 @@ def make_model(run: RunArguments, tokenizer: PreTrainedTokenizerBase) -> PreTrai
 def _open_model(run: RunArguments) -> PreTrainedModel:
     name = str(run.model.model_name_or_path)
     with naming("config", name):
-        config = AutoConfig.from_pretrained(name, **run.config)
+        fields = {field: value for field, value in run.config.items() if field != "vocab_size"}  # the tokenizer's
+        config = AutoConfig.from_pretrained(name, **fields)
     # A published model may have weights in half precision, which is too coarse for updates.
     model: PreTrainedModel = open_weights(name, config=config, dtype=torch.float32, **choose_attention(run, config))
     if not any(parameter.requires_grad for parameter in model.parameters()):
@@ -94,6 +109,8 @@ def _open_model(run: RunArguments) -> PreTrainedModel:
 def _new_model(run: RunArguments, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
     # A newly trained vocabulary may be smaller than requested.
     wanted = run.config.get("vocab_size") if run.model.tokenizer_name_or_path else None
+    if run.model.encoder_from or run.model.decoder_from:
+        wanted = max(plan_config(run).vocab_size, len(tokenizer))  # models may have more rows than there are pieces
     config = new_config(
         run,
         vocab_size=wanted or len(tokenizer),
@@ -117,7 +134,7 @@ def make_generation_config(
     run: RunArguments, config: PreTrainedConfig, base: GenerationConfig | None
 ) -> GenerationConfig:
     """
-    The search of the recipe, otherwise that of the model that is trained further (`base`), with a limit of length:
+    The search of the recipe, otherwise that of the model that is fine-tuned (`base`), with a limit of length:
     transformers' default would cut every translation at 20 tokens.
 
     Raises:
@@ -144,7 +161,7 @@ def make_generation_config(
         bos_token_id=config.bos_token_id,
         decoder_start_token_id=config.decoder_start_token_id,
     )
-    if generation_config.num_beams == 1:  # transformers refuses settings of a beam search where there is none
+    if generation_config.num_beams == 1:  # where settings of a beam search are an error in transformers
         generation_config.length_penalty = generation_config.early_stopping = None
     generation_config.validate(strict=True)
     return generation_config

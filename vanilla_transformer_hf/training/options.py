@@ -73,7 +73,7 @@ def _sizes() -> list[Option]:
 
 
 def documented_fields(docstring: str) -> dict[str, str]:
-    """Field -> what the `Args:` of a docstring say of it, on one line and without Markdown's marks."""
+    """Field -> its description in the `Args:` of a docstring, on one line and without Markdown's marks."""
     block = re.split(r"\n+(?=\S)", cleandoc(docstring).partition("Args:\n")[2])[0]
     texts: dict[str, str] = {}
     for names, text in re.findall(r"^ {4}(\w[\w, ]*) \(.*?\): (.*(?:\n {8}.*)*)", block, re.MULTILINE):

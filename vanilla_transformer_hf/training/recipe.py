@@ -38,7 +38,7 @@ _DERIVED_FIELDS = {"source_vocab_size", "tie_word_embeddings", "is_encoder_decod
 
 
 def _config_arguments() -> type:
-    """A dataclass with the fields of the configs that a user may set; None: what the preset says."""
+    """A dataclass with the fields of the configs that a user may set; None: the preset's value."""
     columns = []
     for name, hint in {**RecurrentSeq2SeqConfig.__annotations__, **VanillaTransformerConfig.__annotations__}.items():
         if name in _DERIVED_FIELDS or name.endswith("_id"):
@@ -143,12 +143,22 @@ SENTENCE_FIELDS = (
 TOKEN_FIELDS = ("tokens_per_step", "per_device_train_tokens", "bpe_dropout", "streaming", "shuffle_buffer_size")
 # Kinds of attention with the weights of full attention; of `window_global`, those with shared projections.
 KINDS_OF_ONE_WEIGHT = tuple(name for name, kind in ATTENTION_KINDS.items() if kind.has_weights_of_full)
-# Fields of the config that may change when a model is trained further; its weights depend on the others.
+# Fields of the config that may change when a model is fine-tuned; its weights depend on the others.
 CHANGEABLE_FIELDS = (
     *("dropout", "attention_dropout", "activation_dropout", "label_smoothing"),
     *("encoder_attention_type", "decoder_attention_type", "attention_window", "attention_block", "chunk_summary"),
     *("global_tokens", "global_projections"),
 )
+
+
+def _replaced_by_stack(free: str) -> tuple[str, ...]:
+    """The fields that a stack of another model decides; those of the other stack begin with `free`."""
+    names = ("model_name_or_path", "tokenizer", "tokenizer_name_or_path", "model_type", "preset", "tokenizer_model")
+    fixed = set(ConfigArguments.__annotations__) - {*CHANGEABLE_FIELDS, "embedding_sharing"}
+    names += ("separate_vocabularies", "target_lang_tags")
+    return *names, *sorted(name for name in fixed if not name.startswith(free))
+
+
 # A field -> those that it excludes.
 EXCLUDED = {
     "tokens_per_step": SENTENCE_FIELDS,
@@ -159,15 +169,23 @@ EXCLUDED = {
     "average_best": ("average_last", "moving_average", "load_best_model_at_end"),
     "moving_average": ("average_last", "average_best"),
     "load_best_model_at_end": ("average_last", "average_best"),
-    "tokenizer_name_or_path": ("tokenizer_model", "separate_vocabularies", "target_lang_tags"),
+    "tokenizer": ("tokenizer_name_or_path",),
+    "tokenizer_name_or_path": (
+        *("tokenizer", "tokenizer_model", "separate_vocabularies", "target_lang_tags", "encoder_from", "decoder_from"),
+    ),
     "model_name_or_path": (
         *("model_type", "preset", "tokenizer_model", "separate_vocabularies", "target_lang_tags"),
+        *("encoder_from", "decoder_from"),
         *(name for name in ConfigArguments.__annotations__ if name not in CHANGEABLE_FIELDS),
     ),
-    "preset": ("model_name_or_path",),
+    "preset": ("model_name_or_path", "encoder_from", "decoder_from"),
+    "encoder_from": _replaced_by_stack(free="decoder_"),
+    "decoder_from": _replaced_by_stack(free="encoder_"),
     "teacher": ("r_drop", "vocab_size", "tokenizer_model", "separate_vocabularies", "target_lang_tags"),
     "r_drop": ("teacher",),
 }
+# Fields that the model of a run does not decide if the run has a tokenizer of its own (tokenizer=new).
+FIELDS_OF_TRANSFER = ("vocab_size", "tokenizer_model", "target_lang_tags")
 # Options of this package's search, which transformers' own, with which recurrent models generate, does not have.
 OWN_SEARCH_FIELDS = ("length_penalty_type", "max_extra_tokens")
 # Type of a model -> fields that it does not have.
@@ -175,7 +193,7 @@ FIELDS_OF_OTHERS = {
     kind: tuple(name for name in ConfigArguments.__annotations__ if name not in config.__annotations__)
     for kind, config in CONFIGS.items()
 }
-FIELDS_OF_OTHERS["recurrent_seq2seq"] += ("preset", *OWN_SEARCH_FIELDS)
+FIELDS_OF_OTHERS["recurrent_seq2seq"] += ("preset", "encoder_from", "decoder_from", *OWN_SEARCH_FIELDS)
 # Fields that need evaluations.
 EVALUATION_FIELDS = (
     *("eval_steps", "load_best_model_at_end", "metric_for_best_model", "average_best", "early_stopping_patience"),
@@ -271,7 +289,9 @@ class RecipeParser(HfArgumentParser):
                 self.error(self._unknown(name, "--unset"))
             recipe.pop(name, None)
         for name, value in given.items():
-            if replaced := [each for each in replaced_by(name, value) if each in recipe and each not in given]:
+            kept = FIELDS_OF_TRANSFER if (recipe | given).get("tokenizer") == "new" else ()
+            excluded = (each for each in replaced_by(name, value) if each not in kept)
+            if replaced := [each for each in excluded if each in recipe and each not in given]:
                 _print_once(f"{self.prog}: --{name} replaces {', '.join(replaced)} of the recipe.")
                 recipe = {each: value for each, value in recipe.items() if each not in replaced}
         values = recipe | given

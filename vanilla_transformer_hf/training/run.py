@@ -1,4 +1,4 @@
-"""Training of translation models with transformers' Trainer, from parallel text to a folder ready to publish."""
+"""Training of encoder–decoders with transformers' Trainer, from text, mostly parallel, to a published folder."""
 
 import copy
 from contextlib import AbstractContextManager, nullcontext
@@ -18,14 +18,18 @@ from .console import quiet_libraries, say
 from .data.corpora import by_length, load_corpora, make_collators, tokenize
 from .doubts import find_doubts
 from .facts import facts_of_run
-from .finishing import ScoredSet, finish_translation, write_model
+from .finishing import ScoredSet, finish_denoising, finish_translation, write_model
 from .machine import find_matmul, of_main_process
 from .model import make_model, paper_learning_rate
 from .objectives.distillation import digest_of_teacher, open_teacher
+from .pretraining.denoising import DENOISING, make_denoising_collators
+from .pretraining.texts import load_texts
+from .pretraining.warm_start import begin_with, find_origins
 from .recipe import RunArguments, TranslationTrainingArguments
 from .tokenizer import describe_tokenizer, get_tokenizer, record_longest_source, record_sentences
 from .trainer.callbacks import make_callbacks
 from .trainer.translation import TranslationTrainer
+from .transfer import describe_transfer
 
 
 @dataclass
@@ -58,7 +62,7 @@ def prepare_job(run: RunArguments, settings: dict[str, Any]) -> TrainingJob:
 
     Args:
         run: The arguments.
-        settings: The arguments as a recipe says them; a run with the same settings continues an earlier one.
+        settings: The arguments as in a recipe; a run with the same settings continues an earlier one.
 
     Raises:
         FileNotFoundError: A file, folder or dataset does not exist.
@@ -71,15 +75,21 @@ def prepare_job(run: RunArguments, settings: dict[str, Any]) -> TrainingJob:
     checkpoints, earlier = folder / "checkpoints", CardFacts.read(folder)
     training.output_dir, training.resume_from_checkpoint = str(checkpoints), None
     training.generation_max_length = None  # the model's generation config has it
+    denoises = run.data.task == DENOISING
+    training.predict_with_generate &= not denoises
     training.hub_model_id = training.hub_model_id or folder.resolve().name
     with quiet_libraries(), training.main_process_first(local=False, desc="data"):
-        corpora = load_corpora(run.data)
+        corpora = load_texts(run) if denoises else load_corpora(run.data)
         start, lock = _find_start(run, settings, training, corpora)
         tokenizer = get_tokenizer(run, corpora["train"], checkpoints / "tokenizer", start)
         say(training, describe_tokenizer(tokenizer, run))
+        origin = describe_transfer(run, tokenizer)
+        for sentence in origin:
+            say(training, sentence)
         data = tokenize(corpora, tokenizer, run)
-        record_longest_source(tokenizer, run, data["train"])
-        record_sentences(tokenizer, run, corpora["train"])
+        if not denoises:  # what translation has to know of its sentences
+            record_longest_source(tokenizer, run, data["train"])
+            record_sentences(tokenizer, run, corpora["train"])
         for doubt in find_doubts(run, tokenizer, corpora, data):
             say(training, f"Warning: {doubt}")
     told = settings_of_all_parts(settings, start.earlier)
@@ -90,6 +100,10 @@ def prepare_job(run: RunArguments, settings: dict[str, Any]) -> TrainingJob:
     set_seed(training.seed)
     with quiet_libraries():
         model = make_model(run, tokenizer)
+        if origins := find_origins(run.model):
+            origin = begin_with(origins, model)
+            for sentence in origin:
+                say(training, sentence)
         teacher = None
         if training.teacher is not None:
             teacher = open_teacher(training.teacher, model, tokenizer, training.device)
@@ -105,8 +119,8 @@ def prepare_job(run: RunArguments, settings: dict[str, Any]) -> TrainingJob:
         target_lang=run.data.target_lang,
         callbacks=make_callbacks(training, start.checkpoint),
         teacher=teacher,
-        facts=facts_of_run(run, told, folder, pairs=None if run.data.streaming else len(data["train"])),
-        **make_collators(run, model, tokenizer),
+        facts=facts_of_run(run, told, folder, pairs=None if run.data.streaming else len(data["train"]), origin=origin),
+        **(make_denoising_collators if denoises else make_collators)(run, model, tokenizer),
     )
     return TrainingJob(run, settings, folder, start, trainer, scored_data, earlier, lock)
 
@@ -171,4 +185,5 @@ def run_job(job: TrainingJob, keep_scores: bool = True) -> list[ScoredSet]:
             say(args, f"{folder}: model and tokenizer written.")
         trainer.accelerator.wait_for_everyone()
         with trainer.stopping_at_once(f"its model is written in {folder}, but not all that belongs to it."):
-            return finish_translation(folder, trainer, job.scored_data, keep_scores)
+            finish = finish_denoising if job.run.data.task == DENOISING else finish_translation
+            return finish(folder, trainer, job.scored_data, keep_scores)

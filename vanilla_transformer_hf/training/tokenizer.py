@@ -1,4 +1,4 @@
-"""The tokenizer of a run: opened, or trained once, with what the training text says of its translations."""
+"""The tokenizer of a run: opened, or trained once, with what the training text shows of its translations."""
 
 import math
 import sys
@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 from transformers.tokenization_utils_base import LARGE_INTEGER
 
 from ..common.files import new_folder
-from ..common.opening import open_tokenizer
+from ..common.opening import open_config, open_tokenizer
 from ..common.split_sentences import MULTI_SENTENCE_SHARE
 from ..model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from ..translation.text.splitting import sentences
@@ -21,8 +21,11 @@ from ..translation.text.texts import PART_MAX_LENGTH, TARGET_LANG_TAGS
 from .checkpoints.resume import Start
 from .data.collators import vocabulary_sizes
 from .data.corpus import iterate_texts
-from .model import plan_config
+from .model import planned_vocab_size
+from .pretraining.denoising import add_noise_tokens, noise_tokens
+from .pretraining.warm_start import find_origins, open_common_tokenizer
 from .recipe import RunArguments
+from .transfer import start_token
 
 
 # Number of sentence pairs at the beginning of a stream that a new tokenizer is trained on.
@@ -36,18 +39,21 @@ COMMON = 90
 def get_tokenizer(run: RunArguments, corpus: Any, folder: Path, start: Start | None = None) -> PreTrainedTokenizerBase:
     """
     The tokenizer of the checkpoint that the run continues from, unless another one is named; else the named one or
-    that of the named model; else a new one, trained once and kept in `folder`.
+    that of the model, or of the models, that the run begins with; else, and with `tokenizer=new`, a new one, trained
+    once and kept in `folder`.
 
     Raises:
         OSError: The tokenizer cannot be opened.
     """
-    name = run.model.tokenizer_name_or_path or run.model.model_name_or_path
+    name, origins = run.model.tokenizer_from, find_origins(run.model)
     if start is not None and start.checkpoint is not None:
-        is_same = not {"tokenizer_name_or_path", "model_name_or_path"} & start.changes.settings.keys()
+        names = {"tokenizer", "tokenizer_name_or_path", "model_name_or_path", "encoder_from", "decoder_from"}
+        is_same = not names & start.changes.settings.keys()
         if is_same and (start.checkpoint / "tokenizer_config.json").is_file():
-            name = str(start.checkpoint)
+            name, origins = str(start.checkpoint), []
     if name is not None:
-        return add_source_tags(open_tokenizer(name), run.data.source_tags)
+        tokenizer = open_common_tokenizer(origins) if origins else open_tokenizer(name)
+        return add_noise_tokens(add_source_tags(tokenizer, run.data.source_tags), run.data)
     if not folder.exists():
         tokenizer = _train_tokenizer(run, corpus)
         with new_folder(folder) as unfinished:
@@ -62,14 +68,16 @@ def _train_tokenizer(run: RunArguments, corpus: Any) -> PreTrainedTokenizerBase:
     tags = {language: f"<2{language}>" for language in run.data.target_lang_tags or ()}
     others = run.data.source_tags or []
     found = dict.fromkeys(tags.values(), 0)
+    parent = open_config(str(run.model.model_name_or_path)) if run.model.tokenizer == "new" else None
+    start = None if parent is None else start_token(parent, open_tokenizer(str(run.model.model_name_or_path)))
     tokenizer = VanillaTransformerTokenizer.train(
         _without_tags(iterate_texts(corpus, "source"), found, others),
         iterate_texts(corpus, "target"),
-        vocab_size=plan_config(run).vocab_size - len(tags) - len(others),
+        vocab_size=planned_vocab_size(run) - len(tags) - len(others) - len(noise_tokens(run.data)) - bool(start),
         model=run.model.tokenizer_model,
         unicode_normalization=run.model.normal_form,
         normalize_white_space=True,
-        separate_vocabularies=run.model.separate_vocabularies,
+        separate_vocabularies=run.model.separate_vocabularies if parent is None else bool(parent.source_vocab_size),
         src_lang=run.data.source_lang,
         tgt_lang=run.data.target_lang,
         show_progress=sys.stderr.isatty(),
@@ -80,18 +88,20 @@ def _train_tokenizer(run: RunArguments, corpus: Any) -> PreTrainedTokenizerBase:
             f"target_lang_tags={' '.join(tags)}: no training source begins with {missing[0]}; put before each source "
             "the tag of the language that it is translated to."
         )
+    if start is not None:
+        tokenizer.add_special_tokens({"bos_token": start})
     if tags:
         # With rstrip, "<2de> one" and "<2de>one" are the same.
         added = [AddedToken(tag, special=True, normalized=False, rstrip=True) for tag in tags.values()]
         tokenizer.add_tokens(added, special_tokens=True)
         tokenizer.init_kwargs[TARGET_LANG_TAGS] = tags  # saved with the tokenizer
-    return add_source_tags(tokenizer, others)
+    return add_noise_tokens(add_source_tags(tokenizer, others), run.data)
 
 
 def add_source_tags(tokenizer: PreTrainedTokenizerBase, tags: Iterable[str] | None) -> PreTrainedTokenizerBase:
     """The tokenizer, with those of these tokens that it did not have."""
     known = tokenizer.get_vocab()
-    # The space behind them is that of the next word, which has the same pieces as in other texts.
+    # The space behind them is that of the next word, which has the same tokens as in other texts.
     added = [AddedToken(tag, special=True, normalized=False, lstrip=True) for tag in tags or () if tag not in known]
     tokenizer.add_tokens(added, special_tokens=True)
     return tokenizer
@@ -110,13 +120,12 @@ def _without_tags(texts: Iterator[str], found: dict[str, int], others: Iterable[
 
 
 def describe_tokenizer(tokenizer: PreTrainedTokenizerBase, run: RunArguments) -> str:
-    """The sizes of its vocabularies, in one line, and whether a new one is smaller than it was asked to be."""
+    """The sizes of its vocabularies, in one line, and whether a new one is smaller than requested."""
     sizes = vocabulary_sizes(tokenizer)
-    text = f"vocabulary: {sizes[1]:,} pieces"
+    text = f"vocabulary: {sizes[1]:,} tokens"
     if getattr(tokenizer, "source_vocab_size", None):
-        text = f"vocabularies: {sizes[0]:,} source pieces and {sizes[1]:,} target pieces"
-    is_new = not (run.model.tokenizer_name_or_path or run.model.model_name_or_path)
-    if is_new and min(sizes) < (wanted := plan_config(run).vocab_size):
+        text = f"vocabularies: {sizes[0]:,} source tokens and {sizes[1]:,} target tokens"
+    if run.model.trains_tokenizer and min(sizes) < (wanted := planned_vocab_size(run)):
         text += f"; vocab_size is {wanted:,}, but the training text has too few different words for that many"
     return f"{text}."
 
@@ -126,7 +135,7 @@ def record_longest_source(tokenizer: PreTrainedTokenizerBase, run: RunArguments,
     Save the length of the training sentences as the tokenizer's `model_max_length`: translation splits longer texts,
     because the model has never seen their length. It is `max_source_length`, or the longest sentence of the tokenized
     `train` if that is shorter (`length` counts the longer side of a pair). The length that nearly all sentences stay
-    below is saved as `part_max_length`, to which longer sentences are split. A model that is trained further keeps
+    below is saved as `part_max_length`, to which longer sentences are split. A model that is fine-tuned keeps
     larger values from its earlier training.
     """
     is_further = run.model.model_name_or_path is not None
@@ -146,7 +155,7 @@ def record_longest_source(tokenizer: PreTrainedTokenizerBase, run: RunArguments,
 def record_sentences(tokenizer: PreTrainedTokenizerBase, run: RunArguments, corpus: Any) -> None:
     """
     Save the share of the training sources that have several sentences with the tokenizer, from a sample: translation
-    splits lines into sentences where a model has hardly seen two together. A model that is trained further keeps a
+    splits lines into sentences where a model has hardly seen two together. A model that is fine-tuned keeps a
     larger share of its earlier training; nothing is recorded of a stream.
     """
     if run.data.streaming:

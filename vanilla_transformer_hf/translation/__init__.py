@@ -1,6 +1,6 @@
 """Text in, translations, scores and alignments out."""
 
-from ..model.former_names import alias_modules
+from ..model.saving.former_names import alias_modules
 
 
 # The names that modules had before this folder had rooms: scripts may import them for one release.

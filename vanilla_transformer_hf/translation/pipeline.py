@@ -40,8 +40,8 @@ class TranslationPipeline(ChunkPipeline):
     translate to, of a model for several, or its tag, which is put before each text), and those of `generate()`. For
     such a model, `pipeline("translation_en_to_de")` sets `target_lang_tag="de"`.
 
-    Further arguments of transformers 4: `src_lang` and `tgt_lang` must be the model's languages, where its tokenizer
-    knows them (of a model for several, `tgt_lang` is `target_lang_tag`); `truncation=True`, or the name of a strategy,
+    Other arguments of transformers 4: `src_lang` and `tgt_lang` must be the model's languages, where its tokenizer
+    has them (of a model for several, `tgt_lang` is `target_lang_tag`); `truncation=True`, or the name of a strategy,
     cuts texts that are too long instead of splitting them; `clean_up_tokenization_spaces=True` removes the spaces
     before punctuation marks; `return_text=True` beside `return_tensors=True` gives both.
 
@@ -157,6 +157,12 @@ class TranslationPipeline(ChunkPipeline):
         too_long: TooLongToTranslate = "split",
         **parameters: Any,
     ) -> Iterator[dict[str, Any]]:
+        """
+        The parts of a text as batches of one source, with `input_ids` and `attention_mask` (1, S).
+
+        Raises:
+            ValueError: The text has constraints, or a language is not the model's.
+        """
         if is_constrained(input_):
             raise ValueError(f"{input_[:40]!r}: the pipeline does not support constraints; use `Translator.translate`")
         self._check_own(src_lang=src_lang, tgt_lang=tgt_lang)
@@ -184,8 +190,11 @@ class TranslationPipeline(ChunkPipeline):
         **parameters: Any,
     ) -> list[dict[str, Any]]:
         """
+        The translations of a text, best first, from those of its parts: `translation_text`, `translation_token_ids`
+        and `score`, as requested.
+
         Raises:
-            ValueError: Neither text nor tensors are wanted.
+            ValueError: Neither text nor tensors are requested.
         """
         if return_text is None:
             return_text = not return_tensors

@@ -26,7 +26,7 @@ class Translation(str):
         score: The score of beam search, None unless requested: the sum of the natural log-probabilities of the tokens,
             divided by their number to the power of `length_penalty`, or according to `length_penalty_type`. An empty
             line has the score 0.
-        tokens: Its pieces, including the end-of-sentence token if the model generated one.
+        tokens: Its tokens, including the end-of-sentence token if the model generated one.
         alignment: Its word alignment, None unless requested.
         is_complete: Whether the model ended it. False: it, or a part of it, was cut off at the limit of tokens
             (`max_new_tokens`, `max_extra_tokens`).

@@ -50,7 +50,7 @@ class Translator(ForcedDecoding):
     Args:
         model: An encoder–decoder that can `generate()`. It is put into evaluation mode and stays on its device.
         tokenizer: The tokenizer it was trained with.
-        matmul_backend: Library of float32 matrix products on a processor (`matmul.py`), save in the search of our
+        matmul_backend: Library of float32 matrix products on a CPU (`matmul.py`), except in the search of our
             models, which has its own: "auto" measures for 50 ms and takes the fastest that does not round, or
             "default", or "onednn".
         ensemble: Other models with the same vocabularies; the search uses the mean of all probabilities. Scores and
@@ -60,7 +60,7 @@ class Translator(ForcedDecoding):
 
     Attributes:
         without_letters (`str`): What is done with a text without letters, such as "-", "***", "42" or an emoji, for
-            which models make up words: "copy", the default, hands it through; "mark" translates it, and its
+            which models make up words: "copy", the default, copies it; "mark" translates it, and its
             translation `is_suspicious`; "translate" suits models that translate digits.
         shortlist (`list[int]`, *optional*): Token ids that translations may use, for example `pieces_of` a text; None:
             all.
@@ -206,7 +206,7 @@ class Translator(ForcedDecoding):
         Translate one text, or a list of texts in any order of lengths.
 
         Args:
-            texts: A text, or several; those that are a [`ConstrainedText`] say what their translations must contain.
+            texts: A text, or several; those that are a [`ConstrainedText`] have what their translations must contain.
             num_beams: Beams of the search; the model's own default if not given.
             num_return_sequences: Length of the n-best list of each text; different tokens may give equal texts.
             batch_size: Maximum number of texts that go through the model together.

@@ -11,6 +11,7 @@ from transformers import MarianConfig, MarianMTModel, MarianTokenizer
 
 from vanilla_transformer_hf import Translator, VanillaTransformerForConditionalGeneration, VanillaTransformerTokenizer
 from vanilla_transformer_hf.conversion import ConversionError, convert
+from vanilla_transformer_hf.training.transfer import transfer
 
 
 @pytest.mark.parametrize("name", samples("marian-*"))
@@ -189,6 +190,30 @@ def check_tags(translator):
         translator.use_target_lang("fr")
 
 
+def check_transfer_from(folder, has_two):
+    """Another vocabulary has the vectors of the pieces that both have, whose marks differ."""
+    model = VanillaTransformerForConditionalGeneration.from_pretrained(folder)
+    parent = VanillaTransformerTokenizer.from_pretrained(folder)
+    texts = ["lower tiefer now jetzt"] * 9
+    settings = {"vocab_size": 300, "show_progress": False, "separate_vocabularies": has_two}
+    child = VanillaTransformerTokenizer.train(texts, texts, **settings)
+    before = [stack.embed_tokens.weight.clone() for stack in (model.get_encoder(), model.get_decoder())]
+    transfer(model, parent, child)
+    for stack, old, tokenizer, piece in (
+        (model.get_encoder(), before[0], "source_backend_tokenizer", "now"),
+        (model.get_decoder(), before[1], "backend_tokenizer", "jetzt"),
+    ):
+        new_id, old_id = (
+            getattr(each, tokenizer).token_to_id(mark + piece) for each, mark in ((child, "Ġ"), (parent, "▁"))
+        )
+        assert torch.equal(stack.embed_tokens.weight[new_id], old[old_id])
+        assert torch.equal(stack.embed_tokens.weight[child.pad_token_id], old[60])
+    assert (
+        model.config.decoder_start_token_id == child.pad_token_id and model.config.eos_token_id == child.eos_token_id
+    )
+    assert model.generation_config.forced_eos_token_id == child.eos_token_id
+
+
 TEXTS = ["lower tower now", "  river  flow ", "", "now 42 lower", "tief unten"]
 
 
@@ -224,3 +249,4 @@ def test_tokenizer(separate, spm_models, tmp_path):
     if not separate:
         check_tags(Translator(VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path / "out"), ours))
     assert files_on_the_card(tmp_path / "out") == {path.name for path in (tmp_path / "marian").iterdir()}
+    check_transfer_from(tmp_path / "out", separate)

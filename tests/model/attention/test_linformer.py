@@ -62,7 +62,7 @@ def test_weights_of_sums_are_not_taken_for_those_of_pieces(fields, tiny_model):
     tokenizer = VanillaTransformerTokenizer.train(SOURCES, TARGETS, vocab_size=275, show_progress=False)
     count = len(tokenizer(["one two"])["input_ids"][0])
     model = tiny_model(**{**fields, "linformer_k": count}, vocab_size=len(tokenizer))
-    with pytest.raises(ValueError, match="weights of sums over the source, not of its pieces"):
+    with pytest.raises(ValueError, match="weights of sums over the source, not of its tokens"):
         attention_maps(model, tokenizer, "one two", "zwei eins")
     translator = Translator(model, tokenizer)
     if fields is CROSS:

@@ -11,9 +11,9 @@ from peft import LoraConfig, get_peft_model
 from torch import nn
 
 from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration
+from vanilla_transformer_hf.model.layers.stand_ins import STAND_INS
 from vanilla_transformer_hf.model.packing import packed as packed_weights
 from vanilla_transformer_hf.model.packing.packed import StepWeights
-from vanilla_transformer_hf.model.stand_ins import STAND_INS
 
 
 @pytest.fixture(autouse=True)

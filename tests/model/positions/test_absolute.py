@@ -15,13 +15,13 @@ from vanilla_transformer_hf.model.positions.absolute import (
     HierarchicalPositionEncoding,
     RotaryPositionEncoding,
 )
-from vanilla_transformer_hf.model.positions.base import POSITION_ENCODINGS
 from vanilla_transformer_hf.model.positions.relative import (
     AlibiPositionEncoding,
     DistanceMLP,
     GatedAlibi,
     T5PositionBias,
 )
+from vanilla_transformer_hf.model.positions.types import POSITION_ENCODINGS
 
 
 def test_the_config_and_the_schemes_agree_on_which_are_relative():

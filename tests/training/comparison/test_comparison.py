@@ -345,7 +345,7 @@ def test_the_picture_has_the_means_of_the_seeds_over_steps_and_seconds():
     assert by_step.get_ylabel() == "validation loss, nats per token"
     _, by_time = draw_comparison([measured("a", 1, device="cpu", cpu_ms_per_step=100)]).axes
     assert by_time.lines[0].get_xydata().tolist() == [[0.5, 2.5], [1, 1.5]]
-    assert by_time.get_xlabel() == "processor seconds of training, without evaluations"
+    assert by_time.get_xlabel() == "CPU seconds of training, without evaluations"
 
 
 @pytest.mark.parametrize(

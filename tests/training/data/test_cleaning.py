@@ -106,4 +106,4 @@ def test_languages_are_identified():
     assert kept == [pairs[0], pairs[3]]
     assert report.left_out["language"] == 2
     kept, report = clean(pairs, check_language=True, source_lang="en", target_lang="tw", keep=("script",))
-    assert "language: tw is not one that lingua knows; its side is not looked at." in report.notes
+    assert "language: tw is not supported by lingua; its side is not checked." in report.notes

@@ -107,7 +107,7 @@ def test_xliff_of_its_tool(tmp_path, made):
     fuzzy.markfuzzy()
     rows = list(xliff_pairs(save(tmp_path / "b.xliff", units), EN_YO))
     assert rows[:3] == [*PAIRS, UNTRANSLATED] and rows[3] in (UNTRANSLATED, FUZZY)
-    with pytest.raises(ValueError, match=r"a\.xlf, line \d: its text is in en and yo, but en and de are asked for"):
+    with pytest.raises(ValueError, match=r"a\.xlf, line \d: its text is in en and yo: expected en and de"):
         list(xliff_pairs(path, (("en", "source"), ("de", "target"))))
 
 
@@ -149,7 +149,7 @@ def test_po_of_its_tool_with_plural_fuzzy_and_obsolete_messages(tmp_path):
     expected = [*PAIRS, UNTRANSLATED, FUZZY, {"source": "%d dogs", "target": "ajá %d"}]
     assert list(po_pairs(path, NAMES)) == list(po_pairs(path, EN_YO)) == expected
     assert list(po_pairs(path, YO_EN))[:2] == BACK
-    with pytest.raises(ValueError, match=r"a\.po: its text is in yo, but en and de are asked for"):
+    with pytest.raises(ValueError, match=r"a\.po: its text is in yo: expected en and de"):
         list(po_pairs(path, (("en", "source"), ("de", "target"))))
     german = 'msgid ""\nmsgstr "Plural-Forms: nplurals=2; plural=(n != 1);\\n"\n\nmsgid "dog"\nmsgid_plural "dogs"\n'
     german += 'msgstr[0] "Hund"\nmsgstr[1] "Hunde"\n\n#~ msgid "old"\n#~ msgstr "alt"\n'
@@ -278,8 +278,8 @@ OUTSIDE = '<!ENTITY x SYSTEM "file:///etc/passwd">'
         ("a.tmx", "<a>" * 1000, "not XML, or a damaged file"),
         ("a.tmx", "", "not XML, or a damaged file"),
         ("a.tmx", "<xliff/>", "its first element is not <tmx>"),
-        ("a.tmx", tmx_text(tu(en="a", yo="b") + tu(fr="c")), "texts in en, yo, fr; say by source_lang"),
-        ("a.tmx", tmx_text(tu(en="a", yo="b"), srclang="*all*"), "texts in en, yo; say by source_lang"),
+        ("a.tmx", tmx_text(tu(en="a", yo="b") + tu(fr="c")), "texts in en, yo, fr; set source_lang"),
+        ("a.tmx", tmx_text(tu(en="a", yo="b"), srclang="*all*"), "texts in en, yo; set source_lang"),
         ("a.tmx.gz", "not gzip", "not a complete gzip file"),
         ("a.xlf", "<html/>", "its first element is not <xliff>"),
         ("a.po", 'msgid "a"\nmsgstr "b"\n<<<<<<< HEAD\n', "not a gettext catalogue"),

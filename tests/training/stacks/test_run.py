@@ -7,10 +7,19 @@ import torch
 import yaml
 from transformers import AutoModel, AutoTokenizer, pipeline
 
+from vanilla_transformer_hf import VanillaTransformerTokenizer
 from vanilla_transformer_hf.common.checksums import verify_folder
 from vanilla_transformer_hf.training.recipe import RecipeParser
-from vanilla_transformer_hf.training.stacks.run import run_task
-from vanilla_transformer_hf.training.stacks.tasks import TASKS, label_words, share_of_classes, share_of_tokens
+from vanilla_transformer_hf.training.stacks.run import get_tokenizer, run_task
+from vanilla_transformer_hf.training.stacks.tasks import (
+    TASKS,
+    add_mask,
+    begin_with_end,
+    label_words,
+    share_of_classes,
+    share_of_tokens,
+    to_examples,
+)
 
 
 TEXTS = ["one two three", "four five", "six one", "two", "three four six five", "five six"] * 4
@@ -85,6 +94,21 @@ def test_a_run_leaves_a_folder_that_its_pipeline_opens(task, name, text, recipe,
     ids = tokenizer("one two")["input_ids"]
     assert (ids[0] == tokenizer.eos_token_id) == (task == "causal_lm")
     assert AutoModel.from_pretrained(folder).config.vocab_size == len(tokenizer)
+
+
+def test_a_tokenizer_of_another_task_is_prepared_for_this_one(recipe, tmp_path):
+    """The texts of a language model that had the tokenizer of a masked one ended with two end tokens."""
+    for name, prepare in (("masked", add_mask), ("causal", begin_with_end)):
+        tokenizer = VanillaTransformerTokenizer.train(TEXTS, vocab_size=290, show_progress=False)
+        prepare(tokenizer)
+        tokenizer.save_pretrained(tmp_path / name)
+    run, _ = recipe("causal_lm", vocab_size=None, tokenizer_name_or_path=str(tmp_path / "masked"))
+    tokenizer = get_tokenizer(run, TASKS["causal_lm"], TEXTS, tmp_path / "new")
+    (example,) = to_examples(TASKS["causal_lm"], tokenizer, ["one two"], None, 20)
+    ends = [place for place, each in enumerate(example["input_ids"]) if each == tokenizer.eos_token_id]
+    assert ends == [0, len(example["input_ids"]) - 1]
+    run.model.tokenizer_name_or_path = str(tmp_path / "causal")
+    assert get_tokenizer(run, TASKS["masked_lm"], TEXTS, tmp_path / "new").mask_token == "<mask>"
 
 
 @pytest.mark.slow

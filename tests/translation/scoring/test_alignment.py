@@ -182,5 +182,5 @@ def test_what_tells_no_attention_is_refused(translator, monkeypatch):
     with pytest.raises(ValueError, match="does not return the attention of its decoder"):
         translator.align("one", "eins")
     monkeypatch.setattr(type(translator.tokenizer), "is_fast", False)
-    with pytest.raises(ValueError, match="does not return the offsets of its pieces"):
+    with pytest.raises(ValueError, match="does not return the offsets of its tokens"):
         translator.align("one", "eins")

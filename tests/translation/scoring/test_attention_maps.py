@@ -84,5 +84,5 @@ def test_what_cannot_be_drawn_is_said(model, tokenizer):
         draw_attention(maps, layer=3)
     with pytest.raises(ValueError, match="part='all': one of encoder, decoder, cross"):
         draw_attention(maps, "all")
-    with pytest.raises(ValueError, match=f"the source has 2.. pieces; a picture shows up to {MOST_PIECES}"):
+    with pytest.raises(ValueError, match=f"the source has 2.. tokens; a picture shows up to {MOST_PIECES}"):
         attention_maps(model, tokenizer, "x" * 250, "eins")

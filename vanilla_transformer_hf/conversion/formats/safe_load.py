@@ -122,7 +122,7 @@ class Nesting:
     it.
 
     It is counted because `torch.load(weights_only=True)` does not: it reads 300,000 lists or tuples in each other, but
-    such a tuple as a key of a dict is hashed, level by level in C, and overflows the C stack: the process dies of a
+    such a tuple as a key of a dict is hashed, level by level in C, and overflows the C stack: the process ends by a
     segmentation fault, which no `except` sees. `test_hostile_costs.py` has that file ("a deep key").
     """
 
@@ -274,7 +274,7 @@ def load_torch(path: Path, trust: bool = False) -> Any:
                 refused.append(name)
         if refused:
             raise ConversionError(
-                f"{path} asks for {', '.join(refused)}, which is not on the list of what a checkpoint may hold; "
+                f"{path} refers to {', '.join(refused)}, which is not on the list of what a checkpoint may hold; "
                 "nothing was run. If you know who made the file, --i-trust-this-file unpickles it all the same and "
                 "runs what it contains."
             )

@@ -142,7 +142,7 @@ class TensorBundle(Tensors):
             self.entries = {name: _entry(message) for name, message in table.items()}
             there = sum(1 for _ in prefix.parent.glob(f"{glob.escape(prefix.name)}.data-*"))
             if not 0 < self.shards <= max(there, len(self.entries)):
-                raise ValueError(f"it tells of {self.shards:,} data files, and there are {there}")
+                raise ValueError(f"it names {self.shards:,} data files, and there are {there}")
             if any(entry.shard >= self.shards for entry in self.entries.values()):
                 raise ValueError("it names more data files than there are")
             for name, entry in self.entries.items():

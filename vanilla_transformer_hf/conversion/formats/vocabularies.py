@@ -206,7 +206,7 @@ def sentencepiece(
     SentencePieceProcessor.SetVocabulary(tokens).
 
     Tokens in angle brackets ("</s>", ">>de<<") are names, not text: a text that holds one is cut before its last
-    character. What the model does not know goes through it as it stands, and a toolkit finds it if it is a token all
+    character. What is not in the model goes through it unchanged, and a toolkit finds it if it is a token all
     the same, such as a letter of the other language; here, only if it is a single character.
 
     Raises:

@@ -75,7 +75,7 @@ EXPRESSED: dict[str, tuple] = {
 
 
 def unstated(checkpoint: Checkpoint) -> dict[str, Any]:
-    """The options that a reference model tells, if neither the YAML file nor the training script's settings give
+    """The options that follow from a reference model, if neither the YAML file nor the training script's settings give
     them."""
     width = checkpoint.tensors.shape(_named(checkpoint, "model.decoder.embed_tokens.weight")[0])[1]
     options = _options(checkpoint)
@@ -93,7 +93,7 @@ def unstated(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def guessed(checkpoint: Checkpoint) -> dict[str, Any]:
-    """The options on which the outputs depend and which no file gives. The kind of code tells their usual values."""
+    """The options on which the outputs depend and that no file has, with the usual values for the kind of code."""
     given = {ALIASES.get(name, name) for name in checkpoint.options}
     rows = set(map(_row, _spelled(checkpoint).values()))
     if "scale_emb_or_prj" in given:  # jadore801120's option, for matrices that are one
@@ -256,7 +256,7 @@ def _row(spelled: str) -> str | None:
 
 
 def _options(checkpoint: Checkpoint) -> dict[str, Any]:
-    """The options. Those that are not given follow from the kind of code, which the names tell."""
+    """The options. Those that are not given follow from the kind of code, which follows from the names."""
     options = {**OPTIONS, **{ALIASES.get(name, name): value for name, value in checkpoint.options.items()}}
     names = " ".join(checkpoint.tensors)
     is_harvard, is_jadore, is_bentrevett = ".sublayer." in names, "src_word_emb" in names, "positionwise_" in names
@@ -308,7 +308,7 @@ def keys(config: VanillaTransformerConfig, checkpoint: Checkpoint) -> KeyTable:
 
 
 def recognises(path: Path) -> bool:
-    """Always False: only the content of the file would tell."""
+    """Always False: only the content of the file would show it."""
     return False
 
 
@@ -340,7 +340,9 @@ def unsupported(checkpoint: Checkpoint) -> list[str]:
     parts |= {"layers of the decoder": "model.decoder.layers.0.self_attn.q_proj.weight"}
     for part, target in parts.items():
         if not _named(checkpoint, target):
-            problems.append(f"names: none is known for the {part}; say it in the YAML file: `names: {{ours: theirs}}`")
+            problems.append(
+                f"names: none is known for the {part}; give it in the YAML file: `names: {{ours: theirs}}`"
+            )
     return problems
 
 

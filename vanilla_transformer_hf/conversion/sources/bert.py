@@ -203,7 +203,7 @@ def decoding_notes(checkpoint: Checkpoint) -> list[str]:
     """Notes about parts of the checkpoint that are left out."""
     notes = []
     if "BertForPreTraining" in checkpoint.options["architectures"]:
-        notes.append("the head that tells whether two texts follow each other is left out")
+        notes.append("the head of next-sentence prediction is left out")
     if checkpoint.options["architectures"][0].endswith("Model"):
         notes.append("the pooler is left out: the model returns the states of the tokens")
     if checkpoint.options["model_type"] == "roberta":

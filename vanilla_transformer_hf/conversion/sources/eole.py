@@ -216,7 +216,7 @@ def _has_bias(checkpoint: Checkpoint, stack: str, name: str) -> bool:
     Whether a map of a layer has a bias: multi_headed_attn.py, transformer_mlp.py.
 
     If add_qkvbias is given for the whole model, the output projections of the decoder have a bias and those of the
-    encoder do not. The config does not tell this, so the names in the file do.
+    encoder do not. The config does not record this; the names in the file show it.
     """
     options = _stack(checkpoint, stack)
     if name.startswith("mlp"):

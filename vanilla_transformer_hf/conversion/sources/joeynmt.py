@@ -78,7 +78,7 @@ OPTIONS: dict[str, Any] = {
 }
 
 # Without the option, the layers of the encoder are pre-norm, those of the decoder post-norm, and no stack ends with
-# a norm: the code asks for the option in two places, with two defaults.
+# a norm: the code reads the option in two places, with two defaults.
 NORMS_WITHOUT_OPTION = {"encoder": "pre", "decoder": "post"}
 
 # tokenizers._build_tokenizer

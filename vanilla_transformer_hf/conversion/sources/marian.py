@@ -293,7 +293,7 @@ def _vocabularies(folder: Path, options: dict[str, Any]) -> list[Vocabulary]:
     missing = [file.name for file in found if not file.is_file()]
     if missing or len(found) != 2:
         what = f"lacks {', '.join(missing)}" if missing else "has no decoder.yml that names two vocabularies"
-        raise ConversionError(f"{folder} {what}; put the vocabularies beside the model as Marian knows them")
+        raise ConversionError(f"{folder} {what}; put the vocabularies beside the model, in Marian's formats")
     sides = [_read_vocabulary(file, folder / f"{side}.spm") for side, file in zip(SIDES, found, strict=True)]
     for file, side, limit in zip(found, sides, options["dim-vocabs"], strict=False):
         if limit:  # later ids are not used (DefaultVocab::load)
@@ -481,7 +481,7 @@ def decoding_notes(checkpoint: Checkpoint) -> list[str]:
     if options["word-penalty"]:
         notes.append(f"word-penalty: {options['word-penalty']:g} for every token is not subtracted")
     if "Wpos" in checkpoint.tensors:
-        notes.append("marian uses its last trained position for all that are behind it; here they are refused")
+        notes.append("marian uses its last trained position for all positions after it; here these are an error")
     return notes
 
 

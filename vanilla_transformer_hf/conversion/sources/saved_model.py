@@ -62,7 +62,7 @@ def _weights(folder: Path, trust: bool) -> tuple[Mapping[str, torch.Tensor], lis
         if (index := folder / f"{name}.index.json").is_file():
             places = read_json(index).get("weight_map")
             if not isinstance(places, dict) or not all(isinstance(part, str) for part in places.values()):
-                raise ConversionError(f"{index} does not say which file holds which tensor")
+                raise ConversionError(f"{index} does not map tensors to files")
             paths, files = [named(folder, part) for part in sorted(set(places.values()))], [index]
         elif (folder / name).is_file():
             paths, files = [folder / name], []
@@ -141,7 +141,7 @@ def of_one_stack(checkpoint: Checkpoint, sizes: Mapping[str, Any], **fields: Any
 
 
 def toolkit_model(checkpoint: Checkpoint, known: Collection[str]) -> Any:
-    """transformers' own model of the checkpoint, in float32, with the options that its config class knows."""
+    """transformers' own model of the checkpoint, in float32, with the options that its config class has."""
     host = getattr(transformers, checkpoint.options["architectures"][0])
     names = {*known, *LABELS} & checkpoint.options.keys()
     config = host.config_class(**{name: checkpoint.options[name] for name in names})
@@ -151,7 +151,7 @@ def toolkit_model(checkpoint: Checkpoint, known: Collection[str]) -> Any:
 
 
 def tokenizer_of(checkpoint: Checkpoint, host: Any, names: tuple[str, ...]) -> VanillaTransformerTokenizer | None:
-    """Our tokenizer for the tokenizer of class `host` in the folder; None if its files are missing."""
+    """Our tokenizer for that of the class `host` of transformers in the folder; None if files are missing."""
     folder = checkpoint.folder
     if not (folder / "tokenizer.json").is_file() and not all((folder / name).is_file() for name in names):
         return None

@@ -3,8 +3,8 @@ Settings that a bare state dict lacks: the sources `torch_nn` and `annotated` re
 vocabularies from files in its folder that it names.
 
 CHECKPOINT is the weights, the folder that holds them, or the YAML file, which is the only `.yaml` or `.yml` of its
-folder. What neither it nor the command (`--set`) gives is asked for where the outputs depend on it, unless a reference
-tells it. Besides what each source has of its own it may say
+folder. An option on which the outputs depend is an error if neither it, the command (`--set`) nor a reference has it.
+Besides the options of each source the file may have
 
 ```yaml
 checkpoint: model.pt               # the weights, where the folder has more than one file with weights
@@ -30,7 +30,7 @@ from tokenizers import Tokenizer, processors
 from transformers import GenerationConfig
 
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
-from ...model.positions.base import POSITION_ENCODINGS
+from ...model.positions.types import POSITION_ENCODINGS
 from ...model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from ..formats import vocabularies
 from ..formats.files import named, read_json, read_lines, read_yaml

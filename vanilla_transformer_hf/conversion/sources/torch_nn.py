@@ -75,7 +75,7 @@ EXPRESSED: dict[str, tuple] = {
 
 
 def unstated(checkpoint: Checkpoint) -> dict[str, Any]:
-    """The options that a reference model tells, if the YAML file does not give them."""
+    """The options that follow from a reference model, if the YAML file does not give them."""
     width = checkpoint.tensors.shape(str(_parameter(checkpoint, "target_embedding")))[1]
     values = {
         "nhead": state_dicts.possible_heads(width, OPTIONS["nhead"]),

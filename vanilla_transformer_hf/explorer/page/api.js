@@ -1,4 +1,4 @@
-// Questions to the server, each asked once. A page that was kept has the answers with it.
+// Questions to the server, each sent once. A page that was kept has the answers with it.
 
 const answers = new Map();
 const kept = document.getElementById("answers");
@@ -22,7 +22,8 @@ function keyOf(question, request) {
 }
 
 async function fetchAnswer(question, request) {
-  if (isOffline) throw new AnswerError("This file does not hold this: open the explorer to see it.", null);
+  if (isOffline)
+    throw new AnswerError("This file does not hold this: open the explorer to see it.", null);
   let response;
   try {
     response = await fetch(`/api/${question}`, {
@@ -42,7 +43,8 @@ async function fetchAnswer(question, request) {
 export function ask(question, request = {}) {
   const key = keyOf(question, request);
   if (!answers.has(key)) {
-    const answer = key in saved.answers ? Promise.resolve(saved.answers[key]) : fetchAnswer(question, request);
+    const answer =
+      key in saved.answers ? Promise.resolve(saved.answers[key]) : fetchAnswer(question, request);
     answers.set(key, answer);
     answer.catch(() => answers.delete(key));
   }

@@ -2,7 +2,16 @@
 
 import { themed } from "./dom.js";
 
-export const HEADS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8a6d00", "#56b4e9", "#7a4fbf", "#a33b3b"];
+export const HEADS = [
+  "#0072b2",
+  "#d55e00",
+  "#009e73",
+  "#cc79a7",
+  "#8a6d00",
+  "#56b4e9",
+  "#7a4fbf",
+  "#a33b3b",
+];
 
 function parse(color) {
   const hex = color.replace("#", "");
@@ -15,13 +24,16 @@ function mix(from, to, share) {
 
 /** value -> colour, from 0 (paper) to `most`; small values show, too. */
 export function sequential(most = 1) {
-  const from = parse(themed("cell")), to = parse(themed("ink-strong"));
+  const from = parse(themed("cell")),
+    to = parse(themed("ink-strong"));
   return (value) => mix(from, to, Math.sqrt(Math.min(1, Math.max(0, value / (most || 1)))));
 }
 
 /** value -> colour: blue above 0, orange below. */
 export function diverging(most) {
-  const zero = parse(themed("cell")), above = parse(themed("above")), below = parse(themed("below"));
+  const zero = parse(themed("cell")),
+    above = parse(themed("above")),
+    below = parse(themed("below"));
   return (value) => {
     const share = Math.sqrt(Math.min(1, Math.abs(value) / (most || 1)));
     return mix(zero, value < 0 ? below : above, Number.isFinite(value) ? share : 1);
@@ -36,7 +48,8 @@ export function readableOn(color) {
 
 /** The scale for values: shares if all lie in 0 … 1. */
 export function scaleFor(values) {
-  let least = Infinity, most = -Infinity;
+  let least = Infinity,
+    most = -Infinity;
   for (const value of values) {
     if (!Number.isFinite(value) || Math.abs(value) > 1e30) continue;
     if (value < least) least = value;

@@ -1,4 +1,4 @@
-// Elements: HTML and SVG made by calls, and what a screen reader is told.
+// Elements: HTML and SVG made by calls, and what screen readers announce.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -34,13 +34,19 @@ export function choice(text, value, options, change) {
   const select = html(
     "select",
     { change: (event) => change(event.target.value) },
-    options.map(([name, label]) => html("option", { value: name, selected: String(name) === String(value) }, label)),
+    options.map(([name, label]) =>
+      html("option", { value: name, selected: String(name) === String(value) }, label),
+    ),
   );
   return labelled(text, select);
 }
 
 export function checkbox(text, checked, change) {
-  const box = html("input", { type: "checkbox", checked, change: (event) => change(event.target.checked) });
+  const box = html("input", {
+    type: "checkbox",
+    checked,
+    change: (event) => change(event.target.checked),
+  });
   return html("label", { class: "check" }, box, html("span", {}, text));
 }
 
@@ -53,7 +59,7 @@ export function section(title, ...children) {
   return html("section", {}, html("h2", {}, title), ...children);
 }
 
-/** Say something to screen readers. */
+/** Announce a text to screen readers. */
 export function announce(text) {
   document.getElementById("announcer").textContent = text;
 }
@@ -97,5 +103,9 @@ export function number(value, digits = 6) {
 }
 
 export function percent(value) {
-  return value >= 0.9995 ? "100 %" : value >= 0.0995 ? `${(100 * value).toFixed(1)} %` : `${(100 * value).toFixed(2)} %`;
+  return value >= 0.9995
+    ? "100 %"
+    : value >= 0.0995
+      ? `${(100 * value).toFixed(1)} %`
+      : `${(100 * value).toFixed(2)} %`;
 }

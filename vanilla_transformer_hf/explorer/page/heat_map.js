@@ -25,13 +25,20 @@ function short(value) {
 export function heatMap(options) {
   const { title, values, rows, columns, pick } = options;
   const rowLabels = options.rowLabels ?? Array.from({ length: rows }, (_, place) => String(place));
-  const columnLabels = options.columnLabels ?? Array.from({ length: columns }, (_, place) => String(place));
+  const columnLabels =
+    options.columnLabels ?? Array.from({ length: columns }, (_, place) => String(place));
   const cell = options.cell ?? Math.max(4, Math.min(26, Math.floor(900 / columns)));
-  const cellHeight = Math.max(cell, options.columnLabels || rows < 40 ? Math.min(18, cell + 14) : cell);
+  const cellHeight = Math.max(
+    cell,
+    options.columnLabels || rows < 40 ? Math.min(18, cell + 14) : cell,
+  );
   const scale = options.scale ?? scaleFor(values);
   const left = 14 + 7 * Math.min(14, Math.max(...rowLabels.map((text) => text.length), 1));
-  const top = options.columnLabels ? 14 + 6 * Math.min(14, Math.max(...columnLabels.map((text) => text.length), 1)) : 22;
-  const width = left + columns * cell + 2, height = top + rows * cellHeight + 2;
+  const top = options.columnLabels
+    ? 14 + 6 * Math.min(14, Math.max(...columnLabels.map((text) => text.length), 1))
+    : 22;
+  const width = left + columns * cell + 2,
+    height = top + rows * cellHeight + 2;
   let cursor = { row: -1, column: -1 };
 
   const canvas = html("canvas", { class: "map-canvas" });
@@ -54,8 +61,10 @@ export function heatMap(options) {
     context.clearRect(0, 0, seenWidth, seenHeight);
     context.fillStyle = themed("paper");
     context.fillRect(0, 0, seenWidth, seenHeight);
-    const firstRow = Math.max(0, Math.floor(y / cellHeight)), lastRow = Math.min(rows, Math.ceil((y + seenHeight) / cellHeight));
-    const firstColumn = Math.max(0, Math.floor(x / cell)), lastColumn = Math.min(columns, Math.ceil((x + seenWidth) / cell));
+    const firstRow = Math.max(0, Math.floor(y / cellHeight)),
+      lastRow = Math.min(rows, Math.ceil((y + seenHeight) / cellHeight));
+    const firstColumn = Math.max(0, Math.floor(x / cell)),
+      lastColumn = Math.min(columns, Math.ceil((x + seenWidth) / cell));
     context.save();
     context.beginPath();
     context.rect(left, top, seenWidth - left, seenHeight - top);
@@ -70,7 +79,8 @@ export function heatMap(options) {
         const value = values[row * columns + column];
         const color = scale(value);
         context.fillStyle = color;
-        const cellX = left + column * cell - x, cellY = top + row * cellHeight - y;
+        const cellX = left + column * cell - x,
+          cellY = top + row * cellHeight - y;
         context.fillRect(cellX, cellY, cell - gap, cellHeight - gap);
         if (isRead) {
           context.fillStyle = readableOn(color);
@@ -81,16 +91,38 @@ export function heatMap(options) {
     if (cursor.row >= 0) {
       context.strokeStyle = themed("accent");
       context.lineWidth = 2;
-      context.strokeRect(left + cursor.column * cell - x, top + cursor.row * cellHeight - y, cell - gap, cellHeight - gap);
+      context.strokeRect(
+        left + cursor.column * cell - x,
+        top + cursor.row * cellHeight - y,
+        cell - gap,
+        cellHeight - gap,
+      );
     }
     context.restore();
-    paintLabels(context, x, y, [firstRow, lastRow], [firstColumn, lastColumn], seenWidth, seenHeight);
+    paintLabels(
+      context,
+      x,
+      y,
+      [firstRow, lastRow],
+      [firstColumn, lastColumn],
+      seenWidth,
+      seenHeight,
+    );
   }
 
-  function paintLabels(context, x, y, [firstRow, lastRow], [firstColumn, lastColumn], seenWidth, seenHeight) {
+  function paintLabels(
+    context,
+    x,
+    y,
+    [firstRow, lastRow],
+    [firstColumn, lastColumn],
+    seenWidth,
+    seenHeight,
+  ) {
     context.font = "12px sans-serif";
     context.textBaseline = "middle";
-    const rowEvery = Math.ceil(13 / cellHeight), columnEvery = Math.ceil((options.columnLabels ? 13 : 30) / cell);
+    const rowEvery = Math.ceil(13 / cellHeight),
+      columnEvery = Math.ceil((options.columnLabels ? 13 : 30) / cell);
     context.save();
     context.beginPath();
     context.rect(0, top, left, seenHeight - top);
@@ -98,8 +130,13 @@ export function heatMap(options) {
     context.textAlign = "right";
     for (let row = firstRow; row < lastRow; row++) {
       if (row % rowEvery && row !== cursor.row) continue;
-      context.fillStyle = row === options.marked || row === cursor.row ? themed("accent") : themed("ink");
-      context.fillText(rowLabels[row].slice(0, 15), left - 6, top + row * cellHeight - y + cellHeight / 2);
+      context.fillStyle =
+        row === options.marked || row === cursor.row ? themed("accent") : themed("ink");
+      context.fillText(
+        rowLabels[row].slice(0, 15),
+        left - 6,
+        top + row * cellHeight - y + cellHeight / 2,
+      );
     }
     context.restore();
     context.save();
@@ -120,12 +157,19 @@ export function heatMap(options) {
   }
 
   const draw = oncePerFrame(() => {
-    const seenWidth = Math.min(width, scroller.clientWidth), seenHeight = Math.min(height, scroller.clientHeight);
+    const seenWidth = Math.min(width, scroller.clientWidth),
+      seenHeight = Math.min(height, scroller.clientHeight);
     if (!seenWidth || !seenHeight) return;
     spacer.style.width = `${width}px`;
     spacer.style.height = `${height}px`;
     spacer.style.marginTop = `${-seenHeight}px`;
-    paint(contextOf(canvas, seenWidth, seenHeight), scroller.scrollLeft, scroller.scrollTop, seenWidth, seenHeight);
+    paint(
+      contextOf(canvas, seenWidth, seenHeight),
+      scroller.scrollLeft,
+      scroller.scrollTop,
+      seenWidth,
+      seenHeight,
+    );
   });
 
   function tell(row, column, isSpoken) {
@@ -139,7 +183,8 @@ export function heatMap(options) {
 
   function cellAt(event) {
     const box = scroller.getBoundingClientRect();
-    const inX = event.clientX - box.left - scroller.clientLeft, inY = event.clientY - box.top - scroller.clientTop;
+    const inX = event.clientX - box.left - scroller.clientLeft,
+      inY = event.clientY - box.top - scroller.clientTop;
     if (inX < left || inY < top) return null;
     const row = Math.floor((inY - top + scroller.scrollTop) / cellHeight);
     const column = Math.floor((inX - left + scroller.scrollLeft) / cell);
@@ -152,9 +197,12 @@ export function heatMap(options) {
     if (!(event.key in MOVES)) return;
     event.preventDefault();
     const [down, right] = MOVES[event.key];
-    const row = Math.min(rows - 1, Math.max(0, cursor.row + down)), column = Math.min(columns - 1, Math.max(0, cursor.column + right));
-    const x = column * cell, y = row * cellHeight;
-    const seenX = scroller.clientWidth - left - cell, seenY = scroller.clientHeight - top - cellHeight;
+    const row = Math.min(rows - 1, Math.max(0, cursor.row + down)),
+      column = Math.min(columns - 1, Math.max(0, cursor.column + right));
+    const x = column * cell,
+      y = row * cellHeight;
+    const seenX = scroller.clientWidth - left - cell,
+      seenY = scroller.clientHeight - top - cellHeight;
     scroller.scrollLeft = Math.min(x, Math.max(scroller.scrollLeft, x - seenX));
     scroller.scrollTop = Math.min(y, Math.max(scroller.scrollTop, y - seenY));
     tell(row, column, true);
@@ -162,7 +210,8 @@ export function heatMap(options) {
   scroller.addEventListener("scroll", draw);
   scroller.addEventListener("pointermove", (event) => {
     const found = cellAt(event);
-    if (found && (found.row !== cursor.row || found.column !== cursor.column)) tell(found.row, found.column, false);
+    if (found && (found.row !== cursor.row || found.column !== cursor.column))
+      tell(found.row, found.column, false);
   });
   scroller.addEventListener("click", (event) => {
     const found = cellAt(event);
@@ -175,6 +224,11 @@ export function heatMap(options) {
     const size = [Math.min(LARGEST_PICTURE, width), Math.min(LARGEST_PICTURE, height)];
     return { width: size[0], height: size[1], paint: (context) => paint(context, 0, 0, ...size) };
   }
-  const caption = html("figcaption", {}, html("strong", {}, title), pictureButtons(title.replaceAll(" ", "-"), whole));
+  const caption = html(
+    "figcaption",
+    {},
+    html("strong", {}, title),
+    pictureButtons(title.replaceAll(" ", "-"), whole),
+  );
   return html("figure", { class: "heat" }, caption, scroller, readout);
 }

@@ -18,17 +18,29 @@ export async function savePage(state) {
   const page = await (await fetch("/offline.html")).text();
   const saved = JSON.stringify({ state: writeState(state), answers: await answersFor(state.text) });
   const start = page.indexOf(">", page.indexOf('<script id="answers"')) + 1;
-  const text = page.slice(0, start) + saved.replaceAll("<", "\\u003c") + page.slice(page.indexOf("</script>", start));
+  const text =
+    page.slice(0, start) +
+    saved.replaceAll("<", "\\u003c") +
+    page.slice(page.indexOf("</script>", start));
   download("explorer.html", new Blob([text], { type: "text/html" }));
 }
 
 /** An SVG element as text, with the theme's colours written into it. */
 function svgText(picture) {
   const copy = picture.cloneNode(true);
-  const originals = [picture, ...picture.querySelectorAll("*")], copies = [copy, ...copy.querySelectorAll("*")];
+  const originals = [picture, ...picture.querySelectorAll("*")],
+    copies = [copy, ...copy.querySelectorAll("*")];
   originals.forEach((original, place) => {
     const style = getComputedStyle(original);
-    for (const name of ["fill", "stroke", "stroke-width", "stroke-dasharray", "opacity", "font-size", "text-anchor"]) {
+    for (const name of [
+      "fill",
+      "stroke",
+      "stroke-width",
+      "stroke-dasharray",
+      "opacity",
+      "font-size",
+      "text-anchor",
+    ]) {
       copies[place].setAttribute(name, style.getPropertyValue(name));
     }
   });
@@ -43,7 +55,10 @@ async function svgCanvas(picture) {
   const image = new Image();
   image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(svgText(picture))}`;
   await image.decode();
-  const canvas = html("canvas", { width: 2 * picture.width.baseVal.value, height: 2 * picture.height.baseVal.value });
+  const canvas = html("canvas", {
+    width: 2 * picture.width.baseVal.value,
+    height: 2 * picture.height.baseVal.value,
+  });
   const context = canvas.getContext("2d");
   context.fillStyle = getComputedStyle(document.body).backgroundColor;
   context.fillRect(0, 0, canvas.width, canvas.height);

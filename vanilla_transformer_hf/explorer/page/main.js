@@ -6,16 +6,27 @@ import { savePage } from "./keep.js";
 import { readState, translateRequest, writeState } from "./state.js";
 import { ACTION_LABELS, VIEWS } from "./views.js";
 
-const header = document.getElementById("header"), view = document.getElementById("view");
-let models = [], state = readState(location.hash.slice(1) || firstState), drawing = 0;
+const header = document.getElementById("header"),
+  view = document.getElementById("view");
+let models = [],
+  state = readState(location.hash.slice(1) || firstState),
+  drawing = 0;
 
 /** Change what is shown. What depends on the sentence falls away with it. */
 function set(changes) {
-  const isOther = ["text", "model", "prefix", "num_beams", "length_penalty", "target_lang", "applied", "off"].some(
-    (name) => name in changes && changes[name] !== state[name],
-  );
+  const isOther = [
+    "text",
+    "model",
+    "prefix",
+    "num_beams",
+    "length_penalty",
+    "target_lang",
+    "applied",
+    "off",
+  ].some((name) => name in changes && changes[name] !== state[name]);
   const fresh = isOther ? { hypothesis: 0, ids: "", row: -1, column: -1 } : {};
-  if ("text" in changes && changes.text !== state.text) Object.assign(fresh, { prefix: "", target: "" });
+  if ("text" in changes && changes.text !== state.text)
+    Object.assign(fresh, { prefix: "", target: "" });
   state = { ...state, ...fresh, ...changes };
   history.replaceState(null, "", `#${writeState(state)}`);
   return draw();
@@ -27,9 +38,18 @@ function theme(name) {
 }
 
 function drawHeader() {
-  const deed = ACTION_LABELS[models.find((model) => model.name === state.model).kind];
+  const action = ACTION_LABELS[models.find((model) => model.name === state.model).kind];
   const names = models.map((model) => [model.name, model.name]);
-  const input = html("textarea", { id: "text", rows: 2, value: state.text, spellcheck: "false", lang: "", placeholder: models.find((model) => model.name === state.model).mask ? "A sentence with a mask token where a token is missing" : "A sentence" });
+  const input = html("textarea", {
+    id: "text",
+    rows: 2,
+    value: state.text,
+    spellcheck: "false",
+    lang: "",
+    placeholder: models.find((model) => model.name === state.model).mask
+      ? "A sentence with a mask token where a token is missing"
+      : "A sentence",
+  });
   const submit = (event) => {
     event.preventDefault();
     set({ text: input.value, prefix: "" });
@@ -38,7 +58,7 @@ function drawHeader() {
     if (event.key === "Enter" && !event.shiftKey) submit(event);
   });
   const tabs = VIEWS.map((one) =>
-    button(one.name === "translate" ? deed : one.title, () => set({ view: one.name }), {
+    button(one.name === "translate" ? action : one.title, () => set({ view: one.name }), {
       role: "tab",
       id: `tab-${one.name}`,
       "aria-selected": String(one.name === state.view),
@@ -49,7 +69,10 @@ function drawHeader() {
   const move = (event) => {
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (!step) return;
-    const next = VIEWS[(VIEWS.findIndex((one) => one.name === state.view) + step + VIEWS.length) % VIEWS.length];
+    const next =
+      VIEWS[
+        (VIEWS.findIndex((one) => one.name === state.view) + step + VIEWS.length) % VIEWS.length
+      ];
     set({ view: next.name });
     document.getElementById(`tab-${next.name}`).focus();
   };
@@ -59,9 +82,11 @@ function drawHeader() {
     html(
       "form",
       { class: "sentence", submit },
-      models.length > 1 ? choice("Model", state.model, names, (model) => set({ model })) : html("p", { class: "name" }, state.model),
+      models.length > 1
+        ? choice("Model", state.model, names, (model) => set({ model }))
+        : html("p", { class: "name" }, state.model),
       labelled("Sentence", input),
-      html("button", { type: "submit", class: "primary", id: "translate" }, deed),
+      html("button", { type: "submit", class: "primary", id: "translate" }, action),
     ),
     html(
       "div",
@@ -70,8 +95,17 @@ function drawHeader() {
       html(
         "span",
         { class: "tools" },
-        isOffline ? html("span", { class: "note" }, "kept page") : button("Save page", () => savePage(state), { id: "save" }),
-        button(current === "dark" ? "Light" : "Dark", () => { theme(current === "dark" ? "light" : "dark"); draw(); }, { "aria-label": "change the theme" }),
+        isOffline
+          ? html("span", { class: "note" }, "kept page")
+          : button("Save page", () => savePage(state), { id: "save" }),
+        button(
+          current === "dark" ? "Light" : "Dark",
+          () => {
+            theme(current === "dark" ? "light" : "dark");
+            draw();
+          },
+          { "aria-label": "change the theme" },
+        ),
       ),
     ),
   );
@@ -110,10 +144,18 @@ async function draw() {
 async function content(one) {
   const model = models.find((each) => each.name === state.model);
   if (one.needsOurs && !model.is_ours) {
-    return html("p", { class: "note" }, `${one.title} needs a model of this package; ${model.name} shows its attention alone.`);
+    return html(
+      "p",
+      { class: "note" },
+      `${one.title} needs a model of this package; ${model.name} shows its attention alone.`,
+    );
   }
   if (state.text.trim() === "") {
-    return html("p", { class: "note" }, "Type a sentence and press Enter: every number of its translation can be seen here.");
+    return html(
+      "p",
+      { class: "note" },
+      "Type a sentence and press Enter: every number of its translation can be seen here.",
+    );
   }
   const translation = await ask("translate", translateRequest(state));
   return one.draw({ state, set, ask, model, models, translation });

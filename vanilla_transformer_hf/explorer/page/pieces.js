@@ -1,11 +1,11 @@
-// Pieces as labels, and pieces joined to words.
+// Tokens as labels, and tokens joined to words.
 
-/** What a piece is called: one that goes on with a word begins with "·". */
+/** What a token is called: one inside a word begins with "·". */
 export function label(piece) {
   return piece.continues ? `·${piece.text}` : piece.text;
 }
 
-/** Groups of places that make one word each, if asked for; without special tokens, if these are to be hidden. */
+/** Groups of places that make one word each, if `joinsWords`; without special tokens, unless `showsSpecial`. */
 export function groups(pieces, joinsWords, showsSpecial) {
   const found = [];
   pieces.forEach((piece, place) => {
@@ -27,7 +27,8 @@ export function grouped(values, columns, rowGroups, columnGroups) {
   rowGroups.forEach((rowGroup, row) => {
     columnGroups.forEach((columnGroup, column) => {
       let sum = 0;
-      for (const one of rowGroup.places) for (const other of columnGroup.places) sum += values[one * columns + other];
+      for (const one of rowGroup.places)
+        for (const other of columnGroup.places) sum += values[one * columns + other];
       made[row * columnGroups.length + column] = sum / rowGroup.places.length;
     });
   });

@@ -31,6 +31,11 @@ const FIELDS = {
   beams_b: ["", String],
   penalty_b: ["", String],
   target: ["", String],
+  language: ["", String],
+  stop: [0, Number], // of the tour
+  token: [-1, Number], // that the tour follows
+  step: [-1, Number], // of the decoder
+  unfolded: [false, (text) => text === "true"], // all layers of the figure in full
 };
 
 export function defaults() {

@@ -25,7 +25,9 @@ export class SvgContext {
   #add(shape) {
     this.#shapes += 1;
     if (this.#shapes > MOST_SHAPES) {
-      throw new RangeError(`An SVG of this picture would have more than ${MOST_SHAPES.toLocaleString("en")} shapes: save it as PNG, or choose fewer tokens.`);
+      throw new RangeError(
+        `An SVG of this picture would have more than ${MOST_SHAPES.toLocaleString("en")} shapes: save it as PNG, or choose fewer tokens.`,
+      );
     }
     this.#parts.push(shape);
   }
@@ -37,7 +39,9 @@ export class SvgContext {
 
   #paint(kind, color) {
     const alpha = this.globalAlpha < 1 ? ` opacity="${round(this.globalAlpha)}"` : "";
-    return kind === "fill" ? `fill="${escaped(color)}"${alpha}` : `fill="none" stroke="${escaped(color)}" stroke-width="${round(this.lineWidth)}"${alpha}`;
+    return kind === "fill"
+      ? `fill="${escaped(color)}"${alpha}`
+      : `fill="none" stroke="${escaped(color)}" stroke-width="${round(this.lineWidth)}"${alpha}`;
   }
 
   #box(x, y, width, height) {
@@ -58,7 +62,9 @@ export class SvgContext {
     const [, size, family] = /([\d.]+)px (.*)/.exec(this.font);
     const middle = this.textBaseline === "middle" ? ' dominant-baseline="central"' : "";
     const type = `font-size="${size}" font-family="${escaped(family)}" text-anchor="${ANCHORS[this.textAlign]}"${middle}`;
-    this.#add(`<text x="${round(x)}" y="${round(y)}" ${type} ${this.#paint("fill", this.fillStyle)}>${escaped(text)}</text>`);
+    this.#add(
+      `<text x="${round(x)}" y="${round(y)}" ${type} ${this.#paint("fill", this.fillStyle)}>${escaped(text)}</text>`,
+    );
   }
 
   beginPath() {
@@ -97,7 +103,10 @@ export class SvgContext {
 
   save() {
     const { fillStyle, strokeStyle, lineWidth, globalAlpha, font, textAlign, textBaseline } = this;
-    this.#saved.push([{ fillStyle, strokeStyle, lineWidth, globalAlpha, font, textAlign, textBaseline }, this.#open]);
+    this.#saved.push([
+      { fillStyle, strokeStyle, lineWidth, globalAlpha, font, textAlign, textBaseline },
+      this.#open,
+    ]);
     this.#open = 0;
   }
 

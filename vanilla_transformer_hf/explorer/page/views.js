@@ -3,6 +3,7 @@
 import { attentionView } from "./view_attention.js";
 import { headView } from "./view_head.js";
 import { interveneView } from "./view_intervene.js";
+import { tourView } from "./view_tour.js";
 import { translateView } from "./view_translate.js";
 import { walkView } from "./view_walk.js";
 
@@ -11,6 +12,7 @@ export const ACTION_LABELS = { translation: "Translate", causal: "Continue", mas
 
 // Name in the address, name on the tab, what draws it, whether it needs a model of this package.
 export const VIEWS = [
+  { name: "tour", title: "Tour", draw: tourView, needsOurs: true },
   { name: "translate", title: "Translate", draw: translateView, needsOurs: false },
   { name: "attention", title: "Attention", draw: attentionView, needsOurs: false },
   { name: "head", title: "Head", draw: headView, needsOurs: true },

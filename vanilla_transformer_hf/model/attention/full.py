@@ -17,12 +17,11 @@ from transformers.utils.generic import is_flash_attention_requested
 
 from ..config.sharing import PROJECTIONS
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
+from ..layers.attention_hooks import AttentionHooks, add_attention_type, check_padding_mask
 from ..layers.dropout import drop_out
+from ..layers.kernel_masks import FlashMemory
+from ..layers.position_hooks import ApplyRotary, PositionBias, biased_attention_forward, no_rotary
 from ..layers.projections import apply_projections
-from ..positions.base import ApplyRotary, PositionBias, no_rotary
-from .hooks import AttentionHooks, check_padding_mask
-from .kernel_masks import FlashMemory
-from .types import add_attention_type
 
 
 def eager_attention_forward(
@@ -41,24 +40,6 @@ def eager_attention_forward(
         weights = weights + attention_mask
     weights = drop_out(weights.softmax(dim=-1), dropout, module.training)
     return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights  # (B, T, H, d_v)
-
-
-def biased_attention_forward(
-    position_bias: PositionBias,
-    module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    scaling: float,
-    dropout: float = 0.0,
-    **kwargs: Any,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention with the scores and outputs of a position scheme, for which there is no fused kernel."""
-    mask: Any = attention_mask
-    weights = position_bias.scores(query, key, mask, scaling) + mask  # (B, H, T, S)
-    weights = drop_out(weights.softmax(dim=-1), dropout, module.training)
-    return position_bias.outputs(weights, value).transpose(1, 2).contiguous(), weights  # (B, T, H, d_v)
 
 
 class VanillaTransformerAttention(AttentionHooks):

@@ -12,9 +12,9 @@ from torch import nn
 from transformers import initialization as init
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
-from ..positions.base import PositionBias, counted
+from ..layers.attention_hooks import check_padding_mask, check_positions
+from ..layers.position_hooks import PositionBias, counted
 from .full import VanillaTransformerAttention, VanillaTransformerCrossAttention
-from .hooks import check_padding_mask, check_positions
 
 
 class LinformerAttention(VanillaTransformerAttention, kind="linformer"):
@@ -102,19 +102,10 @@ class LinformerCrossAttention(LinformerAttention, VanillaTransformerCrossAttenti
         return VanillaTransformerAttention.attend(self, query, key, value, None, **kwargs)
 
 
-def attends_to_pieces(config: Any, part: str) -> bool:
-    """
-    Whether weights of "encoder", "decoder" or "cross" attention are those of pieces; Linformer's are of sums, and
-    those of an encoder that pools are of means.
-    """
-    is_pooled = part != "decoder" and bool(getattr(config, "encoder_pooling", None))
-    return getattr(config, f"{part}_attention_type", "full") != "linformer" and not is_pooled
-
-
 # `cross_attention_type` -> the class of the decoder's attention to the source.
 CROSS_ATTENTION_TYPES: dict[str, type[VanillaTransformerCrossAttention]] = {
     "full": VanillaTransformerCrossAttention,
     "linformer": LinformerCrossAttention,
 }
 
-__all__ = ["CROSS_ATTENTION_TYPES", "LinformerAttention", "LinformerCrossAttention", "attends_to_pieces"]
+__all__ = ["CROSS_ATTENTION_TYPES", "LinformerAttention", "LinformerCrossAttention"]

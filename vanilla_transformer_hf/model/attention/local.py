@@ -20,10 +20,10 @@ import torch.nn.functional as F
 from transformers.utils.generic import is_flash_attention_requested
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
-from ..positions.base import MaskOfBlocks, PositionBias, counted
-from .full import VanillaTransformerAttention, biased_attention_forward
-from .hooks import check_padding_mask
-from .kernel_masks import FlashWindow, flex_mask, window_of_flash
+from ..layers.attention_hooks import check_padding_mask
+from ..layers.kernel_masks import FlashWindow, flex_mask, window_of_flash
+from ..layers.position_hooks import MaskOfBlocks, PositionBias, biased_attention_forward, counted
+from .full import VanillaTransformerAttention
 
 
 # In sequences of up to so many times the keys that a block sees, one masked product is as fast as products of blocks.

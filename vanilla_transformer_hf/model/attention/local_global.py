@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from ..config.sharing import GLOBAL_PROJECTIONS
-from ..positions.base import ApplyRotary, PositionBias, counted, no_rotary
+from ..layers.attention_hooks import check_padding_mask
+from ..layers.position_hooks import ApplyRotary, PositionBias, counted, no_rotary
 from .full import VanillaTransformerAttention
-from .hooks import check_padding_mask
 from .local import Blocks, WindowAttention, additive, near_blocks
 
 

@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from transformers import initialization as init
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
+from ..layers.attention_hooks import check_padding_mask
 from ..layers.dropout import drop_out
-from ..positions.base import PositionBias
+from ..layers.position_hooks import PositionBias
 from .full import VanillaTransformerAttention
-from .hooks import check_padding_mask
 
 
 # Score of a token with itself, which it sees only if nothing else is there, and of what it does not see.

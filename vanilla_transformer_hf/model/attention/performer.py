@@ -12,9 +12,9 @@ from torch import nn
 from transformers import initialization as init
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
-from ..positions.base import PositionBias
+from ..layers.attention_hooks import check_padding_mask
+from ..layers.position_hooks import PositionBias
 from .full import VanillaTransformerAttention
-from .hooks import check_padding_mask
 
 
 # Positions of a chunk of causal attention: sums are kept between chunks, and weights computed inside.

@@ -12,10 +12,10 @@ from torch import nn
 from transformers import initialization as init
 from transformers.cache_utils import Cache
 
+from ..layers.attention_hooks import check_padding_mask
+from ..layers.position_hooks import ApplyRotary, PositionBias, counted, no_rotary
 from ..positions.absolute import HalvesSinusoidalPositionEncoding
-from ..positions.base import ApplyRotary, PositionBias, counted, no_rotary
 from .full import VanillaTransformerAttention
-from .hooks import check_padding_mask
 
 
 class Distances(NamedTuple):

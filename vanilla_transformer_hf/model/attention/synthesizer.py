@@ -13,10 +13,10 @@ from torch import nn
 from transformers import initialization as init
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
+from ..layers.attention_hooks import check_padding_mask, check_positions
 from ..layers.dropout import drop_out
-from ..positions.base import ApplyRotary, PositionBias, counted, no_rotary
+from ..layers.position_hooks import ApplyRotary, PositionBias, counted, no_rotary
 from .full import VanillaTransformerAttention
-from .hooks import check_padding_mask, check_positions
 
 
 class SynthesizerMask(NamedTuple):

@@ -319,3 +319,12 @@ def _check_combinations(config: Any, stack: str, kind: str) -> None:
             f"{name} with {stack}_heads_by_layer: its parameters belong to heads, which cannot be pruned; "
             f"leave {stack}_heads_by_layer out"
         )
+
+
+def attends_to_pieces(config: Any, part: str) -> bool:
+    """
+    Whether weights of "encoder", "decoder" or "cross" attention are those of pieces; Linformer's are of sums, and
+    those of an encoder that pools are of means.
+    """
+    is_pooled = part != "decoder" and bool(getattr(config, "encoder_pooling", None))
+    return getattr(config, f"{part}_attention_type", "full") != "linformer" and not is_pooled

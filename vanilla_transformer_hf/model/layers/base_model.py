@@ -13,10 +13,10 @@ from torch import nn
 from transformers.modeling_utils import PreTrainedModel, slice_logits_to_keep
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
-from ..saved_code import ModelSavesCode
-from ..stand_ins import stand_in_for
+from ..saving.saved_code import ModelSavesCode
 from .loss import RowLoss, cross_entropy_rows, loss_by_rows, projected_loss, smoothed_cross_entropy
 from .shared_projections import is_plain, is_unchanged
+from .stand_ins import stand_in_for
 
 
 # The names that transformers gives to the files of weights in several files.

@@ -7,7 +7,7 @@ Shapes: B sentences, S source positions, D = encoder_d_model.
 import torch
 from torch import nn
 
-from ..positions.base import look_up
+from .position_hooks import look_up
 
 
 class SegmentEmbedding(nn.Embedding):

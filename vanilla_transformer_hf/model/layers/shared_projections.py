@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import nn
 
-from ..stand_ins import stand_in_for
+from .stand_ins import stand_in_for
 
 
 def is_unchanged(module: nn.Module) -> bool:

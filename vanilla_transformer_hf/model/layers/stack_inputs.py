@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from transformers.cache_utils import Cache
 
-from ..positions.base import ApplyRotary, PositionBias, PositionEncoding, look_up
 from .base_model import StackEmbeddings
+from .position_hooks import ApplyRotary, PositionBias, PositionEncoding, look_up
 
 
 class AttentionInputs(NamedTuple):

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..layers.shared_projections import SharesProjections, is_plain, is_unchanged
-from ..stand_ins import standing_in
+from ..layers.stand_ins import standing_in
 from .int8 import Int8Map, int8_map_of_step, joined
 from .int8_products import fast_product, onednn_product, product_of_halves
 from .most_likely import ScreenedMostLikely, most_likely

@@ -11,13 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
-from .base import (
-    ApplyRotary,
-    PositionEncoding,
-    TrainedPositionEncoding,
-    check_rows,
-    look_up,
-)
+from ..layers.position_hooks import ApplyRotary, PositionEncoding, TrainedPositionEncoding, check_rows, look_up
 
 
 class SinusoidalPositionEncoding(PositionEncoding, scheme="sinusoidal"):

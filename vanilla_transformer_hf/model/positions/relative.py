@@ -17,8 +17,8 @@ from transformers import initialization as init
 from ..config.position_schemes import SHAW_DISTANCE, T5_DISTANCE
 from ..config.sharing import layer_order
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
-from ..stand_ins import stand_in_for
-from .base import PositionBias, PositionEncoding, RelativePositionEncoding, TrainedPositionEncoding
+from ..layers.position_hooks import PositionBias, PositionEncoding, RelativePositionEncoding, TrainedPositionEncoding
+from ..layers.stand_ins import stand_in_for
 
 
 class AlibiPositionEncoding(RelativePositionEncoding, scheme="alibi"):

@@ -7,7 +7,7 @@ from transformers.configuration_utils import PreTrainedConfig
 
 from ..config.errors import refusing_with_value_errors
 from ..config.kinds import LARGEST_DEPTH, LARGEST_SIZE
-from ..saved_code import ConfigSavesCode
+from ..saving.saved_code import ConfigSavesCode
 
 
 @refusing_with_value_errors

@@ -21,8 +21,9 @@ from transformers.generation import (
     StoppingCriteriaList,
 )
 
-from ..attention.linformer import attends_to_pieces
+from ..config.attention_kinds import attends_to_pieces
 from ..config.generation import SEARCH_OPTIONS, SearchOptions, Settings, VanillaTransformerGenerationConfig
+from ..packing.int8_quantizer import Int8Config  # noqa: F401  (transformers must know it when a folder is opened)
 from ..packing.packed import MAKERS, StepWeights
 from .beam import BeamSearch, DiverseBeamSearch
 from .greedy import GreedySearch

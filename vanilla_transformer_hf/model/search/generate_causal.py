@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from transformers.cache_utils import DynamicCache
 
 from ..config.generation import Settings
+from ..layers.position_hooks import counted
 from ..packing.packed import StepWeights
-from ..positions.base import counted
 from .generate import VanillaTransformerGenerationMixin
 from .incremental_decoder import IncrementalDecoder
 from .layer_tensors import LayerTensors

@@ -19,13 +19,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..attention.full import biased_attention_forward
-from ..attention.pooling import memory_padding
 from ..config.kept_heads import heads_of_layers
+from ..layers.pooling import memory_padding
+from ..layers.position_hooks import ApplyRotary, PositionBias, biased_attention_forward
 from ..layers.shared_projections import is_unchanged
 from ..packing.most_likely import first_highest, most_likely
 from ..packing.packed import StepProjections, StepWeights
-from ..positions.base import ApplyRotary, PositionBias
 from .layer_tensors import LayerTensors
 
 

@@ -7,8 +7,8 @@ from ..config.checks import check_stacks
 from ..config.sharing import layers_and_sets
 from ..configuration_vanilla_transformer import FOLLOWERS, VanillaTransformerConfig
 from ..layers.base_model import SharedEmbeddings
-from ..parallel_plans import TiedPlans
-from ..pretrained_model import VanillaTransformerPreTrainedModel
+from ..layers.parallel_plans import TiedPlans
+from ..layers.pretrained_model import VanillaTransformerPreTrainedModel
 
 
 def of_one_stack(

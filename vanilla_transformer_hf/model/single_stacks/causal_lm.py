@@ -20,10 +20,10 @@ from ..config.stacks import decoder_sizes
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..layers.base_model import tied_output
 from ..layers.feed_forward import SharedFeedForward
+from ..layers.parallel_plans import EncoderPlans, HeadPlans
+from ..layers.position_hooks import positions
+from ..layers.pretrained_model import VanillaTransformerPreTrainedModel, forwards
 from ..modeling_vanilla_transformer import VanillaTransformerLayer, VanillaTransformerStack
-from ..parallel_plans import EncoderPlans, HeadPlans
-from ..positions.base import positions
-from ..pretrained_model import VanillaTransformerPreTrainedModel, forwards
 from ..search.generate_causal import VanillaTransformerCausalGenerationMixin
 from .base import SingleStackModel, of_one_stack
 

@@ -22,8 +22,8 @@ from ..layers.base_model import tied_output
 from ..layers.dropout import Dropout
 from ..layers.loss import smoothed_cross_entropy
 from ..layers.norms import NORMS
+from ..layers.pretrained_model import VanillaTransformerPreTrainedModel
 from ..modeling_vanilla_transformer import VanillaTransformerEncoder
-from ..pretrained_model import VanillaTransformerPreTrainedModel
 from .base import SingleStackModel, of_one_stack
 
 

@@ -147,8 +147,8 @@ def remove_surplus(folder: Path, limit: int | None, best: str | None) -> None:
     if not limit or limit < 0 or len(checkpoints) <= limit:
         return
     spared = {checkpoints[-1], best} & set(checkpoints)
-    surplus = [path for path in checkpoints if path not in spared]
-    for path in surplus[: len(checkpoints) - max(limit, len(spared))]:
+    others = [path for path in checkpoints if path not in spared]
+    for path in others[: len(checkpoints) - max(limit, len(spared))]:
         remove(Path(path))
 
 
@@ -156,7 +156,7 @@ class TrainingInterrupted(KeyboardInterrupt):
     """
     Training was stopped by a signal, and what it has done is saved.
 
-    `signal` is the number of the signal, `step` the last step that was done; `saved` says what is saved.
+    `signal` is the number of the signal, `step` the last step that was done; `saved` describes what is saved.
     """
 
     def __init__(self, number: int, step: int, saved: str = "its checkpoint is saved."):

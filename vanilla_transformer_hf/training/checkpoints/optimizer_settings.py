@@ -17,7 +17,7 @@ def set_optimizer_settings(optimizer: Any, scheduler: Any, settings: list[dict[s
     A run that is continued with another learning rate then trains with it.
     """
     if not isinstance(getattr(scheduler, "scheduler", scheduler), LambdaLR):
-        # Their rates depend on a state in the checkpoint, not only on the step; `resume.check_rate` refuses changes.
+        # Their rates depend on a state in the checkpoint, not only on the step; changes are errors (`check_rate`).
         for group, own in zip(optimizer.param_groups, settings):
             group.update({name: value for name, value in own.items() if name not in ("lr", "initial_lr")})
         return

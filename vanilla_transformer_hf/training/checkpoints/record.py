@@ -26,7 +26,9 @@ RECORD_FILE = "recipe.yaml"
 CHOSEN_MATMUL, DATA, EARLIER = "chosen_matmul", "data_sha256", "earlier_settings"
 # Settings that do not affect the result: where to begin, where to publish, and the card's contents.
 NO_MATTER = ("resume_from_checkpoint", "push_to_hub", "hub_", "license", "card_example", "project_url", "corpus_name")
-DATA_FIELDS = tuple(f"{role}_{side}" for role in ("train", "validation", "test") for side in ("source", "target"))
+ROLES = ("train", "validation", "test")
+DATA_FIELDS = tuple(f"{role}_{side}" for role in ROLES for side in ("source", "target"))
+TEXT_FIELDS = tuple(f"{role}_text" for role in ROLES)  # of several files each
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ class RunRecord:
         return Changes(changed, tuple(names))
 
     def parts_until(self, step: int, changes: Changes) -> list[tuple[int, dict[str, Any]]]:
-        """The earlier parts of a run that goes on from `step` with these changes."""
+        """The earlier parts of a run that continues from `step` with these changes."""
         parts = [(min(last, step), values) for last, values in self.earlier]
         values = changes.settings | ({DATA: list(changes.data)} if changes.data else {})
         return [*parts, (step, values)] if values else parts
@@ -117,6 +119,10 @@ def find_data_sums(arguments: DataArguments, corpora: Mapping[str, Any] | None =
     """
     paths = {name: Path(value) for name in DATA_FIELDS if (value := getattr(arguments, name)) is not None}
     found = {name: digest_of_all(path) for name, path in paths.items() if path.exists()}
+    for name in TEXT_FIELDS:
+        if files := getattr(arguments, name):
+            digests = [digest_of_all(Path(file)) for file in files if Path(file).exists()]
+            found[name] = hashlib.sha256(" ".join(digests).encode()).hexdigest()
     for role, corpus in (corpora or {}).items():
         if f"{role}_source" in paths and f"{role}_source" not in found and isinstance(corpus, datasets.Dataset):
             # Of the texts: a dataset's fingerprint identifies the requested version, not the received texts.

@@ -1,5 +1,5 @@
 """
-Resuming: `choose_checkpoint` says from which checkpoint a run continues and `find_start` what it has changed, both
+Resuming: `choose_checkpoint` finds the checkpoint that a run continues and `find_start` what it has changed, both
 without changing anything; `prepare_folder` then prepares its folder.
 """
 

@@ -145,7 +145,7 @@ def draw_comparison(runs: Sequence[MeasuredRun]) -> Figure:
     The validation loss of every variant, the mean over its seeds, over the steps and over the seconds of training;
     without a validation text, the training loss. Diverged runs are drawn too, those that failed have no curve.
 
-    Of runs on a CPU the seconds are those that the processor computed, which other work changes less than the clock's.
+    For runs on a CPU the seconds are CPU time, which other work on the machine changes less than wall-clock time.
     """
     with_curves = [each for each in runs if "curves" in each.result]
     is_validated = any(each.result["curves"]["validation_loss"] for each in with_curves)
@@ -174,7 +174,7 @@ def draw_comparison(runs: Sequence[MeasuredRun]) -> Figure:
         seen += points.values()
     by_step.set_ylabel(f"{kind.replace('_', ' ')}, nats per token")
     by_step.set_xlabel("step")
-    by_time.set_xlabel(f"{'processor ' if on_cpu else ''}seconds of training, without evaluations")
+    by_time.set_xlabel(f"{'CPU ' if on_cpu else ''}seconds of training, without evaluations")
     if seen:
         # The first steps of untrained models would leave the rest a flat line.
         room = 0.05 * (max(lasts) - min(seen)) + 0.02

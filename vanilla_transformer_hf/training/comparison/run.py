@@ -37,7 +37,7 @@ DIVERGED_BY = 1.0
 class Stopwatch(TrainerCallback, ExportableState):
     """
     Counts the seconds of training steps, without evaluations and checkpoints, and ends a run whose `budget` of seconds
-    is used. It counts wall-clock seconds and seconds of processor time, which other work on the machine affects less.
+    is used. It counts wall-clock seconds and seconds of CPU time, which other work on the machine affects less.
     Checkpoints store the counts, so that a continued run has the same budget.
     """
 

@@ -23,11 +23,11 @@ class BpeDropout:
     2020, arXiv 1910.13267, algorithm 1.
 
     `tokenizers` has the same option, but draws from a generator that cannot be seeded: runs could neither be repeated
-    nor continued exactly. Here the pieces depend only on the text and on `key`.
+    nor continued exactly. Here the tokens depend only on the text and on `key`.
 
     Args:
         tokenizer: A tokenizer with a BPE model. It still defines words and special tokens.
-        probability: p, from 0 (the tokenizer's own pieces) to 1 (single characters or bytes).
+        probability: p, from 0 (the tokenizer's own tokens) to 1 (single characters or bytes).
 
     Raises:
         ValueError: The tokenizer's model is not plain BPE, or the probability lies outside 0 to 1.
@@ -44,7 +44,7 @@ class BpeDropout:
             )
         self._tokenizer, self._probability = tokenizer, probability
         self._suffix = model["end_of_word_suffix"] or ""
-        # Words with a piece that does not spell its text are not changed.
+        # Words with a token that does not spell its text are not changed.
         self._opaque = {token["content"] for token in whole["added_tokens"]}
         self._opaque |= {model["unk_token"]}
         if model["byte_fallback"]:
@@ -55,7 +55,7 @@ class BpeDropout:
         self._merges = lru_cache(maxsize=1 << 17)(self._find_merges)
 
     def __call__(self, texts: list[str], keys: list[str]) -> list[list[int]]:
-        """Token ids of each text, special tokens included; `keys`, one for each text, seed its pieces."""
+        """Token ids of each text, special tokens included; `keys`, one for each text, seed its tokens."""
         sentences = []
         for encoding, key in zip(self._tokenizer.encode_batch(texts), keys):
             draw = Random(key).random
@@ -70,7 +70,7 @@ class BpeDropout:
         return sentences
 
     def _split(self, word: str, draw: Callable[[], float]) -> list[int] | None:
-        """Piece ids of a word; None if a character of it is not in the vocabulary."""
+        """Token ids of a word; None if a character of it is not in the vocabulary."""
         symbols = list(word.removesuffix(self._suffix))
         symbols[-1] += self._suffix
         state: tuple[str, ...] | None = tuple(symbols)
@@ -113,7 +113,7 @@ class BpeDropoutCollator(TranslationCollator):
         self._segment = {side: BpeDropout(part, self.probability) for side, part in zip(SIDES, backends)}
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch, on which the pieces of the text depend."""
+        """Set the epoch, on which the tokens of the text depend."""
         self.epoch = epoch
 
     def __call__(self, features: list[dict[str, Any]], return_tensors: str | None = None) -> dict[str, torch.Tensor]:

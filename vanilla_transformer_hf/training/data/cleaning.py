@@ -25,7 +25,7 @@ from .column_names import SIDES
 from .unit_files import Row
 
 
-# Name of a rule -> what it leaves out, in the order in which they are asked.
+# Name of a rule -> what it leaves out, in the order in which they are applied.
 RULES = {
     "empty": "a side has no text",
     "identical": "both sides are the same, but for case",
@@ -38,8 +38,8 @@ RULES = {
 }
 
 USUAL = 10_000  # pairs at the beginning, whose median is the usual ratio of lengths
-SHORT = 20  # characters: the ratio of shorter texts says little
-BATCH = 1000  # pairs whose languages are found at once, by all processors
+SHORT = 20  # characters: the ratio of shorter texts means little
+BATCH = 1000  # pairs whose languages are found at once, by all CPU cores
 # Probability of the expected language below which a text is in another one. On news in English, Yoruba, Zulu and
 # Luganda, this finds the Portuguese, Welsh and untranslated sentences among them, and names that stand alone.
 UNLIKELY = 0.01
@@ -226,7 +226,7 @@ def _find_wrong_languages(options: CleaningOptions, report: CleaningReport) -> C
     A function that finds the numbers of pairs of which a side is in another language.
 
     Raises:
-        ValueError: The library is not installed, or it knows neither language.
+        ValueError: The library is not installed, or it supports neither language.
     """
     try:
         known = lingua_languages()
@@ -238,10 +238,8 @@ def _find_wrong_languages(options: CleaningOptions, report: CleaningReport) -> C
     expected = [known.get(_alpha3(str(language))) for language in given]
     unknown = [str(language) for language, found in zip(given, expected) if found is None]
     if len(unknown) == 2:
-        raise ValueError(f"check_language: {' and '.join(unknown)} are not among the languages that lingua knows.")
-    report.notes.extend(
-        f"language: {each} is not one that lingua knows; its side is not looked at." for each in unknown
-    )
+        raise ValueError(f"check_language: {' and '.join(unknown)} are not among the languages that lingua supports.")
+    report.notes.extend(f"language: {each} is not supported by lingua; its side is not checked." for each in unknown)
     from lingua import LanguageDetectorBuilder
 
     detector = LanguageDetectorBuilder.from_all_languages().build()

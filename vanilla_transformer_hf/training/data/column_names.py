@@ -156,6 +156,6 @@ def _base(name: str) -> str | None:
 
 
 def _side(name: str) -> str | None:
-    """The side that a name such as "src" or "Source text" says."""
+    """The side that a name such as "src" or "Source text" stands for."""
     sides = {WORDS[word] for word in _words(plain(name)) if word in WORDS} - {None}
     return sides.pop() if len(sides) == 1 and language_of(name) is None else None

@@ -43,6 +43,11 @@ def load_corpora(arguments: DataArguments) -> dict[str, Any]:
     return corpora
 
 
+def named_text(arguments: DataArguments, role: str) -> str:
+    """What the arguments name as the text of a role: train, validation or test."""
+    return ", ".join(getattr(arguments, f"{role}_text") or [str(getattr(arguments, f"{role}_source"))])
+
+
 def tokenize(corpora: dict[str, Any], tokenizer: PreTrainedTokenizerBase, run: RunArguments) -> dict[str, Any]:
     """Token ids of the corpora by role; prints the numbers of dropped and truncated pairs."""
     data, arguments = {}, run.data
@@ -55,7 +60,7 @@ def tokenize(corpora: dict[str, Any], tokenizer: PreTrainedTokenizerBase, run: R
     )
     for role, corpus in corpora.items():
         rules, keep_text = (train_rules, arguments.bpe_dropout > 0) if role == "train" else (held_out_rules, True)
-        source = getattr(arguments, f"{role}_source")
+        source = named_text(arguments, role)
         if isinstance(corpus, datasets.IterableDataset):
             data[role] = tokenize_stream(corpus, tokenizer, rules, keep_text=keep_text)
             say(run.training, f"{role}: streamed from {source}.")
@@ -65,8 +70,10 @@ def tokenize(corpora: dict[str, Any], tokenizer: PreTrainedTokenizerBase, run: R
                 corpus, tokenizer, rules, keep_text=keep_text, num_proc=arguments.preprocessing_num_workers
             )
         except ValueError as error:
-            raise ValueError(f"{role}_source={source}: {error}") from error
-        say(run.training, f"{role}: {tokenized} (from {source}).")
+            field = f"{role}_text" if getattr(arguments, f"{role}_text") else f"{role}_source"
+            raise ValueError(f"{field}={source}: {error}") from error
+        unit = "texts" if getattr(arguments, f"{role}_text") else "pairs"
+        say(run.training, f"{role}: {tokenized.in_words(unit)} (from {source}).")
         data[role] = tokenized.data
     return data
 

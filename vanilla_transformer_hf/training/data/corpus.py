@@ -33,7 +33,7 @@ TEXT_PAIR = datasets.Features({side: datasets.Value("string") for side in SIDES}
 def _rows(
     reader: Callable[..., Iterator[Row]], arguments: dict[str, Any], notes: str = ""
 ) -> Iterator[dict[str, str]]:
-    """The pairs of a reader; the numbers of units that are none are told, and kept in the file `notes`, if any."""
+    """The pairs of a reader; the numbers of units that are none are reported, and kept in the file `notes`, if any."""
     path, is_empty, left_out = next(iter(arguments.values())), True, Counter[str]()
     for row in reader(**arguments):
         if isinstance(row, str):
@@ -56,14 +56,17 @@ def _tell(path: str, note: str) -> None:
     logger.warning("%s: units left out: %s.", path, note)
 
 
-def _from_rows(reader: Callable[..., Iterator[Row]], paths: list[str], streaming: bool, **arguments: Any) -> Corpus:
-    """The Arrow file of a row reader, written once per state of the files it reads; or the stream of its rows."""
+def from_rows(reader: Callable[..., Iterator[Row]], paths: list[str], streaming: bool, **arguments: Any) -> Corpus:
+    """
+    The Arrow file of a row reader, written once per state of the files it reads; or the stream of its rows. The first
+    of the reader's arguments names the text in messages.
+    """
     rows: dict[str, Any] = {"reader": reader, "arguments": arguments}
     if streaming:
         return datasets.IterableDataset.from_generator(_rows, features=TEXT_PAIR, gen_kwargs=rows)
     states = [(os.path.abspath(path), os.stat(path).st_size, os.stat(path).st_mtime_ns) for path in paths]
     fingerprint = Hasher.hash((READERS, reader.__name__, states, arguments))
-    # The rows are read once, and what is left out is told in every run.
+    # The rows are read once, and what is left out is reported in every run.
     rows["notes"] = str(Path(datasets.config.HF_DATASETS_CACHE, "vanilla_transformer_hf", f"{fingerprint}.txt"))
     try:
         corpus = datasets.Dataset.from_generator(_rows, features=TEXT_PAIR, gen_kwargs=rows, fingerprint=fingerprint)
@@ -213,7 +216,7 @@ def load_parallel_text(
     """
     names = _names(source_column, target_column, source_lang, target_lang)
     if (given := _reader_of_rows(source, target, names)) is not None:
-        corpus = _from_rows(given.reader, given.paths, streaming, **given.arguments)
+        corpus = from_rows(given.reader, given.paths, streaming, **given.arguments)
     elif kind_of(source) == ".parquet":
         corpus = _from_table(_load_parquet(source, streaming), source, names)
     elif os.path.isfile(source):

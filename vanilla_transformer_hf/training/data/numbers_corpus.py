@@ -24,7 +24,7 @@ HELD_OUT = {"valid": 500, "test": 1_000}
 FULL_STOP_EVERY, LIST_EVERY, LONGEST_LIST = 4, 6, 3
 BETWEEN_PHRASES = (". ", "; ", ", ", " ")
 LISTS = 12_000  # lines of a corpus of lists of numbers
-# Texts of the look-up, the letters of its table, and their values. An entry such as "cx" becomes one piece; one with a
+# Texts of the look-up, the letters of its table, and their values. An entry such as "cx" becomes one token; one with a
 # digit would not, and then an entry takes two steps to read.
 LOOK_UPS, LETTERS, VALUES = 3_500, "abcdefghijklmnop", "wxyz"
 
@@ -147,7 +147,7 @@ def make_tagged(seed: int = 0) -> list[tuple[str, str]]:
 def make_look_up(words: int, seed: int = 0) -> list[tuple[str, str]]:
     """
     (text, classes of its words): a text begins with a table of all letters in random order, each with a value, such as
-    "cz aw by", and goes on with letters alone. The class of a letter is its value in the table, that of an entry of
+    "cz aw by", and continues with letters alone. The class of a letter is its value in the table, that of an entry of
     the table is "entry". Held-out texts have so many words; those for training 1/32 to all of them, because the task
     is learnt from short texts.
 

@@ -13,7 +13,7 @@ def header_positions(where: str, cells: Cells, names: Names) -> list[int] | None
     The places of the source and the target column, if the first row of a table holds names; None if it is a pair.
 
     Raises:
-        ValueError: It holds names, but they do not say which side is which.
+        ValueError: It holds names, but none of them is that of a side.
     """
     # Named columns must exist; language codes need not be column names.
     if not (any(len(side) == 1 for side in names) or is_header(cells, names)):

@@ -82,10 +82,14 @@ class TokenizedCorpus:
     verdicts: dict[int, int]
 
     def __str__(self) -> str:
+        return self.in_words("pairs")
+
+    def in_words(self, unit: str) -> str:
+        """The numbers of what is used and of what is not; `unit` is what is counted, such as "pairs"."""
         parts = [
             f"{self.verdicts[verdict]:,} {text}" for verdict, text in VERDICTS.items() if verdict in self.verdicts
         ]
-        return "; ".join([f"{len(self.data):,} pairs", *parts])
+        return "; ".join([f"{len(self.data):,} {unit}", *parts])
 
 
 def truncate(ids: list[int], limit: int) -> list[int]:
@@ -103,7 +107,7 @@ def _tokenize_batch(
         texts = [[unicodedata.normalize(form, text) for text in side] for side in texts]
     full = [row for row, (source, target) in enumerate(zip(*texts)) if source and target]
     columns: dict[str, list[Any]] = {name: [[] for _ in lines] for name in ("input_ids", "labels")}
-    # Tokenizers refuse an empty list.
+    # Tokenizers raise an error for an empty list.
     if full:
         sources, targets = ([side[row] for row in full] for side in texts)
         # verbose=False: texts that are too long are counted here, and need no warning.
@@ -154,7 +158,7 @@ def tokenize_corpus(
 ) -> TokenizedCorpus:
     """
     Tokenize a corpus in `num_proc` processes into a cached, memory-mapped table, without the pairs that `rules`
-    refuse. Texts are read as translation reads them, with `normalize_space`.
+    leave out. Texts are read as translation reads them, with `normalize_space`.
 
     Args:
         keep_text: Keep the columns "source" and "target", with normalised white space.

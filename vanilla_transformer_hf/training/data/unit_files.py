@@ -7,7 +7,7 @@ the reason why it is none, so that those that are left out are counted.
 Inline codes, which stand for formatting and variables of the original document, are removed, and the text that they
 enclose is kept: models translate text, and what writes documents puts the codes back.
 
-XML is read by lxml a unit at a time. Files that declare entities are refused, nothing is loaded from elsewhere, and no
+XML is read by lxml a unit at a time. Files that declare entities are errors, nothing is loaded from elsewhere, and no
 more than `LONGEST_UNIT` is read for one unit.
 """
 
@@ -41,7 +41,7 @@ LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 # Inline elements around text; all others stand for codes of the original document, and their content is such code.
 AROUND_TEXT = ("hi", "g", "mrk", "pc")
 LINE_BREAKS = ("lb", "xlf:lb")
-# States of translations in XLIFF 1.2 (section 2.2) that say: not translated yet, or not finished.
+# States of translations in XLIFF 1.2 (section 2.2) that mean: not translated yet, or not finished.
 NEW_STATES = ("new", "needs-translation")
 UNFINISHED_STATES = (
     *("needs-adaptation", "needs-l10n"),
@@ -76,7 +76,7 @@ class _Bounded:
 def _elements(path: str, root: str, units: tuple[str, ...], others: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
     """
     Name and element of each unit of an XML file when it is complete, and of `root` and `others` when they begin. A
-    unit is removed from memory when the next one is asked for.
+    unit is removed from memory when the next one is requested.
 
     Raises:
         ValueError: The file is no such XML, or it declares entities.
@@ -154,7 +154,7 @@ def _text(path: str, element: Any) -> str:
 
 
 def _pair_or_reason(source: str, target: str, order: tuple[int, int], reason: str = "") -> Row:
-    """The pair of a unit, sides in the order that is asked for; or the reason why it is none."""
+    """The pair of a unit, sides in the requested order; or the reason why it is none."""
     texts = source, target
     if not (source.strip() and target.strip()):
         return reason or UNTRANSLATED
@@ -217,9 +217,7 @@ def _languages_of_unit(
     except ValueError:
         source = ""
     if len(known) > 2 or not source:
-        raise ValueError(
-            f"{where}: texts in {', '.join(known)}; say by source_lang and target_lang which of them are read."
-        )
+        raise ValueError(f"{where}: texts in {', '.join(known)}; set source_lang and target_lang to choose two.")
     target = next(each for each in known if each != source)
     return [source, target] if {source, target} <= set(languages) else None
 
@@ -243,7 +241,7 @@ def _order(where: str, languages: tuple[str | None, str | None], names: Names) -
     source, target = places
     if source is None or target is None or source == target:
         known, wanted = " and ".join(filter(None, languages)), " and ".join(side[0] for side in names)
-        raise ValueError(f"{where}: its text is in {known}, but {wanted} are asked for.")
+        raise ValueError(f"{where}: its text is in {known}: expected {wanted}.")
     return source, target
 
 
@@ -256,7 +254,7 @@ def _place(where: str, columns: list[str], side: str, candidates: tuple[str, ...
 
 def xliff_pairs(path: str, names: Names) -> Iterator[Row]:
     """
-    Pairs of an XLIFF file, version 1.2 or 2: each unit or segment whose state does not say that it is unfinished.
+    Pairs of an XLIFF file, version 1.2 or 2: each unit or segment whose state is not that of an unfinished one.
 
     Raises:
         ValueError: A damaged file, or one in other languages than those that are looked for.
@@ -268,7 +266,7 @@ def xliff_pairs(path: str, names: Names) -> Iterator[Row]:
         elif name == "unit":
             for segment in element.iterchildren("{*}segment"):
                 yield _row_of_unit(path, segment, segment, order, element.get("translate"))
-        elif name == "file" or element.get("srcLang"):  # version 1 says the languages of each file, 2 of all
+        elif name == "file" or element.get("srcLang"):  # version 1 has the languages of each file, 2 of all
             languages = [
                 element.get(new) or element.get(old)
                 for new, old in (("srcLang", "source-language"), ("trgLang", "target-language"))

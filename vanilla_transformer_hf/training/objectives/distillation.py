@@ -82,7 +82,7 @@ def open_teacher(
         )
     if model.config.vocab_size != student.config.vocab_size:
         raise ValueError(
-            f"teacher={name}: it has logits of {model.config.vocab_size} pieces and the student of "
+            f"teacher={name}: it has logits of {model.config.vocab_size} tokens and the student of "
             f"{student.config.vocab_size}; set vocab_size={model.config.vocab_size}."
         )
     model.eval().requires_grad_(False)

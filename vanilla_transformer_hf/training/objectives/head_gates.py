@@ -112,7 +112,7 @@ def folded(model: Any) -> Iterator[None]:
 
 class HeadGatesCallback(TrainerCallback):
     """
-    Gives the Trainer's model a gate on each head; `TranslationTrainer` asks it for what its hooks cannot do.
+    Gives the Trainer's model a gate on each head; `TranslationTrainer` calls it where there is no hook.
 
     The gates are in the checkpoints' model.safetensors. After `train`, the Trainer's model is an ordinary one without
     the closed heads.

@@ -3,7 +3,7 @@
 #   bash scripts/recipes/multi30k_tiny.sh FOLDER [--field value …]
 # FOLDER has {train,val,test_2016_flickr}.lc.norm.tok.{en,de}, tokenized and lower-cased: data/task1/tok of the corpus; or
 # the text as released, without .lc.norm.tok: data/task1/raw. All may end in .gz. Further arguments are for all stages.
-# What was stopped goes on from its last checkpoint when it is called again. With two processes:
+# After an interruption, the same call continues from the last checkpoint. With two processes:
 #   LAUNCH="accelerate launch --config_file scripts/accelerate/cpu_2.yaml" bash scripts/recipes/multi30k_tiny.sh …
 set -euo pipefail
 folder=${1:?a folder with train.lc.norm.tok.en and so on is needed}

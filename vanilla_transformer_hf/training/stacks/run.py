@@ -20,6 +20,7 @@ from ..checkpoints.resume import find_start, lock_folder, prepare_folder
 from ..console import quiet_libraries, say
 from ..finishing import LaterParts, write_final_card, write_model
 from ..model import choose_attention, paper_learning_rate
+from ..pretraining.denoising import NOISE_FIELDS
 from ..recipe import FIELDS_OF_OTHERS, RunArguments
 from ..trainer.translation import TranslationTrainer
 from .tasks import TASKS, StackTask, best_ids, to_examples, whole_line, with_perplexity
@@ -33,6 +34,7 @@ TRANSLATION_FIELDS = (
     *("num_beams", "length_penalty", "length_penalty_type", "max_extra_tokens", "tokens_per_step", "r_drop"),
     *("teacher", "distillation_weight", "distillation_temperature", "head_gates", "head_gates_learning_rate"),
     *("average_last", "average_best", "moving_average", "early_stopping_patience", "push_to_hub"),
+    *("encoder_from", "decoder_from", *NOISE_FIELDS),
     *("model_type", *FIELDS_OF_OTHERS["vanilla_transformer"]),
 )
 
@@ -87,7 +89,9 @@ def read_texts(run: RunArguments, role: str) -> tuple[list[str], list[list[str]]
 def get_tokenizer(run: RunArguments, task: StackTask, texts: Sequence[str], folder: Path) -> Any:
     """The named tokenizer; else a new one, trained once and kept in `folder`."""
     if run.model.tokenizer_name_or_path:
-        return VanillaTransformerTokenizer.from_pretrained(run.model.tokenizer_name_or_path)
+        tokenizer = VanillaTransformerTokenizer.from_pretrained(run.model.tokenizer_name_or_path)
+        task.prepare(tokenizer)  # which may be that of another task
+        return tokenizer
     if not folder.exists():
         size = run.config.get("vocab_size", VanillaTransformerConfig.vocab_size)
         tokenizer = VanillaTransformerTokenizer.train(

@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,14 +29,14 @@ from ...model.single_stacks.encoder_models import (
 from ...model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 
 
-TaskName = Literal["translation", "masked_lm", "causal_lm", "classification", "token_classification"]
 MASK_TOKEN = "<mask>"
 IGNORED = -100  # label of tokens that have none, as in transformers
 
 
 def add_mask(tokenizer: VanillaTransformerTokenizer) -> None:
-    """Add the mask token to a new tokenizer."""
-    tokenizer.add_special_tokens({"mask_token": MASK_TOKEN})
+    """Add the mask token to a tokenizer that has none."""
+    if tokenizer.mask_token is None:
+        tokenizer.add_special_tokens({"mask_token": MASK_TOKEN})
 
 
 def begin_with_end(tokenizer: VanillaTransformerTokenizer) -> None:
@@ -47,7 +47,7 @@ def begin_with_end(tokenizer: VanillaTransformerTokenizer) -> None:
 
 
 def keep(tokenizer: VanillaTransformerTokenizer) -> None:
-    """Leave a new tokenizer as it is."""
+    """Leave a tokenizer as it is."""
 
 
 def masked_collator(tokenizer: Any, seed: int) -> Any:

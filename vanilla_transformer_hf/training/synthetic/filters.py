@@ -14,7 +14,7 @@ from ...translation.results import repeats
 SHOWN = 3
 # A phrase that occurs so often in a row is a repetition, unless the original has one, too.
 REPEATS = 4
-# Characters that a translation may have more than its ratio allows: of short texts, ratios say little.
+# Characters that a translation may have more than its ratio allows: of short texts, ratios mean little.
 SLACK = 20
 
 
@@ -81,7 +81,7 @@ class PairFilter:
 @dataclass
 class Facts:
     """
-    What the rules know of the whole text.
+    What the rules use of the whole text.
 
     Args:
         filter: What the user has chosen.
@@ -147,7 +147,7 @@ class Dropped:
             shown.append(pair)
 
     def lines(self) -> Iterator[str]:
-        """What is told to users: the numbers, and for each rule an example."""
+        """The report for users: the numbers, and for each rule an example."""
         yield f"{self.kept:,} of {self.read:,} pairs kept"
         for rule, (what, _) in RULES.items():
             if count := self.counts[rule]:
@@ -163,7 +163,7 @@ def _short(text: str, longest: int = 80) -> str:
 
 
 def facts_of(pairs: Iterable[Candidate], chosen: PairFilter, held_out: frozenset[str] = frozenset()) -> Facts:
-    """What the rules know of the whole text, from one pass over its pairs."""
+    """What the rules use of the whole text, from one pass over its pairs."""
     characters, scores = [0, 0], array("d")
     for pair in pairs:
         if pair.finished:

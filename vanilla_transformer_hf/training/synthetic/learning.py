@@ -15,7 +15,7 @@ from .synthetic_text import Side, SyntheticText
 
 def languages_of(model: str, side: Side, data: DataArguments | None) -> tuple[str, str]:
     """
-    The languages of source and target: the recipe's, or those that the model's tokenizer says.
+    The languages of source and target: the recipe's, or those of the model's tokenizer.
 
     Raises:
         OSError: The tokenizer cannot be opened.

@@ -1,4 +1,4 @@
-"""What files were made with, so that a later run continues or keeps them, or says what has changed."""
+"""What files were made with, so that a later run continues or keeps them, or reports what has changed."""
 
 import json
 from collections.abc import Iterable, Sequence

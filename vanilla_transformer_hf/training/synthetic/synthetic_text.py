@@ -199,7 +199,7 @@ def _candidates(wanted: SyntheticText, folder: Path) -> Iterator[Candidate]:
 def _write_pairs(
     wanted: SyntheticText, folder: Path, files: tuple[Path, Path], settings: dict[str, Any], held_out: frozenset[str]
 ) -> None:
-    """Write the pairs that no rule drops, and the record; tell the numbers."""
+    """Write the pairs that no rule drops, and the record; report the numbers."""
     facts = facts_of(_candidates(wanted, folder), wanted.filter, held_out)
     dropped = Dropped()
     (folder / RECORD).unlink(missing_ok=True)  # it describes what both files have

@@ -28,7 +28,7 @@ class ModelSearch:
         device, dtype, quantization, matmul, batch_tokens, window: As in `translate`.
 
     Raises:
-        ValueError: A number is less than 1, or more translations than beams are asked for.
+        ValueError: A number is less than 1, or more translations than beams are requested.
     """
 
     model: str

@@ -1,4 +1,4 @@
-"""The callbacks that a run's arguments ask for."""
+"""The callbacks of a run, by its arguments."""
 
 from collections.abc import Callable
 from pathlib import Path

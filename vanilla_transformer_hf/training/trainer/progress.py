@@ -177,7 +177,7 @@ class Progress(ProgressCallback):
 
 class ShortRunWarning(TrainerCallback):
     """
-    Says at the start of a run if it makes too few updates to learn: a handful, fewer than an epoch, or none after the
+    Warns at the start of a run that makes too few updates to learn: a handful, fewer than an epoch, or none after the
     warm-up.
     """
 
@@ -186,7 +186,7 @@ class ShortRunWarning(TrainerCallback):
     ) -> None:
         is_done = state.global_step >= state.max_steps
         loader = kwargs.get("train_dataloader")
-        batches = len(loader) if has_length(loader) else 0  # nobody knows how long a stream is
+        batches = len(loader) if has_length(loader) else 0  # the length of a stream is unknown
         epoch = math.ceil(batches / args.gradient_accumulation_steps)
         warning = find_short_run(args, state.max_steps, epoch)
         if state.is_world_process_zero and not is_done and warning:

@@ -53,7 +53,7 @@ class PublishingMixin(Host):
 
     def current_facts(self) -> CardFacts:
         """The facts about the model at this step, for its card."""
-        is_stream = isinstance(self.train_dataset, datasets.IterableDataset)  # whose epochs transformers does not know
+        is_stream = isinstance(self.train_dataset, datasets.IterableDataset)  # transformers does not count its epochs
         epochs = 0.0 if is_stream else float(self.state.epoch or 0)
         return replace(self.facts, steps=self.state.global_step, epochs=epochs)
 
@@ -161,4 +161,4 @@ class PublishingMixin(Host):
         try:
             self.upload(folder, f"Training in progress, step {self.state.global_step}", beside=beside)
         except (OSError, ValueError) as error:
-            logger.warning(f"{error} Training goes on; the next checkpoint will be published again.")
+            logger.warning(f"{error} Training continues; the next checkpoint will be published again.")

@@ -85,7 +85,7 @@ class TranslationTrainer(PublishingMixin, Seq2SeqTrainer):
     transformers' `Seq2SeqTrainer`, with scores of generated text against the "target" column of the data.
 
     Afterwards `translations` holds the generated texts in the order of the data and `scores` the scores with their
-    signatures. `evaluate` generates if `predict_with_generate` says so, `predict` always, also for data without
+    signatures. `evaluate` generates with `predict_with_generate`, `predict` always, also for data without
     labels and "target", which gets translations and no scores. The models of one stack are evaluated by transformers.
 
     With `tokens_per_step` batches are filled by tokens; `train_dataset` then has the column "length", may be a stream
@@ -100,6 +100,35 @@ class TranslationTrainer(PublishingMixin, Seq2SeqTrainer):
         FloatingPointError: From `train`, when a loss is NaN or infinite, before the weights are changed.
         TrainingInterrupted: From `train`, after SIGTERM or Ctrl-C, once a checkpoint is saved.
         OSError: A checkpoint cannot be written. Those before it are intact.
+
+    Example:
+
+    ```python
+    >>> from tempfile import TemporaryDirectory
+    >>> from datasets import Dataset
+    >>> from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
+    >>> from vanilla_transformer_hf import VanillaTransformerTokenizer
+    >>> from vanilla_transformer_hf.training.data.collators import TranslationCollator
+    >>> from vanilla_transformer_hf.training.recipe import TranslationTrainingArguments
+    >>> from vanilla_transformer_hf.training.trainer.translation import TranslationTrainer
+    >>> texts, references = ["one two", "two three"], ["eins zwei", "zwei drei"]
+    >>> tokenizer = VanillaTransformerTokenizer.train(texts, references, vocab_size=280, show_progress=False)
+    >>> data = Dataset.from_dict({**tokenizer(texts, text_target=references), "target": references})
+    >>> size = len(tokenizer)
+    >>> config = VanillaTransformerConfig(vocab_size=size, d_model=32, encoder_layers=1, decoder_layers=1)
+    >>> parts = {
+    ...     "model": VanillaTransformerForConditionalGeneration(config),
+    ...     "processing_class": tokenizer,
+    ...     "data_collator": TranslationCollator(tokenizer, source_vocab_size=size, target_vocab_size=size),
+    ... }
+    >>> with TemporaryDirectory() as folder:
+    ...     steps = {"max_steps": 8, "warmup_steps": 1, "learning_rate": 0.001}
+    ...     arguments = TranslationTrainingArguments(folder, report_to="none", **steps)
+    ...     trainer = TranslationTrainer(args=arguments, train_dataset=data, **parts)
+    ...     print(trainer.train().global_step)
+    8
+
+    ```
     """
 
     # Defaults for arguments that transformers does not set.
@@ -316,7 +345,7 @@ class TranslationTrainer(PublishingMixin, Seq2SeqTrainer):
         super()._run_epoch(model, epoch, train_dataloader, *args, **kwargs)  # type: ignore[no-untyped-call]
 
     # Stopping and continuing. An evaluation that a signal stops, or would delay, comes after the checkpoint: a
-    # checkpoint that lacks the evaluation of its step says so, and the run makes up for it when it goes on.
+    # checkpoint that lacks the evaluation of its step records that, and the continued run makes up for it.
 
     @contextmanager
     def stopping_at_once(self, saved: str) -> Iterator[None]:
@@ -324,13 +353,13 @@ class TranslationTrainer(PublishingMixin, Seq2SeqTrainer):
         In this context, where everything is saved that would be lost, a signal ends the run at once.
 
         Raises:
-            TrainingInterrupted: A signal has come, also before; `saved` says what is saved.
+            TrainingInterrupted: A signal has come, also before; `saved` describes what is saved.
         """
         with self.signals.at_once(lambda number: TrainingInterrupted(number, self.state.global_step, saved)):
             yield
 
     def _continue(self, ignore_keys: list[str] | None) -> None:
-        """Restore what the checkpoint knows beside transformers' own state."""
+        """Restore what the checkpoint has beside transformers' own state."""
         states: Any = self.state.stateful_callbacks or {}
         unlogged = states.get(UNLOGGED_LOSS)
         if self.state.global_step and unlogged is not None:
@@ -590,7 +619,7 @@ class TranslationTrainer(PublishingMixin, Seq2SeqTrainer):
         self, model: nn.Module, inputs: dict[str, Any], prediction_loss_only: bool, *args: Any, **gen_kwargs: Any
     ) -> tuple[Any, Any, Any]:
         """`prediction_step`, which counts the batch's loss and its tokens."""
-        # Without labels, transformers' collator has labels=None, for which the host would compute a loss.
+        # Without labels, transformers' collator has labels=None, for which transformers would compute a loss.
         inputs = {name: value for name, value in inputs.items() if value is not None and name != "line"}
         if self.args.world_size > 1 and "labels" in inputs and has_length(self._evaluation_data):
             # Repeated sentences only pad the last round of several processes.
@@ -608,7 +637,7 @@ class TranslationTrainer(PublishingMixin, Seq2SeqTrainer):
             except NaNScoresError:
                 if not self.is_in_train:
                     raise
-                # The next step of training fails, too, and says on which sentences.
+                # The next step of training fails, too, and names the sentences.
                 loss, _, _ = super().prediction_step(model, inputs, True)
                 generated = inputs["input_ids"].new_full((len(inputs["input_ids"]), 1), -100)
                 labels = inputs.get("labels")

@@ -11,7 +11,7 @@ import torch
 
 from ...common.matmul import matmul
 from ...common.white_space import EDGES
-from ...model.attention.linformer import attends_to_pieces
+from ...model.config.attention_kinds import attends_to_pieces
 from ..text.tally import Tally
 from ..text.texts import TextEncoder
 from .scoring import encode_pairs, forced_batches
@@ -25,7 +25,7 @@ class Alignment:
     Attributes:
         source_words, target_words: The words, as white space separates them.
         weights: Attention of each target word to each source word (target words, source words), float32: summed over
-            the pieces of the source word, averaged over those of the target word and over heads. If a row sums to less
+            the tokens of the source word, averaged over those of the target word and over heads. If a row sums to less
             than 1, the rest is attention to the end-of-sentence token.
 
     Example:
@@ -62,13 +62,13 @@ def word_spans(text: str) -> list[tuple[int, int]]:
 
 def words_of_pieces(text: str, offsets: Sequence[tuple[int, int]]) -> list[int]:
     """
-    The index of the word that each piece belongs to, from the offsets of the pieces; -1 for pieces without a word,
+    The index of the word that each token belongs to, from the offsets of the tokens; -1 for tokens without a word,
     such as `</s>`.
     """
     starts = [start for start, _ in word_spans(text)]
     words = []
     for start, end in offsets:
-        while start < end and text[start].isspace():  # the space before a word belongs to its first piece
+        while start < end and text[start].isspace():  # the space before a word belongs to its first token
             start += 1
         words.append(bisect_right(starts, start) - 1 if start < end else -1)
     return words
@@ -82,12 +82,12 @@ def align_words(
 
     Args:
         texts: Source and target.
-        offsets: Start and end of the pieces in each text: S and T pairs.
-        weights: Attention of each target piece to each source piece (T, S).
+        offsets: Start and end of the tokens in each text: S and T pairs.
+        weights: Attention of each target token to each source token (T, S).
     """
     words = texts[0].split(), texts[1].split()
     source, target = (words_of_pieces(text, places) for text, places in zip(texts, offsets, strict=True))
-    to_words = torch.zeros(len(words[0]) + 1, len(source))  # the last row is for pieces without a word
+    to_words = torch.zeros(len(words[0]) + 1, len(source))  # the last row is for tokens without a word
     to_words[torch.tensor(source), torch.arange(len(source))] = 1
     from_words = torch.zeros(len(words[1]) + 1, len(target))
     from_words[torch.tensor(target), torch.arange(len(target))] = 1
@@ -155,7 +155,7 @@ def align_pairs(
             return offsets.
     """
     if not tokenizer.is_fast:
-        raise ValueError(f"{type(tokenizer).__name__} does not return the offsets of its pieces")
+        raise ValueError(f"{type(tokenizer).__name__} does not return the offsets of its tokens")
     if not pairs:
         return []
     encoded = encode_pairs(encoders, pairs, tally=tally, return_offsets_mapping=True)
@@ -189,14 +189,14 @@ def attention_to_source(
     """
     Cross-attention, averaged over heads.
 
-    In the lower half of the decoder it is the attention of the step that reads the target piece (Chen et al. 2020), in
+    In the lower half of the decoder it is the attention of the step that reads the target token (Chen et al. 2020), in
     the upper half, and in a decoder of one layer, that of the previous step, which predicts it (Garg et al. 2019,
     arXiv 1909.02074, who take the layer before the last: -2).
 
     Args:
         model: An encoder–decoder whose attention is eager.
         input_ids, attention_mask: Sources (B, S).
-        decoder_input_ids: Target pieces after the decoder's start token (B, T + 1).
+        decoder_input_ids: Target tokens after the decoder's start token (B, T + 1).
         layer: Decoder layer, counted from 0, negative from the end; `default_layer` if not given.
 
     Returns:
@@ -217,7 +217,7 @@ def attention_to_source(
         raise ValueError(f"{type(model).__name__} does not return the attention of its decoder to the source")
     if not attends_to_pieces(model.config, "cross"):
         raise ValueError(
-            f"{type(model).__name__} attends to {layers[0].shape[-1]} sums over the source, not to its pieces "
+            f"{type(model).__name__} attends to {layers[0].shape[-1]} sums over the source, not to its tokens "
             "(cross_attention_type='linformer' or encoder_pooling): there is no alignment"
         )
     layer = default_layer(len(layers)) if layer is None else layer

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from ...common.white_space import normalize_space
-from ...model.attention.linformer import attends_to_pieces
+from ...model.config.attention_kinds import attends_to_pieces
 from .alignment import with_eager_attention
 from .scoring import shift_right
 
@@ -17,23 +17,23 @@ if TYPE_CHECKING:  # matplotlib is imported when something is drawn
     from matplotlib.figure import Figure
 
 
-# Maximum number of pieces on a side of a map, so that labels are readable.
+# Maximum number of tokens on a side of a map, so that labels are readable.
 MOST_PIECES = 60
-# Inches per piece, and minimum inches of a map.
+# Inches per token, and minimum inches of a map.
 PIECE, SMALLEST = 0.13, 1.1
 
 
 @dataclass(frozen=True)
 class AttentionMaps:
     """
-    Attention weights, softmax(Q Kᵀ / √d_k) of section 3.2.1, of one sentence: L layers, H heads, S source pieces and T
+    Attention weights, softmax(Q Kᵀ / √d_k) of section 3.2.1, of one sentence: L layers, H heads, S source tokens and T
     steps of the decoder.
 
     Attributes:
-        source: Pieces that the encoder reads (S).
-        read: Pieces that the decoder reads, its start token first (T).
-        predicted: Pieces that the decoder predicts, its end-of-sentence token last (T).
-        encoder: Attention of source pieces to each other (L, H, S, S), in float32; rows sum to 1.
+        source: Tokens that the encoder reads (S).
+        read: Tokens that the decoder reads, its start token first (T).
+        predicted: Tokens that the decoder predicts, its end-of-sentence token last (T).
+        encoder: Attention of source tokens to each other (L, H, S, S), in float32; rows sum to 1.
         decoder: Self-attention of the decoder's steps (L, H, T, T).
         cross: Cross-attention of the decoder's steps (L, H, T, S).
 
@@ -57,7 +57,7 @@ PARTS = {
 
 
 def readable(decode: Any, ids: list[int]) -> list[str]:
-    """Pieces as labels: pieces inside a word begin with "·", and "␣" is a single space."""
+    """Tokens as labels: tokens inside a word begin with "·", and "␣" is a single space."""
     texts = [decode([index]).strip() for index in ids]
     is_no_text = [decode([index], skip_special_tokens=True).strip() == "" for index in ids]
     pieces = []
@@ -78,7 +78,7 @@ def attention_maps(model: Any, tokenizer: Any, source: str, target: str | None =
         target: The translation; that of `model.generate` if not given.
 
     Raises:
-        ValueError: A side has more pieces than a picture can show; or weights are not those of pieces.
+        ValueError: A side has more tokens than a picture can show; or weights are not those of tokens.
     """
     batch = tokenizer([normalize_space(source)], return_tensors="pt").to(model.device)
     if target is None:
@@ -89,14 +89,14 @@ def attention_maps(model: Any, tokenizer: Any, source: str, target: str | None =
     source_ids = batch["input_ids"][0].tolist()
     for side, count in (("source", len(source_ids)), ("target", len(target_ids) - 1)):
         if count > MOST_PIECES:
-            raise ValueError(f"the {side} has {count} pieces; a picture shows up to {MOST_PIECES}")
+            raise ValueError(f"the {side} has {count} tokens; a picture shows up to {MOST_PIECES}")
     outputs = with_eager_attention(model)(
         **batch, decoder_input_ids=target_ids[None, :-1], output_attentions=True, use_cache=False, return_dict=True
     )
     found = (outputs.encoder_attentions, outputs.decoder_attentions, outputs.cross_attentions)
     if not all(attends_to_pieces(model.config, part) for part in ("encoder", "cross")):
         raise ValueError(
-            "this model's attention has weights of sums over the source, not of its pieces (linformer or "
+            "this model's attention has weights of sums over the source, not of its tokens (linformer or "
             "encoder_pooling): there is no map"
         )
     if None in found:

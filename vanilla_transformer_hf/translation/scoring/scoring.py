@@ -23,8 +23,8 @@ class TextScore:
     The probability of a target text under a model.
 
     Attributes:
-        tokens: Its pieces, the end-of-sentence token included.
-        token_log_probabilities: Natural log-probability of each, given the source and the pieces before it.
+        tokens: Its tokens, the end-of-sentence token included.
+        token_log_probabilities: Natural log-probability of each, given the source and the tokens before it.
 
     Example:
 

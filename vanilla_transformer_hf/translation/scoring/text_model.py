@@ -38,7 +38,7 @@ class TextModel:
         matmul (`str`): The library of float32 matrix products in use.
         quantization (`str`, *optional*): "int8" where linear maps are computed in this type.
         max_source_length (`int`): Tokens of the longest source line that goes through the model at once.
-        split_sentences (`str`): Whether sentences on one line are translated one by one, unless a call says it:
+        split_sentences (`str`): Whether sentences on one line are translated one by one, unless given in a call:
             "auto", "always" or "never".
 
     Raises:
@@ -161,10 +161,10 @@ class TextModel:
         return encoder
 
     def _splits_sentences(self, choice: SplitSentences, too_long: str) -> bool:
-        """Whether the sentences of a line are translated one by one; a text that is asked for whole stays so."""
+        """Whether the sentences of a line are translated one by one; a text that is to stay whole stays whole."""
         if check_split_sentences(choice) != "auto":
             return choice == "always"
-        # Models that do not say what they have seen, as converted ones, were most likely trained on sentences.
+        # Models that do not record their training text, such as converted ones, were most likely trained on sentences.
         return too_long != "whole" and self.tokenizer.init_kwargs.get(MULTI_SENTENCE_SHARE, 0) < ENOUGH_LINES
 
     @property

@@ -76,7 +76,7 @@ class CTranslate2Translator(TokenTranslator):
 
     def checked(self, source_length: int, options: dict[str, Any]) -> dict[str, Any]:
         """
-        As in the base.
+        The options of a call, checked as in the base class.
 
         Raises:
             ValueError: The options exclude each other, are out of range, or are not possible with CTranslate2.
@@ -163,7 +163,7 @@ class CTranslate2Translator(TokenTranslator):
         # What this class does itself; the end that is forced is put behind a translation of one token less.
         expressed = ["early_stopping", "length_penalty_type"]
         expressed += ["forced_eos_token_id"] if isinstance(config.forced_eos_token_id, int) else []
-        # CTranslate2 leaves pieces out before the softmax, generate() behind it. That makes no difference for the
+        # CTranslate2 leaves tokens out before the softmax, generate() behind it. That makes no difference for the
         # control tokens that a model's own settings leave out, which have hardly any probability.
         own = self.model.generation_config
         expressed += [

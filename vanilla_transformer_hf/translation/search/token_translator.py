@@ -105,7 +105,7 @@ class TokenTranslator:
     def _search(
         self, source: dict[str, torch.Tensor], return_scores: bool, options: dict[str, Any]
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Sequences (B, n, T) and, if asked for, scores (B, n) of a source of which every row has tokens."""
+        """Sequences (B, n, T) and, if requested, scores (B, n) of a source of which every row has tokens."""
         tells = self._tells_scores(options, return_scores)
         # Our search has its own products; the other library would compile code for the shapes of each step.
         with nullcontext() if self.has_own_options else matmul(self.matmul):
@@ -202,7 +202,7 @@ class TokenTranslator:
     def _read_output(
         self, output: Any, source: dict[str, torch.Tensor], options: dict[str, Any], return_scores: bool
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Sequences (B, n, T) that `generate()` has found for a source and, if asked for, their scores (B, n)."""
+        """Sequences (B, n, T) that `generate()` has found for a source and, if requested, their scores (B, n)."""
         sequences, scores = getattr(output, "sequences", output), getattr(output, "sequences_scores", None)
         sequences = sequences.view(len(source["input_ids"]), -1, sequences.shape[-1])
         if not return_scores:

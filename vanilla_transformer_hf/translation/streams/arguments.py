@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         metavar="N",
         help="tokens of the longest source line that goes through the model at once (default: that of training, if "
-        "the tokenizer says it, else the model's positions)",
+        "the tokenizer records it, else the model's positions)",
     )
     parser.add_argument(
         "--target_lang_tag",
@@ -66,5 +66,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="auto",
         choices=["auto", "default", "onednn"],
         help="library of float32 matrix products on a CPU (default: torch's own, unless oneDNN is clearly faster on "
-        "this processor, as measured once, and does not round)",
+        "this CPU, as measured once, and does not round)",
     )

@@ -192,7 +192,7 @@ def run_command(
         work: The work on each line.
         inputs: File names; None for standard input.
         ensemble: Names of further models of the ensemble.
-        shortlist: Name of a file of target text whose pieces are the only ones that translations use.
+        shortlist: Name of a file of target text whose tokens are the only ones that translations use.
 
     Raises:
         OSError: A file or the model cannot be opened.

@@ -110,7 +110,7 @@ def write_answers(answers: Iterable[tuple[Any, Answer]], output: StreamOutput, t
         answers: A window, which has the number of its `last` line and the `digest` of all lines up to it, and its
             answer.
         output: The output. It may already have results of earlier lines.
-        tally: Is told the counts of these.
+        tally: Collects the counts of these.
     """
     counts = Counter({name: output.counts.get(name, 0) for name in TOLD})
     tally.add(**counts)

@@ -99,7 +99,7 @@ def plan(paths: Sequence[str], size: int, column: str = "text") -> list[CorpusWi
     The windows of all files, in their order. Text files are read once, of Parquet files the metadata.
 
     Args:
-        paths: Files; their endings .jsonl, .ndjson and .parquet say what they are, others are text.
+        paths: Files; their endings .jsonl, .ndjson and .parquet give their kind, others are text.
         size: Lines of a window.
         column: Field or column with the text.
 
@@ -196,7 +196,7 @@ class Cluster(NamedTuple):
 
     Args:
         address: Of a running Ray cluster, such as "auto" or "ray://host:10001"; None starts Ray on this machine.
-        actors: How many processes translate; None: as many as there are accelerators, or else processors.
+        actors: How many processes translate; None: as many as there are accelerators, or else CPU cores.
         cpus, gpus: Of an actor; None: an accelerator if the cluster has some.
     """
 
@@ -209,7 +209,7 @@ class Cluster(NamedTuple):
 @contextmanager
 def connected(cluster: Cluster) -> Iterator[dict[str, Any]]:
     """
-    Inside, Ray runs. Yields the arguments of `map_batches` that say how many actors there are.
+    Inside, Ray runs. Yields the arguments of `map_batches` that set how many actors there are.
 
     Raises:
         OSError: The cluster cannot be reached.

@@ -154,7 +154,7 @@ def seed_of(seed: int, number: int) -> int:
 
 
 class Answer(NamedTuple):
-    """The output lines of some input lines, and the counts that users are told at the end."""
+    """The output lines of some input lines, and the counts that are reported at the end."""
 
     content: bytes
     counts: dict[str, int]

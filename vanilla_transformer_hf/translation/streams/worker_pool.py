@@ -45,7 +45,7 @@ class LocalWorker:
         work: What is done.
 
     Attributes:
-        description: What `describe` says about the translator.
+        description: The result of `describe` for the translator.
     """
 
     def __init__(self, translator: Translator, work: LineWork, description: Any = None):
@@ -120,7 +120,7 @@ class WorkerPool:
             while not exhausted and len(held) < 2 * self._count:
                 try:
                     window = next(windows, None)
-                except ValueError as error:  # told when what came before is done
+                except ValueError as error:  # reported when what came before is done
                     window, unreadable = None, error
                 if window is None:
                     exhausted = True
@@ -171,7 +171,7 @@ class WorkerPool:
 
 
 class _Reports(Tally):
-    """A tally that tells the main process."""
+    """A tally that reports to the main process."""
 
     def __init__(self, counted: Any):
         super().__init__()

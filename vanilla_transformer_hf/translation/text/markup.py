@@ -236,7 +236,7 @@ class Sentence:
         node.end = len(self.text.rstrip())
 
     def finish(self) -> None:
-        """End the elements that nobody has ended, and the text."""
+        """End the elements without an end tag, and the text."""
         while self._open:
             self._end(self._open.pop(), "")
         self.text = self.text.rstrip(" ")
@@ -535,7 +535,7 @@ def with_translations(
         texts: The texts, such as [`MarkupText`]s.
         translations: The n-best list of each of their sentences.
         n_best: The length of each list.
-        align: Is asked where words come from, where a sentence has tags.
+        align: Is called for the alignment of words, where a sentence has tags.
     """
     sentences = [sentence for text in texts for sentence in text.sentences]
     pairs = [(sentence, one) for sentence, found in zip(sentences, translations, strict=True) for one in found]
@@ -564,7 +564,7 @@ def with_translations(
 def aligner(translator: Any, source_prefix: str | None = None) -> Align:
     """
     The alignment by a translator's model, in the layer before its last (Garg et al. 2019, arXiv 1909.02074); with one
-    that tells none, words keep their order.
+    that has none, words keep their order.
 
     Args:
         translator: A [`Translator`].

@@ -157,7 +157,7 @@ def sentences(text: str, language: str | None = None) -> list[Span]:
     Start and end of the sentences of a text, without surrounding white space; a line break always ends a sentence.
 
     A sentence ends only where the mark is unambiguous: not after abbreviations (those of Moses for the language, by
-    sacremoses), initials and ordinals, nor where a quotation goes on in lower case.
+    sacremoses), initials and ordinals, nor where a quotation continues in lower case.
 
     Args:
         text: Of any length; the time is linear.
@@ -190,7 +190,7 @@ def _ends_sentence(text: str, found: re.Match[str], start: int, language: str | 
         found: A match of `SENTENCE_ENDS`.
         start: Where the sentence begins.
         language: Code of the text's language, if known.
-        is_lower: Whether the text has no upper-case letter, so that lower case does not say that a sentence goes on.
+        is_lower: Whether the text has no upper-case letter, so that lower case does not mean that it continues.
     """
     if any(end in found[0] for end in LINE_ENDS):
         return True

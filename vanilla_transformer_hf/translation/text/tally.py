@@ -74,8 +74,7 @@ class Tally:
             "suspicious": f"{_lines(self.suspicious)} with a suspicious translation, which JSON lines mark: it "
             "repeats a phrase ten times or is five times as long as its source, or the source has no letters; "
             "no_repeat_ngram_size and repetition_penalty prevent repetition",
-            "without_letters": f"{_lines(self.without_letters)} without letters handed through as they are, see "
-            "without_letters",
+            "without_letters": f"{_lines(self.without_letters)} without letters copied unchanged, see without_letters",
         }
         return {name: note for name, note in notes.items() if getattr(self, name)}
 

@@ -32,7 +32,7 @@ PART_MAX_LENGTH = "part_max_length"
 
 # Key of a tokenizer's settings: target language -> the tag that sources begin with.
 TARGET_LANG_TAGS = "target_lang_tags"
-# How language tags of tokenizers look that do not say which of their tokens are.
+# The forms of language tags, for tokenizers that do not record which of their tokens are.
 LANGUAGE_TAG = re.compile(r">>[^\s<>]+<<|<2\w+>|<[a-z]{2}([_-]\w+)?>|__[a-z]{2,3}(_\w+)?__")
 
 
@@ -132,12 +132,12 @@ class Part:
         text: The characters, with white space as the model gets it (`normalize_space`).
         ids: Their token ids, special tokens included.
         first_word: Index, by white space, of the whole text's word in which the part begins.
-        before: White space before its translation, if it begins a line; None if it goes on with one.
+        before: White space before its translation, if it begins a line; None if it continues one.
         after: White space after the translation of the text's last part.
         is_cut: Whether it is a part of a longer sentence or line that the model does not take at once.
         repeated: Indices of the text's words, such as a language tag, that also stand before the part's own.
         tags: The language tags with which the text begins, and the white space behind them.
-        copied: What is handed through in place of a translation: a line or sentence without letters; None if the part
+        copied: What is copied in place of a translation: a line or sentence without letters; None if the part
             is translated.
         prefix, phrases: Target token ids of what its translation must begin with and contain.
     """
@@ -171,7 +171,7 @@ class TextEncoder:
         positions: Maximum number of tokens of a text that goes through the model whole.
         language: Code of the texts' language, if known.
         in_sentences: Whether the sentences of a line are parts of their own, also where the line is short.
-        copies_without_letters: Whether lines and sentences without letters are handed through.
+        copies_without_letters: Whether lines and sentences without letters are copied.
         language_tags: The tags of the tokenizer, if they are known already.
 
     Raises:
@@ -218,7 +218,7 @@ class TextEncoder:
         The places of the tokens that truncation to `limit` leaves of a text's ids: its first, or last if that is the
         tokenizer's `truncation_side`, with the special tokens around them.
 
-        The tokenizer is not asked to truncate: those of transformers keep that in a state that all threads share.
+        The tokenizer does not truncate: in those of transformers that is a state that all threads share.
         """
         alike = (one == other for one, other in zip(reversed(ids), reversed(self._frame)))
         behind = sum(itertools.takewhile(bool, alike))
@@ -266,7 +266,7 @@ class TextEncoder:
     def __call__(self, texts: Sequence[str], tally: Tally | None = None) -> list[list[Part]]:
         """
         The parts of each text: its lines, or their sentences, and the parts of those that had to be split. White space
-        has none, nor has what is handed through. A language tag holds until another one begins a line or sentence.
+        has none, nor has what is copied. A language tag holds until another one begins a line or sentence.
 
         Raises:
             TypeError: A text is not a `str`.
@@ -346,7 +346,7 @@ class TextEncoder:
 def without_empty(parts: Sequence[Part]) -> tuple[list[Part], str]:
     """
     The parts that have tokens. What stands in place of the others (white space at the beginning of lines, what is
-    handed through) comes before the next one, and what is left over is the second result.
+    copied) comes before the next one, and what is left over is the second result.
     """
     kept, before = list[Part](), ""
     for part in parts:
@@ -486,7 +486,7 @@ def pad_rows(rows: Sequence[Sequence[int]], value: int) -> tuple[torch.Tensor, t
 
 def token_reader(tokenizer: Any) -> Callable[[Sequence[str]], list[str]]:
     """
-    A function from pieces of the target vocabulary to readable text: pieces of byte-level vocabularies ("dreiÃŁig")
+    A function from tokens of the target vocabulary to readable text: tokens of byte-level vocabularies ("dreiÃŁig")
     are decoded one by one, with the bytes of incomplete characters as in SentencePiece, "<0xC3>"; others are
     unchanged.
     """

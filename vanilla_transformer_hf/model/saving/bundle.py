@@ -1,5 +1,5 @@
 """
-The modules of this folder, joined into the few files that travel with a saved model.
+The modules of model/, joined into the few files that travel with a saved model.
 
 transformers copies code from one folder into one folder, and our modules lie in several. So they are joined: a file
 has the modules of some folders in the order of their imports, with all comments, and imports from the files before it
@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 
 
-ROOT = Path(__file__).parent
+ROOT = Path(__file__).parents[1]
 # Where a wheel has the joined files; a checkout joins them when they are asked for.
 BUILT = ROOT / "saved_files"
 
@@ -24,11 +24,9 @@ BUILT = ROOT / "saved_files"
 FILES = {
     "configuration_vanilla_transformer": ("config", "configuration_vanilla_transformer", "predecessors.configuration"),
     "tokenization_vanilla_transformer": ("tokenization_vanilla_transformer",),
-    "layers_vanilla_transformer": ("stand_ins", "positions", "layers", "attention"),
+    "layers_vanilla_transformer": ("layers", "positions", "attention"),
     "generation_vanilla_transformer": ("packing", "search"),
     "modeling_vanilla_transformer": (
-        "parallel_plans",
-        "pretrained_model",
         "modeling_vanilla_transformer",
         "single_stacks",
         "predecessors",
@@ -37,7 +35,7 @@ FILES = {
 
 # Module -> its text in each file that imports it: what writes the files is not in them.
 STAND_INS = {
-    "saved_code": '''"""In place of what writes these files: transformers copies them from the folder it opened."""
+    "saving.saved_code": '''"""In place of what writes these files: transformers copies those that it opened."""
 
 
 class ConfigSavesCode:

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch.nn.attention.flex_attention import BlockMask
 from transformers.modeling_flash_attention_utils import lazy_import_flash_attention
 
-from ..positions.base import counted
+from .position_hooks import counted
 
 
 # Positions of a block of flex attention, torch's default: its kernels divide it among the tiles they compute.

@@ -21,6 +21,7 @@ from transformers import initialization as init
 
 from ..config.position_schemes import POSITION_SCHEMES
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
+from .dropout import drop_out
 
 
 # A function that a scheme applies to queries or keys (B, H, T, d_k) at their positions.
@@ -62,6 +63,24 @@ class PositionBias:
     def outputs(self, weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         """Weights (B, H, T, S) and values (B, H, S, d_v) to outputs (B, H, T, d_v)."""
         return torch.matmul(weights, values)
+
+
+def biased_attention_forward(
+    position_bias: PositionBias,
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention with the scores and outputs of a position scheme, for which there is no fused kernel."""
+    mask: Any = attention_mask
+    weights = position_bias.scores(query, key, mask, scaling) + mask  # (B, H, T, S)
+    weights = drop_out(weights.softmax(dim=-1), dropout, module.training)
+    return position_bias.outputs(weights, value).transpose(1, 2).contiguous(), weights  # (B, T, H, d_v)
 
 
 class PositionEncoding(nn.Module):

@@ -11,15 +11,13 @@ from safetensors import SafetensorError
 from torch import nn
 from transformers import initialization as init
 
-from .attention.full import VanillaTransformerAttention
-from .attention.types import ATTENTION_FORWARDS
-from .config.position_schemes import POSITION_SCHEMES
-from .configuration_vanilla_transformer import VanillaTransformerConfig
-from .layers.base_model import SharedBase
-from .layers.dropout import Dropout
-from .layers.feed_forward import SharedFeedForward
-from .packing.int8_quantizer import Int8Config  # noqa: F401  (transformers must know it when a folder is opened)
-from .positions.base import TrainedPositionEncoding
+from ..config.position_schemes import POSITION_SCHEMES
+from ..configuration_vanilla_transformer import VanillaTransformerConfig
+from .attention_hooks import ATTENTION_FORWARDS, AttentionHooks
+from .base_model import SharedBase
+from .dropout import Dropout
+from .feed_forward import SharedFeedForward
+from .position_hooks import TrainedPositionEncoding
 
 
 @cache
@@ -108,7 +106,7 @@ class VanillaTransformerPreTrainedModel(SharedBase):
         learned positions and an untied output with deviation D^-0.5.
         """
         super()._init_weights(module)
-        if isinstance(module, (TrainedPositionEncoding, VanillaTransformerAttention)):
+        if isinstance(module, (TrainedPositionEncoding, AttentionHooks)):
             module.draw()
         elif isinstance(module, nn.Embedding) or module is self.get_output_embeddings():
             init.normal_(module.weight, std=module.weight.shape[-1] ** -0.5)

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from vanilla_transformer_hf.model.stand_ins import OPEN_CONTEXTS, STAND_INS, stand_in_for, standing_in
+from vanilla_transformer_hf.model.layers.stand_ins import OPEN_CONTEXTS, STAND_INS, stand_in_for, standing_in
 
 
 class Calls(nn.Module):

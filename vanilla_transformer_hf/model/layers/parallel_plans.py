@@ -8,7 +8,7 @@ from typing import Any
 
 from transformers.modeling_utils import PreTrainedModel
 
-from .layers.feed_forward import FEED_FORWARDS
+from .feed_forward import FEED_FORWARDS
 
 
 ATTENTION_TP_PLAN = {"q_proj": "colwise", "k_proj": "colwise", "v_proj": "colwise", "out_proj": "rowwise"}

@@ -14,6 +14,9 @@ from .former_names import FORMER_FILES
 from .listeners import CONFIG_MADE, MODEL_DEFINED
 
 
+MODEL = __package__.rpartition(".")[0]  # the package that has the modules of our classes
+
+
 class SavesCode:
     """
     What writes code beside a config, model or tokenizer that is saved or pushed.
@@ -28,7 +31,7 @@ class SavesCode:
         """Whether the class is of this package."""
         # FSDP2 makes classes of its own out of ours.
         owner = next(each for each in type(self).__mro__ if not each.__module__.startswith("torch."))
-        return owner.__module__.startswith(f"{__package__}.")
+        return owner.__module__.startswith(f"{MODEL}.")
 
     def bring_code(self, folder: str | os.PathLike[str]) -> None:
         """Write the files of a class of ours. Of a file in the folder's place, transformers only logs."""

@@ -24,8 +24,8 @@ from vanilla_transformer_hf import (
     VanillaTransformerForMaskedLM,
     VanillaTransformerTokenizer,
 )
-from vanilla_transformer_hf.model.bundle import files_for, saved_files
-from vanilla_transformer_hf.model.former_names import FORMER_NAMES
+from vanilla_transformer_hf.model.saving.bundle import files_for, saved_files
+from vanilla_transformer_hf.model.saving.former_names import FORMER_NAMES, MOVED
 
 
 def code_in(folder):
@@ -214,9 +214,10 @@ def test_configs_of_earlier_versions_name_todays_files(tiny_config, tmp_path):
 
 def test_former_names_of_modules_lead_to_those_of_today(tiny_model):
     package = Path(vanilla_transformer_hf.__file__).parent / "model"
-    for former, name in FORMER_NAMES.items():
+    names = {f"{former}_vanilla_transformer": name for former, name in FORMER_NAMES.items()} | MOVED
+    for former, name in names.items():
         assert package.joinpath(*name.split(".")).with_suffix(".py").is_file()
-        assert import_module(f"vanilla_transformer_hf.model.{former}_vanilla_transformer").__name__.endswith(name)
+        assert import_module(f"vanilla_transformer_hf.model.{former}").__name__.endswith(name)
     model = tiny_model()
     # A pickle of a whole model, as an earlier version wrote it.
     text = pickle.dumps(model, protocol=0)
@@ -231,7 +232,7 @@ def test_former_names_of_modules_lead_to_those_of_today(tiny_model):
 def test_the_files_that_a_wheel_has_are_taken_as_they_are(tmp_path, monkeypatch):
     for name, text in saved_files().items():
         (tmp_path / name).write_text(f"{text}# built\n", encoding="utf-8")
-    monkeypatch.setattr("vanilla_transformer_hf.model.bundle.BUILT", tmp_path)
+    monkeypatch.setattr("vanilla_transformer_hf.model.saving.bundle.BUILT", tmp_path)
     saved_files.cache_clear()
     try:
         assert all(text.endswith("# built\n") for text in saved_files().values())

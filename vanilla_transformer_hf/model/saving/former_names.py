@@ -1,5 +1,5 @@
 """
-The names that modules of this folder had while each travelled with a saved model as a file of its own.
+The names that modules of model/ had while each travelled with a saved model as a file of its own.
 
 Saved folders have such files, which a model that is saved there removes. Pickles of whole models and PEFT's adapters
 name such modules, so for one release they are found under both names. Other folders whose modules have moved let
@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 
-# Module as it was, without "_vanilla_transformer" at its end -> where its classes are.
+# Module as it was in one folder, without "_vanilla_transformer" at its end -> where its classes are.
 FORMER_NAMES = {
     "attention": "attention.full",
     "attention_types": "attention.types",
@@ -36,7 +36,7 @@ FORMER_NAMES = {
     "incremental_decoder": "search.incremental_decoder",
     "int8": "packing.int8",
     "int8_products": "packing.int8_products",
-    "kernel_masks": "attention.kernel_masks",
+    "kernel_masks": "layers.kernel_masks",
     "layer_tensors": "search.layer_tensors",
     "linformer_attention": "attention.linformer",
     "local_attention": "attention.local",
@@ -48,7 +48,7 @@ FORMER_NAMES = {
     "norms": "layers.norms",
     "packed_weights": "packing.packed",
     "performer_attention": "attention.performer",
-    "position_schemes": "positions.base",
+    "position_schemes": "layers.position_hooks",
     "positions": "positions.absolute",
     "presets": "config.presets",
     "quantizer": "packing.int8_quantizer",
@@ -66,6 +66,19 @@ FORMER_NAMES = {
 }
 # Modules that there are no more.
 REMOVED = ("change_detection", "file_pages")
+# Modules of folders as they were before this release, where they are no longer.
+MOVED = {
+    "attention.hooks": "layers.attention_hooks",
+    "attention.kernel_masks": "layers.kernel_masks",
+    "bundle": "saving.bundle",
+    "former_names": "saving.former_names",
+    "listeners": "saving.listeners",
+    "parallel_plans": "layers.parallel_plans",
+    "positions.base": "layers.position_hooks",
+    "pretrained_model": "layers.pretrained_model",
+    "saved_code": "saving.saved_code",
+    "stand_ins": "layers.stand_ins",
+}
 FORMER_FILES = {f"{name}_vanilla_transformer.py" for name in (*FORMER_NAMES, *REMOVED)}
 
 
@@ -85,5 +98,6 @@ def alias_modules(package: str, names: Mapping[str, str]) -> None:
 
 
 def alias_former_modules() -> None:
-    """Let each module of this folder be found under its former name too."""
-    alias_modules(__package__, {f"{former}_vanilla_transformer": name for former, name in FORMER_NAMES.items()})
+    """Let each module of model/ be found under its former names too."""
+    names = {f"{former}_vanilla_transformer": name for former, name in FORMER_NAMES.items()}
+    alias_modules(__package__.rpartition(".")[0], names | MOVED)

@@ -4,13 +4,36 @@ What a kind of attention may say of itself beside its computation: hooks with th
 Shapes: B sentences, T query positions, S key positions, n beams of a search.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import nn
 
+from ..config.attention_kinds import ATTENTION_KINDS
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
-from ..layers.shared_projections import SharesProjections
-from .types import add_attention_type
+from .shared_projections import SharesProjections
+
+
+# `encoder_attention_type` or `decoder_attention_type` -> the class of the stack's self-attention.
+ATTENTION_TYPES: dict[str, type[Any]] = {}
+# The class -> its `forward`, as it was defined: the search steps over it only while nobody has replaced it.
+ATTENTION_FORWARDS: dict[type[nn.Module], Callable[..., Any]] = {}
+
+
+def add_attention_type(kind: str, attention: type[Any]) -> None:
+    """
+    Add a class to the table.
+
+    Raises:
+        ValueError: The config has no row for this kind.
+    """
+    if kind not in ATTENTION_KINDS:
+        raise ValueError(
+            f"{attention.__name__}: kind={kind!r} is not a row of ATTENTION_KINDS; add it there first "
+            "(config/attention_kinds.py), so that a config may name it"
+        )
+    ATTENTION_TYPES[kind], ATTENTION_FORWARDS[attention] = attention, attention.forward
 
 
 def check_padding_mask(padding: torch.Tensor | None, kind: str, note: str) -> None:

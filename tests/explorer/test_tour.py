@@ -1,0 +1,357 @@
+"""
+The tour and the figure in a real browser, for models whose layers are made in different ways: `make test-browser`.
+
+What is shown is compared with the tensors that Python gets from the model.
+"""
+
+import os
+import re
+import shutil
+import threading
+from pathlib import Path
+from urllib.parse import urlencode
+
+import pytest
+import torch
+
+from vanilla_transformer_hf import (
+    VanillaTransformerForCausalLM,
+    VanillaTransformerForConditionalGeneration,
+    VanillaTransformerForMaskedLM,
+    VanillaTransformerTokenizer,
+)
+from vanilla_transformer_hf.explorer.explorer import Explorer
+from vanilla_transformer_hf.explorer.page import page_of
+from vanilla_transformer_hf.explorer.results import from_json
+from vanilla_transformer_hf.explorer.single_stacks import CausalSubject, MaskedSubject
+from vanilla_transformer_hf.explorer.subject import Subject
+
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(shutil.which("chromium") is None, reason="there is no chromium"),
+]
+EXAMPLE = "three one five"
+PRE = {"encoder_norm_position": "pre", "decoder_norm_position": "pre"}
+MODELS = {
+    "post": (Subject, VanillaTransformerForConditionalGeneration, {}),
+    "pre": (Subject, VanillaTransformerForConditionalGeneration, {**PRE, "position_encoding": "rotary"}),
+    "shared": (
+        Subject,
+        VanillaTransformerForConditionalGeneration,
+        {"encoder_layers": 4, "encoder_layer_sets": 2, "decoder_layers": 3, "feed_forward_sharing": "stack"},
+    ),
+    "pooled": (Subject, VanillaTransformerForConditionalGeneration, {"encoder_pooling": [1]}),
+    "causal": (CausalSubject, VanillaTransformerForCausalLM, {}),
+    "masked": (MaskedSubject, VanillaTransformerForMaskedLM, {}),
+}
+
+
+@pytest.fixture(scope="module")
+def explorer():
+    """Untrained models: the tour says what they compute, whatever it is."""
+    from conftest import TINY
+
+    from vanilla_transformer_hf import VanillaTransformerConfig
+
+    tokenizer = VanillaTransformerTokenizer.train(["one two three four five"] * 2, vocab_size=290)
+    tokenizer.add_special_tokens({"mask_token": "<mask>"})
+    torch.manual_seed(5)
+    subjects = []
+    for name, (kind, model, fields) in MODELS.items():
+        config = VanillaTransformerConfig(**{**TINY, "vocab_size": len(tokenizer), **fields})
+        subjects.append(kind(name, model(config), tokenizer, EXAMPLE))
+    return Explorer(subjects)
+
+
+@pytest.fixture(scope="module")
+def address(explorer):
+    import uvicorn
+
+    from vanilla_transformer_hf.common import http
+    from vanilla_transformer_hf.explorer.server import make_app
+
+    listening = http.bind("127.0.0.1", 0)
+    server = uvicorn.Server(uvicorn.Config(make_app(explorer), log_level="warning"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+    thread.start()
+    yield http.address_of(listening)
+    server.should_exit = True
+    thread.join()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    folder = Path(os.environ.get("EXPLORER_PICTURES") or tmp_path_factory.mktemp("pictures"))
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@pytest.fixture
+def open_page(browser, address):
+    """`open_page(model, width, theme, locale, at, **state)`: a page that is drawn; its console has no error."""
+    faults, contexts = [], []
+
+    def open_page(model=None, width=1280, theme="light", locale="en-US", at=None, **state):
+        context = browser.new_context(
+            viewport={"width": width, "height": 900}, color_scheme=theme, locale=locale, offline=at is not None
+        )
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda one: faults.append(one.text) if one.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        state = {**({} if model is None else {"model": model}), **state}
+        page.goto(f"{at or address}{'#' + urlencode(state) if state else ''}")
+        drawn(page)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert not [fault for fault in faults if "status of 422" not in fault]
+
+
+def drawn(page):
+    page.wait_for_selector("main[aria-busy=false]", timeout=20_000)
+    page.wait_for_timeout(60)
+
+
+def press(page, key):
+    page.keyboard.press(key)
+    drawn(page)
+
+
+def figure_texts(page):
+    return " ".join(page.locator(".figure text").all_text_contents())
+
+
+def rows_in(page):
+    """The rows of the table of a stop: heading and cells; numbers as such."""
+    found = []
+    for row in page.locator("#tour-numbers tbody tr").all():
+        cells = [cell.replace("−", "-") for cell in row.locator("th, td").all_inner_texts()]
+        found.append([float(cell) if re.fullmatch(r"-?[\d.]+(e-?\d+)?", cell) else cell for cell in cells])
+    return found
+
+
+def numbers_in(page):
+    """By heading the cells of the rows."""
+    return {str(name): cells for name, *cells in rows_in(page)}
+
+
+def pair_of(explorer, model, text=EXAMPLE):
+    found = explorer.answer("translate", {"model": model, "text": text})
+    return {"model": model, "text": text, "target_ids": found["hypotheses"][0]["ids"]}
+
+
+def test_the_tour_by_keyboard(open_page):
+    page = open_page("post", text=EXAMPLE, view="tour")
+    count = int(re.search(r"Stop 1 of (\d+)", page.inner_text("#tour-at"))[1])
+    assert count == 12 and page.is_disabled("#tour-back")
+    page.focus("#tour-next")
+    titles = []
+    for stop in range(count):
+        assert page.inner_text("#tour-at") == f"Stop {stop + 1} of {count}"
+        titles.append(page.inner_text("#tour-title"))
+        assert page.locator("#equation math").count() == 1 and page.get_attribute("#equation math", "aria-label")
+        assert len(page.inner_text("#tour-words")) > 80 and numbers_in(page) and page.inner_text("#tour-shapes")
+        assert page.locator("#tour-missing, .error").count() == 0
+        assert page.evaluate("document.activeElement.id") == "tour-next"
+        if stop == 4:
+            assert "stop=4" in page.url
+        if stop < count - 1:
+            press(page, "Enter")
+    assert len({*titles}) == count
+    page.focus("#tour-back")
+    press(page, "Enter")
+    assert page.inner_text("#tour-title") == titles[-2]
+    page.focus("#token-0")
+    press(page, "ArrowRight")
+    press(page, "Enter")
+    assert page.get_attribute("#token-1", "aria-pressed") == "true"
+    page.focus("#tour-skip")
+    press(page, "Enter")
+    assert page.locator("#translation").count() == 1
+
+
+def test_the_numbers_of_the_tour_are_those_of_the_model(open_page, explorer):
+    pair, token = pair_of(explorer, "post"), 2
+    pages = [open_page("post", text=EXAMPLE, view="tour", token=token, step=1)]
+
+    def stop(number):
+        pages[-1].click(f".tour-stops li:nth-child({number + 1}) button")
+        drawn(pages[-1])
+        return numbers_in(pages[-1]), pages[-1].inner_text("#tour-words")
+
+    def row(box, place=token):
+        return from_json(explorer.answer("tensor", {**pair, "box": box}))[place]
+
+    def vector(shown, expected):
+        *start, dots, length = shown
+        assert start == pytest.approx(expected[:4].tolist(), rel=1e-3) and dots == "…"
+        assert length == pytest.approx(float(expected.norm()), rel=1e-3)
+
+    walk = explorer.answer("walk", pair)
+    shown, words = stop(0)
+    (expected,) = {piece["id"] for piece in walk["source"][token : token + 1]}
+    assert f"number {expected}" in " ".join(words.split())
+    for number, boxes in (
+        (1, {f"E[{expected}]": "encoder.embedding", "· √32": "encoder.scaled"}),
+        (2, {"X": "encoder.scaled", "+ PE": "encoder.positions", "sum": "encoder.input"}),
+        (6, {"x": "encoder.input", "Sublayer": "encoder.0.self_attn", "LayerNorm(…)": "encoder.0.self_attn.stream"}),
+        (7, {"x": "encoder.0.self_attn.stream", "FFN(x)": "encoder.0.fc2"}),
+    ):
+        shown, _ = stop(number)
+        for name, box in boxes.items():
+            vector(shown[name], row(box))
+    head = explorer.answer("head", {**pair, "part": "encoder", "layer": 0, "head": 0})
+    shown, _ = stop(3)
+    for name, part in {"q": "query", "k": "key", "v": "value"}.items():
+        vector(shown[name], from_json(head[part])[token])
+    shown, words = stop(4)
+    weights = [from_json(head[part])[token] for part in ("products", "scaled", "weights")]
+    places = [
+        at
+        for at, piece in enumerate(walk["source"])
+        if [one["text"] for one in walk["source"]].count(piece["text"]) == 1
+    ]
+    for at in places:
+        name = ("·" if walk["source"][at]["continues"] else "") + walk["source"][at]["text"]
+        if name in shown:
+            assert shown[name] == pytest.approx([float(part[at]) for part in weights], rel=1e-3)
+    assert f"{float(weights[2].max()):.1%}".replace("%", " %") in words
+    shown, _ = stop(10)
+    cross = from_json(explorer.answer("attention", {**pair, "part": "cross", "layer": 1})["weights"]).mean(dim=0)[1]
+    assert max(cells[0] for cells in shown.values() if cells) == pytest.approx(float(cross.max()), rel=1e-3)
+    best = row("logits", 1).topk(5)
+    stop(11)
+    found = [cells[1:] for cells in rows_in(pages[-1])]
+    expected = zip(best.values.tolist(), row("probabilities", 1)[best.indices].tolist(), strict=True)
+    assert [pytest.approx(list(cells), rel=1e-3) for cells in expected] == found
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_tour_of_every_kind_of_model_in_a_kept_page(model, explorer, open_page, tmp_path):
+    """Without a server, every stop has its numbers; attention to sums of tokens says that it has none."""
+    only = Explorer([explorer.subjects[model]])
+    text = f"{EXAMPLE} <mask>" if model == "masked" else EXAMPLE
+    file = tmp_path / "page.html"
+    file.write_text(page_of(only, text, {}), encoding="utf-8")
+    page = open_page(at=file.as_uri())
+    page.click("#tab-tour")
+    drawn(page)
+    count = int(re.search(r"of (\d+)", page.inner_text("#tour-at"))[1])
+    assert count == (10 if model in ("causal", "masked") else 12)
+    missing = []
+    for stop in range(count):
+        if page.locator("#tour-missing").count():
+            missing.append(stop)
+        else:
+            assert numbers_in(page), stop
+        assert page.locator(".error").count() == 0
+        if stop < count - 1:
+            page.click("#tour-next")
+            drawn(page)
+    assert missing == ([3, 4, 5, 10] if model == "pooled" else [])
+
+
+def centre(page, name):
+    box = page.locator(f'[id="box-{name}"]').bounding_box()
+    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+
+
+def test_the_figure_has_norms_where_the_model_has_them(open_page):
+    """Post: the sublayer, then add & norm. Pre: norm, the sublayer, then the sum; a final norm at the top."""
+    page = open_page("post", text=EXAMPLE, view="walk")
+    heights = [centre(page, f"decoder.1.{name}")[1] for name in ("self_attn", "self_attn.stream", "fc2", "output")]
+    assert heights == sorted(heights, reverse=True)
+    assert page.locator('[id$=".norm"]').count() == 0 and "add & norm" in figure_texts(page)
+    for layer in range(2):  # the encoder's output arrives at the attention of every layer of the decoder
+        assert page.locator(f'[id="box-decoder.{layer}.encoder_attn"]').count() == 1
+    assert page.locator(".figure .head.memory").count() == 2
+    assert page.locator(".figure .flow.residual").count() == 2 * 2 + 2 * 3
+    page = open_page("pre", text=EXAMPLE, view="walk")
+    names = ("self_attn.norm", "self_attn", "self_attn.stream", "fc2.norm", "fc2", "output")
+    heights = [centre(page, f"encoder.0.{name}")[1] for name in names]
+    assert heights == sorted(heights, reverse=True)
+    assert centre(page, "encoder.norm")[1] < centre(page, "encoder.1.output")[1]
+    assert "add & norm" not in figure_texts(page)
+    assert page.locator('[id="box-encoder.positions"]').count() == 0  # rotary: nothing is added
+
+
+def test_the_figure_says_which_layers_share_their_weights(open_page):
+    page = open_page("shared", text=EXAMPLE, view="walk")
+    text = figure_texts(page)
+    assert [text.count(f"weights {letter}") for letter in "AB"] == [2, 2] and "one feed-forward for all" in text
+    assert page.locator(".figure .head.memory").count() == 3
+    assert (
+        page.locator('[id="box-encoder.0.fc2"]').count() == 1 and page.locator('[id="box-encoder.2.fc2"]').count() == 0
+    )
+    page.click('[id="box-encoder.2.output"]')  # it opens, with its tensor
+    page.wait_for_selector('[id="box-encoder.2.fc2"]')
+    assert "layer 2" in page.inner_text("#opened-title")
+    page.check("text=all layers in full")
+    page.wait_for_selector('[id="box-encoder.3.fc2"]')
+    assert page.locator('[id$=".fc2"]').count() == 4 + 3
+    pooled = open_page("pooled", text=EXAMPLE, view="walk", box="encoder.1.output")
+    assert "pairs become one" in figure_texts(pooled)
+    off = open_page("post", text=EXAMPLE, view="walk", off="encoder.0", applied="true")
+    assert "layer 0 is off" in figure_texts(off) and off.locator(".figure .head.memory").count() == 2
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_box_opens_beside_itself_by_keyboard(width, open_page):
+    page = open_page("post", width, text=EXAMPLE, view="walk")
+    page.focus('[id="box-decoder.0.self_attn"]')
+    press(page, "ArrowUp")
+    name = page.evaluate("document.activeElement.id")
+    assert name == "box-decoder.0.self_attn.stream"
+    assert page.locator('.figure [role="button"][tabindex="0"]').count() == 1
+    assert "add & norm" in page.get_attribute(f'[id="{name}"]', "aria-label")
+    press(page, "Enter")
+    page.wait_for_selector("#opened canvas")
+    assert page.evaluate("document.activeElement.id") == name and "box=decoder.0.self_attn.stream" in page.url
+    box, beside = page.locator(f'[id="{name}"]').bounding_box(), page.locator("#beside").bounding_box()
+    if width == 1280:
+        assert beside["x"] > box["x"] + box["width"]
+    else:
+        assert box["y"] + box["height"] <= beside["y"] + 1 and beside["y"] + beside["height"] <= 901
+    seen = min(900, beside["y"] + beside["height"]) - max(0, beside["y"])
+    assert -1 <= box["y"] <= 900 and seen > 200
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    page.click("#next-box")
+    drawn(page)
+    assert page.inner_text("#opened-title").startswith("attention to the source of layer 0")
+    page.click("#close-box")
+    drawn(page)
+    assert page.locator("#opened").count() == 0
+
+
+def test_the_page_speaks_chinese(open_page):
+    page = open_page("post", locale="zh-CN", text=EXAMPLE, view="tour")
+    assert page.inner_text("#tour-next") == "下一站" and page.get_attribute(".tour", "lang") == "zh"
+    page = open_page("post", text=EXAMPLE, view="walk", language="zh")
+    assert "自注意力" in figure_texts(page)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_pictures(width, theme, open_page, pictures):
+    states = {"tour": ("post", {"view": "tour", "stop": 4})}
+    states |= {f"figure-{model}": (model, {"view": "walk"}) for model in ("post", "pre", "shared")}
+    for name, (model, state) in states.items():
+        page = open_page(model, width, theme, text=EXAMPLE, **state)
+        assert page.locator(".error").count() == 0
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), name
+        page.screenshot(path=pictures / f"{name}-{width}-{theme}.png", full_page=True)
+        page.context.close()

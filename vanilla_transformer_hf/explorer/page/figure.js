@@ -1,0 +1,374 @@
+// The paper's figure 1, drawn with the layers of this model and the lengths of this sentence's
+// vectors. A box is a button that opens its tensor.
+
+import { sequential } from "./colors.js";
+import { svg } from "./dom.js";
+import { Column, columnsOf } from "./figure_layout.js";
+import { label } from "./pieces.js";
+import { roving } from "./roving.js";
+
+const NARROW = 700; // pixels of a window
+const IN_FULL = 2; // a stack of so few layers is drawn in full
+const SUBLAYERS = ["self_attn", "encoder_attn", "fc2"];
+const KINDS = { self_attn: "attention", encoder_attn: "cross", fc2: "feed-forward" };
+// The layer of each stack that was opened last.
+const opened = { encoder: 0, decoder: 0 };
+
+/** Pieces as lines of text of about so many letters, three at most. */
+function textLines(pieces, letters) {
+  const lines = [""];
+  for (const piece of pieces) {
+    const text = label(piece);
+    const last = lines.at(-1);
+    if (last && last.length + text.length + 1 > letters) lines.push(text);
+    else lines[lines.length - 1] = last ? `${last} ${text}` : text;
+  }
+  return lines.length > 3 ? [lines[0], lines[1], `${lines[2].slice(0, letters - 2)} …`] : lines;
+}
+
+/** The letter of a layer's weights where layers share them, else nothing. */
+function weightsOf(stack, number, say) {
+  const isShared = new Set(stack.sets).size < stack.sets.length;
+  const letter = String.fromCharCode(65 + stack.sets[number]);
+  return isShared ? ` · ${say("figure.weights", { letter })}` : "";
+}
+
+/** The layers of a stack that are on. */
+function stackLayers(boxes, side) {
+  const isOutput = (box) => box.name.startsWith(`${side}.`) && box.name.endsWith(".output");
+  return [...boxes.values()].filter(isOutput).map((box) => box.layer);
+}
+
+/** Draws one stack from the bottom to the top. */
+class Stack {
+  constructor({ side, place, boxes, model, state, say, isWide }) {
+    Object.assign(this, { side, boxes, model, state, say });
+    this.stack = model.stacks[side];
+    this.letters = isWide ? 30 : 19;
+    this.column = new Column(side, place);
+    const [boxSide, layer] = state.box.split(".");
+    if (boxSide === side && /^\d+$/.test(layer)) opened[side] = Number(layer);
+    // A layer that is off has nothing to open, and another model may have fewer.
+    if (!this.has(`${side}.${opened[side]}.output`)) {
+      opened[side] = stackLayers(boxes, side)[0];
+    }
+  }
+
+  has(name) {
+    return this.boxes.has(name);
+  }
+
+  words(pieces, title) {
+    this.column.words([title]);
+    this.column.words(textLines(pieces, this.letters), "sentence");
+  }
+
+  /** From the ids to the input of the first layer. */
+  embeddings() {
+    const { column, side, say } = this;
+    column.arrow();
+    column.box(`${side}.embedding`, say("figure.embedding"), "embedding");
+    if (this.has(`${side}.scaled`)) {
+      column.arrow();
+      column.box(`${side}.scaled`, say("figure.scaled"), "embedding", { isLow: true });
+    }
+    if (this.has(`${side}.positions`)) {
+      const [positions, sum] = [say("figure.positions"), say("figure.input")];
+      column.positions(`${side}.positions`, positions, `${side}.input`, sum);
+    }
+    if (!this.has(`${side}.normed`)) return;
+    column.arrow();
+    column.box(`${side}.normed`, say("figure.normed"), "norm", { isLow: true });
+  }
+
+  titleOf(number) {
+    return `${this.say("figure.layer", { number })}${weightsOf(this.stack, number, this.say)}`;
+  }
+
+  /** The text of a sublayer; a decoder's self-attention is masked. */
+  labelOf(name) {
+    if (name === "self_attn" && this.side === "decoder") return this.say("figure.masked_attn");
+    return this.say(`figure.${name}`);
+  }
+
+  layer(number) {
+    const { column, side, say, stack } = this;
+    if (stack.pools.includes(number)) column.note(say("figure.pools"));
+    const prefix = `${side}.${number}`;
+    if (!this.has(`${prefix}.output`)) return column.note(say("figure.off", { number }));
+    const present = SUBLAYERS.filter((name) => this.has(`${prefix}.${name}`));
+    if (!this.isOpen(number)) {
+      return column.folded(
+        `${prefix}.output`,
+        this.titleOf(number),
+        number,
+        present.includes("encoder_attn"),
+      );
+    }
+    const texts = {
+      norm: say("figure.norm"),
+      addNorm: say("figure.add_norm"),
+      sum: say("figure.sum"),
+    };
+    column.open(this.titleOf(number), () =>
+      present.forEach((name, place) =>
+        column.sublayer({
+          prefix: `${prefix}.${name}`,
+          label: this.labelOf(name),
+          kind: KINDS[name],
+          layer: number,
+          isPost: stack.norm === "post",
+          last: place === present.length - 1,
+          alpha: stack.alpha,
+          texts,
+        }),
+      ),
+    );
+  }
+
+  isOpen(number) {
+    if (this.state.unfolded || this.model.layers[this.side] <= IN_FULL) return true;
+    return number === opened[this.side];
+  }
+
+  layers() {
+    const { column, side, say, stack, model } = this;
+    for (let number = 0; number < model.layers[side]; number++) this.layer(number);
+    if (stack.feed_forward === "stack" || stack.feed_forward === "encoder") {
+      column.words([say("figure.shared_ffn")]);
+    }
+    if (!this.has(`${side}.norm`)) return;
+    column.arrow();
+    column.box(`${side}.norm`, say("figure.final"), "norm", { isLow: true });
+  }
+
+  /** From the last layer to the probabilities. */
+  output(pieces) {
+    const { column, say } = this;
+    column.arrow();
+    column.box("logits", say("figure.logits"), "output");
+    column.arrow();
+    column.box("probabilities", say("figure.probabilities"), "output");
+    column.arrow();
+    if (pieces.length) this.words(pieces, say("figure.predicted"));
+  }
+}
+
+function path({ points, isArrow, className }, height) {
+  const flipped = points.map(([x, at]) => [x, height - at]);
+  const d = flipped.map(([x, y], place) => `${place ? "L" : "M"}${x},${y}`).join("");
+  const made = [svg("path", { class: `flow ${className ?? ""}`, d })];
+  if (!isArrow) return made;
+  const [[x0, y0], [x, y]] = flipped.slice(-2);
+  const [right, down] = [Math.sign(x - x0), Math.sign(y - y0)];
+  const back = [x - 6 * right, y - 6 * down];
+  const head = [
+    [x, y],
+    [back[0] - 3.5 * down, back[1] + 3.5 * right],
+    [back[0] + 3.5 * down, back[1] - 3.5 * right],
+  ];
+  return [
+    ...made,
+    svg("path", {
+      class: `head ${className ?? ""}`,
+      d: `M${head.map((one) => one.join()).join("L")}Z`,
+    }),
+  ];
+}
+
+/** The sentence in a box: a cell for each token, darker where its vector is longer. */
+function cells(values, { x, y, width, isCentred }) {
+  const most = Math.max(...values) || 1;
+  const scale = sequential(most);
+  const size = Math.min(10, width / values.length);
+  const start = isCentred ? x + (width - size * values.length) / 2 : x;
+  return values.map((value, place) =>
+    svg("rect", {
+      class: "cell",
+      x: start + place * size,
+      y,
+      width: Math.max(0.5, size - (size > 4 ? 1 : 0)),
+      height: 7,
+      fill: scale(value),
+    }),
+  );
+}
+
+/** What stands in a box: its name and, if it is high, the tokens' cells and, if wide, the shape. */
+function boxContents(one, box, y, isWide) {
+  const middle = one.x + one.width / 2;
+  const centre = { class: "name", x: middle, "text-anchor": "middle" };
+  if (one.kind === "sum") return svg("text", { ...centre, y: y + 15 }, "+");
+  if (one.height < 30) return svg("text", { ...centre, y: y + one.height / 2 + 4 }, one.label);
+  const row = { x: one.x + 8, y: y + one.height - 13 };
+  if (!isWide) {
+    return [
+      svg("text", { ...centre, y: y + 16 }, one.label),
+      cells(box.norms, { ...row, width: one.width - 16, isCentred: true }),
+    ];
+  }
+  const shape = `[${box.shape.join(" × ")}]`;
+  const side = { class: "value", x: one.x + one.width - 8, y: y + one.height - 6 };
+  return [
+    svg("text", { class: "name", x: row.x, y: y + 16 }, one.label),
+    cells(box.norms, { ...row, width: one.width - 24 - 6.5 * shape.length }),
+    svg("text", { ...side, "text-anchor": "end" }, shape),
+  ];
+}
+
+function boxElement(one, box, { height, isChosen, open, say, isWide }) {
+  const y = height - one.at - one.height;
+  const layer = one.layer === null ? "" : `${say("figure.layer", { number: one.layer })}, `;
+  const title = `${one.isFolded ? "" : layer}${one.label}, ${box.shape.join(" × ")}`;
+  const rx = one.kind === "sum" ? one.height / 2 : 5;
+  return svg(
+    "g",
+    {
+      class: `part ${one.kind}${isChosen ? " chosen" : ""}`,
+      id: `box-${one.name}`,
+      role: "button",
+      "aria-pressed": String(isChosen),
+      "aria-label": title,
+      click: () => open(one.name),
+      keydown: (event) => {
+        if (event.key !== "Enter" && event.key !== " ") return;
+        event.preventDefault();
+        open(one.name);
+      },
+    },
+    svg("rect", { x: one.x, y, width: one.width, height: one.height, rx }),
+    boxContents(one, box, y, isWide),
+    svg("title", {}, title),
+  );
+}
+
+/** The way of the encoder's output into each layer of the decoder. */
+function memoryLines(encoder, decoder, bus, isWide, say) {
+  if (!decoder.column.reads.length) return { lines: [], texts: [] };
+  const { reads, place } = decoder.column;
+  const top = encoder.column.at + 16;
+  const lines = [
+    {
+      points: [
+        [encoder.column.middle, encoder.column.at],
+        [encoder.column.middle, top],
+        [bus, top],
+      ],
+      className: "memory",
+    },
+    {
+      points: [
+        [bus, Math.min(top, ...reads)],
+        [bus, Math.max(top, ...reads)],
+      ],
+      className: "memory",
+    },
+    ...reads.map((at) => ({
+      points: [
+        [bus, at],
+        [place.left, at],
+      ],
+      isArrow: true,
+      className: "memory",
+    })),
+  ];
+  const texts = [
+    {
+      x: encoder.column.middle,
+      at: top + 6,
+      text: say("figure.memory"),
+      className: "value",
+      anchor: "middle",
+    },
+    ...(isWide
+      ? reads.map((at) => ({
+          x: (bus + place.frame[0]) / 2,
+          at: at + 5,
+          text: say("figure.keys_values"),
+          className: "value",
+          anchor: "middle",
+        }))
+      : []),
+  ];
+  return { lines, texts };
+}
+
+/** The names of the boxes that can be opened, in the order of the computation. */
+export function orderOf(found) {
+  const names = new Set(found.boxes.map((box) => box.name));
+  const isDrawn = (name) => {
+    const side = name.split(".")[0];
+    return !name.endsWith(".input") || names.has(`${side}.positions`);
+  };
+  return found.boxes.map((box) => box.name).filter(isDrawn);
+}
+
+/** The figure; `open` is called with the name of the box that is chosen. */
+export function figure({ found, model, state, say, open }) {
+  const isWide = window.innerWidth >= NARROW;
+  const isPair = model.kind === "translation";
+  const columns = columnsOf(isWide, isPair);
+  const boxes = new Map(found.boxes.map((box) => [box.name, box]));
+  const stacks = {};
+  for (const side of Object.keys(model.stacks)) {
+    const stack = new Stack({ side, place: columns[side], boxes, model, state, say, isWide });
+    const pieces = side === "encoder" ? found.source : found.read;
+    const title = isPair ? (side === "encoder" ? "source" : "target") : "text";
+    stack.words(pieces, say(`figure.${title}`));
+    stack.embeddings();
+    stack.layers();
+    if (!isPair || side === "decoder") stack.output(found.predicted);
+    stacks[side] = stack;
+  }
+  const made = Object.values(stacks).map((stack) => stack.column);
+  const memory = isPair
+    ? memoryLines(stacks.encoder, stacks.decoder, columns.bus, isWide, say)
+    : { lines: [], texts: [] };
+  const height = Math.max(...made.map((column) => column.at)) + (isPair ? 40 : 12);
+  const flip = (at) => height - at;
+  const frames = made
+    .flatMap((column) => column.frames)
+    .map(({ x, to, at, top, className }) =>
+      svg("rect", {
+        class: `frame ${className ?? ""}`,
+        x,
+        y: flip(top),
+        width: to - x,
+        height: top - at,
+        rx: 8,
+      }),
+    );
+  const lines = [...made.flatMap((column) => column.lines), ...memory.lines].map((line) =>
+    path(line, height),
+  );
+  const texts = [...made.flatMap((column) => column.texts), ...memory.texts].map(
+    ({ x, at, text, className, anchor }) =>
+      svg("text", { class: className, x, y: flip(at), "text-anchor": anchor }, text),
+  );
+  const parts = made
+    .flatMap((column) => column.boxes)
+    .map((one) =>
+      boxElement(one, boxes.get(one.name), {
+        height,
+        isChosen: one.name === state.box,
+        open,
+        say,
+        isWide,
+      }),
+    );
+  const picture = svg(
+    "svg",
+    {
+      class: isWide ? "figure" : "figure narrow",
+      width: columns.width,
+      height,
+      role: "group",
+      "aria-label": say("line.walk"),
+    },
+    frames,
+    lines,
+    texts,
+    parts,
+  );
+  return roving(picture, '[role="button"]');
+}

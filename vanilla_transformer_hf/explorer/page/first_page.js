@@ -1,0 +1,69 @@
+// The first ten seconds: a sentence that is already there, what each tab shows, and the way into
+// the tour.
+
+import { button, html } from "./dom.js";
+import { textsOf } from "./texts.js";
+import { askForTour } from "./tour_stops.js";
+
+/** A state that has no sentence, with the example of its model. */
+export function withExample(state, models) {
+  const model = models.find((one) => one.name === state.model);
+  return state.text === "" && model ? { ...state, text: model.example } : state;
+}
+
+/** Changes of a state; with another model, its example takes the place of the one before. */
+export function withOtherExample(changes, state, models) {
+  if (!("model" in changes) || "text" in changes) return changes;
+  const [before, after] = [state.model, changes.model].map((name) =>
+    models.find((one) => one.name === name),
+  );
+  const isExample = before.example !== "" && state.text === before.example;
+  return isExample && after?.example ? { ...changes, text: after.example } : changes;
+}
+
+/** The key of a view's texts: the first view does another thing with each kind of model. */
+function keyOf(view, kind) {
+  return view === "translate" ? kind : view;
+}
+
+/** What stands on a tab: its name, and a line that says what it shows. */
+export function tabLabel(view, kind, state) {
+  const say = textsOf(state);
+  const key = keyOf(view, kind);
+  return [
+    html("span", { class: "tab-name" }, say(`tab.${key}`)),
+    html("span", { class: "tab-line" }, say(`line.${key}`)),
+  ];
+}
+
+/** The line of the view that is shown, for windows in which the tabs have no room for theirs. */
+export function viewLine(view, kind, state) {
+  return html("p", { class: "view-line" }, textsOf(state)(`line.${keyOf(view, kind)}`));
+}
+
+/** Above the example: the way into the tour. */
+export function invitation({ state, set, model, translation }) {
+  const isFirst = state.view === "translate" && model.is_ours && state.text === model.example;
+  if (!isFirst || translation === null) return null;
+  const say = textsOf(state);
+  const count = model.kind === "translation" ? 12 : 10;
+  return html(
+    "p",
+    { class: "invitation", id: "invitation" },
+    html("span", {}, say("tour.invite", { count })),
+    " ",
+    button(say("tour.start"), () => set({ view: "tour", stop: 0 }), { id: "tour-start" }),
+  );
+}
+
+/** Ask what the tour shows before a page is kept; without it, the page is kept as it is. */
+export async function readyToKeep({ state, ask, models }, translateRequest) {
+  const model = models.find((one) => one.name === state.model);
+  if (!model.is_ours || state.text.trim() === "") return;
+  try {
+    const translation = await ask("translate", translateRequest(state));
+    await askForTour({ state, ask, model, translation });
+  } catch (error) {
+    console.info(error.message); // the view shows it
+  }
+}

@@ -1,0 +1,152 @@
+// The texts of the tour, of the tabs and of the figure in English. To translate the page, copy this
+// file, translate what stands between the backticks, and add a row to LANGUAGES in texts.js. What
+// stands in braces is filled in by the page: keep it as it is. Line breaks do not matter.
+
+export const en = {
+  "page.language": `Language`,
+
+  "tab.tour": `Tour`,
+  "tab.translation": `Translate`,
+  "tab.causal": `Continue`,
+  "tab.masked": `Fill`,
+  "tab.attention": `Attention`,
+  "tab.head": `Head`,
+  "tab.walk": `Walk`,
+  "tab.intervene": `Intervene`,
+  "line.tour": `one sentence, step by step`,
+  "line.translation": `each token's probability, beams`,
+  "line.causal": `each token's probability, beams`,
+  "line.masked": `what fits into each gap`,
+  "line.attention": `which token looks at which, in each head`,
+  "line.head": `one head's queries, keys and values`,
+  "line.walk": `figure 1 with this model's layers`,
+  "line.intervene": `parts off, other targets or models`,
+
+  "tour.start": `Take the tour`,
+  "tour.invite": `New here? {count} stops follow this sentence from its ids to the probabilities.`,
+  "tour.stop": `Stop {at} of {count}`,
+  "tour.section": `section {number} of the paper`,
+  "tour.back": `Back`,
+  "tour.next": `Next`,
+  "tour.skip": `Skip the tour`,
+  "tour.end": `End of the tour`,
+  "tour.stops": `All stops`,
+  "tour.source_token": `Token to follow`,
+  "tour.target_token": `Step to follow`,
+  "tour.shapes": `Shapes`,
+  "tour.numbers": `This sentence's numbers`,
+  "tour.length": `length`,
+  "tour.see": `See all of it in {view}`,
+  "tour.missing": `These numbers cannot be shown here: {reason}`,
+
+  "stop.ids.title": `Text becomes ids`,
+  "stop.ids.text": `The model reads no letters. Its tokenizer cuts the sentence into {count} tokens,
+    frequent words whole and rare ones in parts (a dot marks a part that continues a word), and
+    replaces each by its row number in a vocabulary of {vocabulary}. The token “{token}” is number
+    {id}. From here on the sentence is these {count} numbers.`,
+  "stop.embedding.title": `Ids become vectors`,
+  "stop.embedding.text": `Each id picks its row of a trained table E: {width} numbers that stand for
+    the token, wherever it occurs. The row of “{token}” begins with the numbers below.`,
+  "stop.embedding.scaled": `The paper multiplies it by √{width} = {root}, so that the position,
+    which is added next, does not drown it: its length grows from {before} to {after}.`,
+  "stop.embedding.plain": `This model does not multiply it by √{width}, as the paper does; its
+    length is {before}.`,
+  "stop.position.title": `Each vector learns its place`,
+  "stop.position.sinusoidal": `Attention by itself does not know the order of the tokens. So a
+    pattern of sines and cosines is added, in which each pair of features turns at its own speed:
+    no two places look alike. “{token}” stands at place {place}, counted from 0. The sum goes into
+    the first layer.`,
+  "stop.position.added": `Attention by itself does not know the order of the tokens. So this model
+    (scheme “{scheme}”) adds a vector that belongs to the place. “{token}” stands at place {place},
+    counted from 0. The sum goes into the first layer.`,
+  "stop.position.inside": `Attention by itself does not know the order of the tokens. The paper adds
+    a pattern to the vectors here; this model (scheme “{scheme}”) adds nothing to them, and where it
+    looks at places, it does so inside attention. “{token}” goes into the first layer as it is.`,
+  "stop.project.title": `A question, a label, a content`,
+  "stop.project.text": `Attention is a soft look-up. Every token makes three vectors of what it
+    is: a query (what it looks for), a key (by what it can be found) and a value (what it hands on),
+    by three trained matrices. Below are those of “{token}” in the first of the {heads} heads of
+    layer {layer}: {size} numbers each for query and key.`,
+  "stop.softmax.title": `Who looks at whom`,
+  "stop.softmax.text": `The query of “{token}” is multiplied with the key of every token. The products
+    are divided by √{size} = {root}, without which the largest would win too early, and the softmax
+    turns them into shares that sum to 1. Here “{token}” looks most at “{best}”, with a share of
+    {share}.`,
+  "stop.softmax.causal": `Tokens that come later are masked: their share is 0.`,
+  "stop.heads.title": `Several heads side by side`,
+  "stop.heads.text": `The values, weighted by these shares, are summed: that is what the head has found
+    for “{token}”. All {heads} heads do the same with matrices of their own, each free to look for
+    something else. Their results stand side by side and a last matrix W^O mixes them into one
+    vector of {width} numbers.`,
+  "stop.residual.title": `Add, then keep the size`,
+  "stop.residual.post": `What attention found is added to what the token was, so that nothing is
+    lost on the way. Then {norm} sets the scale of the {width} numbers again, as in the paper: the
+    vector of “{token}” has length {before} before the step and {after} after it.`,
+  "stop.residual.pre": `What attention found is added to what the token was, so that nothing is
+    lost on the way. This model puts {norm} before the sublayer, not after the sum as the paper
+    does, so the sum continues and grows: the vector of “{token}” has length {before} before
+    the step and {after} after it.`,
+  "stop.ffn.title": `Each token thinks for itself`,
+  "stop.ffn.text": `The same small network is applied to every token alone: out to {inner} numbers,
+    {activation}, and back to {width}. Attention moves information between tokens, this step works
+    on it. Again the result is added and normed as before.`,
+  "stop.layers.title": `The same again, layer upon layer`,
+  "stop.layers.text": `The two steps make a layer, and this stack has {layers} of them. With each one
+    the vector of “{token}” says less about the token alone and more about its part in the sentence.
+    The table has its length after each layer.`,
+  "stop.layers.memory": `The last output, one vector for each source token, is what the decoder will
+    read. It is computed once for the sentence.`,
+  "stop.layers.shared": `Some of these layers share their weights: they are the same step, taken
+    again.`,
+  "stop.layers.pools": `This encoder halves the length of its sequence on the way, so that the last
+    rows stand for several tokens each.`,
+  "stop.masked.title": `The decoder reads what it has said`,
+  "stop.masked.text": `The decoder has the same steps, and reads the target shifted by one place: at
+    each step it sees the start token and what was said before, and predicts the next token. A mask
+    of −∞ hides what comes later, whose share becomes 0. At the step that predicts “{predicted}” it
+    reads “{read}” and looks back at the tokens below (mean of the heads of layer {layer}).`,
+  "stop.cross.title": `The decoder looks at the source`,
+  "stop.cross.text": `Between those two steps each decoder layer has a third: queries come from the
+    decoder, keys and values from the encoder's output. So each step finds the source tokens that it
+    needs. In layer {layer}, the step that predicts “{predicted}” looks most at “{best}”, with a
+    share of {share} (mean of the heads).`,
+  "stop.logits.title": `Vectors become probabilities`,
+  "stop.logits.text": `The last vector is compared with every row of the output matrix: one
+    logit for each of the {vocabulary} tokens of the vocabulary. The softmax turns the logits into
+    probabilities that sum to 1. The most probable here is “{best}” with {share}.`,
+  "stop.logits.search": `A search picks a token, which the model reads at the next step, until the
+    sentence ends. The product of the probabilities scores the whole; here its logarithm is {sum}.`,
+
+  "figure.all": `all layers in full`,
+  "figure.help": `Choose a box: its numbers open beside it. Arrow keys move from box to box. The
+    cells in a box are the sentence's tokens, stronger in colour where their vector is longer.`,
+  "figure.source": `source`,
+  "figure.text": `text`,
+  "figure.target": `target, shifted by one`,
+  "figure.predicted": `predicted`,
+  "figure.embedding": `embeddings`,
+  "figure.scaled": `× √d`,
+  "figure.positions": `positions`,
+  "figure.input": `sum`,
+  "figure.normed": `norm`,
+  "figure.norm": `norm`,
+  "figure.add_norm": `add & norm`,
+  "figure.sum": `sum`,
+  "figure.final": `final norm`,
+  "figure.self_attn": `self-attention`,
+  "figure.masked_attn": `masked self-attention`,
+  "figure.encoder_attn": `attention to source`,
+  "figure.fc2": `feed-forward`,
+  "figure.logits": `output matrix`,
+  "figure.probabilities": `softmax`,
+  "figure.layer": `layer {number}`,
+  "figure.weights": `weights {letter}`,
+  "figure.shared_ffn": `one feed-forward for all`,
+  "figure.pools": `pairs become one`,
+  "figure.off": `layer {number} is off`,
+  "figure.memory": `encoder's output`,
+  "figure.keys_values": `K, V`,
+  "figure.previous": `Previous box`,
+  "figure.next": `Next box`,
+  "figure.close": `Close`,
+};

@@ -1,0 +1,129 @@
+// 导览、标签页与结构图的中文文本。键与 texts_en.js 相同；花括号内的内容由页面填入，请保持原样。
+
+export const zh = {
+  "page.language": `语言`,
+
+  "tab.tour": `导览`,
+  "tab.translation": `翻译`,
+  "tab.causal": `续写`,
+  "tab.masked": `填空`,
+  "tab.attention": `注意力`,
+  "tab.head": `单头`,
+  "tab.walk": `结构图`,
+  "tab.intervene": `干预`,
+  "line.tour": `跟着一个句子逐步走完全程，配论文公式`,
+  "line.translation": `每个词元的概率、其他候选与束搜索`,
+  "line.causal": `每个词元的概率、其他候选与束搜索`,
+  "line.masked": `每个空格适合填什么、有多适合`,
+  "line.attention": `每个头里，哪个词元关注哪个词元`,
+  "line.head": `一个头的查询、键和值，逐个数字`,
+  "line.walk": `论文图 1，用本模型的层和张量画成`,
+  "line.intervene": `关闭头或层，换译文、设置或模型`,
+
+  "tour.start": `开始导览`,
+  "tour.invite": `第一次来？共 {count} 站，跟着这个句子从编号走到概率。`,
+  "tour.stop": `第 {at} 站，共 {count} 站`,
+  "tour.section": `论文第 {number} 节`,
+  "tour.back": `上一站`,
+  "tour.next": `下一站`,
+  "tour.skip": `跳过导览`,
+  "tour.end": `结束导览`,
+  "tour.stops": `所有站点`,
+  "tour.source_token": `跟踪的词元`,
+  "tour.target_token": `跟踪的解码步`,
+  "tour.shapes": `形状`,
+  "tour.numbers": `这个句子的数值`,
+  "tour.length": `长度`,
+  "tour.see": `在“{view}”中查看全部`,
+  "tour.missing": `这里无法显示这些数值：{reason}`,
+
+  "stop.ids.title": `文字变成编号`,
+  "stop.ids.text": `模型不读字母。分词器把句子切成 {count} 个词元：常见的词保持完整，少见的词切成几段
+    （前面的圆点表示它接着前一段），再换成它们在含 {vocabulary} 项的词表中的行号。词元“{token}”的编号是
+    {id}。从这里开始，句子就是这 {count} 个数。`,
+  "stop.embedding.title": `编号变成向量`,
+  "stop.embedding.text": `每个编号在训练好的表 E 中取出一行：{width} 个数，无论词元出现在哪里都代表它。
+    “{token}”这一行的开头见下表。`,
+  "stop.embedding.scaled": `论文把它乘以 √{width} = {root}，使接下来要加的位置不会盖过它：长度从
+    {before} 变为 {after}。`,
+  "stop.embedding.plain": `论文会乘以 √{width}，本模型不乘；向量长度为 {before}。`,
+  "stop.position.title": `每个向量得知自己的位置`,
+  "stop.position.sinusoidal": `注意力本身不知道词元的顺序。因此加上一组正弦和余弦，每对特征以各自的速度
+    旋转，任何两个位置都不相同。“{token}”位于第 {place} 位（从 0 数起）。相加的结果进入第一层。`,
+  "stop.position.added": `注意力本身不知道词元的顺序。因此本模型（方案“{scheme}”）加上一个属于该位置的
+    向量。“{token}”位于第 {place} 位（从 0 数起）。相加的结果进入第一层。`,
+  "stop.position.inside": `注意力本身不知道词元的顺序。论文在这里给向量加上位置；本模型（方案“{scheme}”）
+    在这里什么也不加，若用到位置，则在注意力内部处理。“{token}”原样进入第一层。`,
+  "stop.project.title": `问题、标签与内容`,
+  "stop.project.text": `注意力是一种柔性的查找。每个词元用三个训练好的矩阵，由自身得到三个向量：查询
+    （在找什么）、键（凭什么被找到）和值（交出什么）。下面是“{token}”在第 {layer} 层 {heads} 个头中
+    第一个头的向量：查询和键各有 {size} 个数。`,
+  "stop.softmax.title": `谁关注谁`,
+  "stop.softmax.text": `“{token}”的查询与每个词元的键相乘。乘积除以 √{size} = {root}，否则最大的会过早
+    独占；softmax 再把它们变成总和为 1 的份额。这里“{token}”最关注“{best}”，份额为 {share}。`,
+  "stop.softmax.causal": `后面的词元被遮住：份额为 0。`,
+  "stop.heads.title": `多个头并列`,
+  "stop.heads.text": `把值按这些份额加权求和，就是这个头为“{token}”找到的内容。{heads} 个头都用各自的
+    矩阵做同样的事，可以各找各的。结果并排放在一起，由最后一个矩阵 W^O 混合成 {width} 个数的向量。`,
+  "stop.residual.title": `相加，并保持大小`,
+  "stop.residual.post": `注意力找到的内容加到词元原来的向量上，途中什么也不会丢失。然后像论文一样，
+    {norm} 重新设定这 {width} 个数的尺度：“{token}”的向量长度在这一步之前为 {before}，之后为 {after}。`,
+  "stop.residual.pre": `注意力找到的内容加到词元原来的向量上，途中什么也不会丢失。论文把 {norm} 放在求和
+    之后，本模型把它放在子层之前，所以求和结果直接向后传并不断增长：“{token}”的向量长度在这一步之前为
+    {before}，之后为 {after}。`,
+  "stop.ffn.title": `每个词元各自思考`,
+  "stop.ffn.text": `同一个小网络单独作用于每个词元：先展开为 {inner} 个数，经过 {activation}，再回到
+    {width} 个数。注意力在词元之间传递信息，这一步加工信息。结果同样相加并归一化。`,
+  "stop.layers.title": `一层又一层，重复同样的步骤`,
+  "stop.layers.text": `这两步构成一层，本栈共有 {layers} 层。每过一层，“{token}”的向量都更少描述词元本身，
+    更多描述它在句中的作用。表中是每层之后它的长度。`,
+  "stop.layers.memory": `最后的输出给每个源词元一个向量，供解码器读取。对一个句子只计算一次。`,
+  "stop.layers.shared": `其中一些层共享权重：它们是同一步骤的重复。`,
+  "stop.layers.pools": `这个编码器在途中把序列长度减半，所以最后的每一行代表几个词元。`,
+  "stop.masked.title": `解码器读自己说过的话`,
+  "stop.masked.text": `解码器的步骤相同，读入的是右移一位的译文：每一步看到起始词元和已经说出的内容，并预测
+    下一个词元。值为 −∞ 的掩码遮住后面的内容，使其份额为 0。在预测“{predicted}”的这一步，它读入“{read}”，
+    并回看下列词元（第 {layer} 层各头的平均）。`,
+  "stop.cross.title": `解码器查看原文`,
+  "stop.cross.text": `在这两步之间，解码器的每一层还有第三步：查询来自解码器，键和值来自编码器的输出。这样每一步
+    都能找到需要的源词元。在第 {layer} 层，预测“{predicted}”的这一步最关注“{best}”，份额为 {share}（各头的
+    平均）。`,
+  "stop.logits.title": `向量变成概率`,
+  "stop.logits.text": `最后的向量与输出矩阵的每一行相比较：词表的 {vocabulary} 个词元各得一个 logit。
+    softmax 把 logit 变成总和为 1 的概率。这里最可能的是“{best}”，概率为 {share}。`,
+  "stop.logits.search": `搜索选出一个词元，模型在下一步读入它，直到句子结束。各概率的乘积给整个结果打分；
+    这里它的对数是 {sum}。`,
+
+  "figure.all": `完整显示所有层`,
+  "figure.help": `选择一个方框，它的数值会在旁边打开。方向键在方框之间移动。框内的小格是句子的词元，向量越长
+    颜色越浓。`,
+  "figure.source": `原文`,
+  "figure.text": `文本`,
+  "figure.target": `右移一位的译文`,
+  "figure.predicted": `预测`,
+  "figure.embedding": `嵌入`,
+  "figure.scaled": `× √d`,
+  "figure.positions": `位置`,
+  "figure.input": `求和`,
+  "figure.normed": `归一化`,
+  "figure.norm": `归一化`,
+  "figure.add_norm": `相加与归一化`,
+  "figure.sum": `求和`,
+  "figure.final": `最后的归一化`,
+  "figure.self_attn": `自注意力`,
+  "figure.masked_attn": `带掩码的自注意力`,
+  "figure.encoder_attn": `对原文的注意力`,
+  "figure.fc2": `前馈网络`,
+  "figure.logits": `输出矩阵`,
+  "figure.probabilities": `softmax`,
+  "figure.layer": `第 {number} 层`,
+  "figure.weights": `权重 {letter}`,
+  "figure.shared_ffn": `所有层共用一个前馈网络`,
+  "figure.pools": `两个合成一个`,
+  "figure.off": `第 {number} 层已关闭`,
+  "figure.memory": `编码器的输出`,
+  "figure.keys_values": `K, V`,
+  "figure.previous": `上一个方框`,
+  "figure.next": `下一个方框`,
+  "figure.close": `关闭`,
+};

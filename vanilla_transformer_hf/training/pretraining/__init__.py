@@ -1,0 +1,1 @@
+"""Weights that a translation model begins from: denoising of text, and models of one stack."""

@@ -1,0 +1,178 @@
+"""Denoising: which arguments it takes, the tokens that it needs, and batches whose noise depends on seed and epoch."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import AddedToken
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ...translation.text.texts import TARGET_LANG_TAGS
+from ..arguments import DataArguments
+from ..data.collators import TranslationCollator, vocabulary_sizes
+from ..data.tokenized_corpus import truncate
+from ..recipe import RunArguments
+from .noise import NOISES, Noise, NoiseTokens, NoisyText, most_sentinels
+
+
+DENOISING = "denoising"
+MASK_TOKEN = "<mask>"
+# As T5 names them.
+SENTINEL = "<extra_id_{}>"
+# Fields that only this task has, and fields that only pairs have.
+NOISE_FIELDS = ("noise", "noise_rate", "span_length", "text_langs", "train_text", "validation_text", "test_text")
+PAIR_FIELDS = (
+    *(f"{role}_{side}" for role in ("train", "validation", "test") for side in ("source", "target")),
+    *("source_tags", "reverse", "dataset_config_name", "separate_vocabularies", "max_length_ratio", "bpe_dropout"),
+    *("r_drop", "teacher", "distillation_weight", "distillation_temperature", "bleu_tokenize"),
+    *("predict_with_generate", "generation_num_beams"),
+)
+# The noise of held-out text is that of this seed and epoch: the same in every evaluation of every run.
+HELD_OUT_SEED, HELD_OUT_EPOCH = 0, 2**31
+SENTENCE_ENDS = (".", "!", "?", "…", "。", "！", "？", "।", "።", "؟")
+
+
+@dataclass(frozen=True)
+class NoisePlan:
+    """The noise of a run, with the rate and the length of spans that it has in it."""
+
+    noise: Noise
+    rate: float
+    span_length: float
+
+    @classmethod
+    def of(cls, data: DataArguments) -> "NoisePlan":
+        """The noise that arguments ask for."""
+        noise = NOISES[data.noise]
+        rate = noise.rate if data.noise_rate is None else data.noise_rate
+        length = (noise.span_length or 1.0) if data.span_length is None else data.span_length
+        return cls(noise, rate, length)
+
+    def __str__(self) -> str:
+        spans = f" in spans of {self.span_length:g} on average" if self.noise.span_length else ""
+        return f"{self.noise.about}: {100 * self.rate:g} % of the tokens{spans}"
+
+    def corrupt(self, rng: np.random.Generator, text: list[int], tokens: NoiseTokens) -> NoisyText:
+        """A text with noise."""
+        return self.noise.corrupt(rng, text, tokens, self.rate, self.span_length)
+
+
+def check_denoising(data: DataArguments) -> None:
+    """
+    Raises:
+        ValueError: There is no text, or the noise is impossible.
+    """
+    if not data.train_text:
+        raise ValueError("train_text is not given: name the text to train on.")
+    plan = NoisePlan.of(data)
+    if not 0 < plan.rate <= 1:
+        raise ValueError(f"noise_rate={plan.rate}: must be greater than 0 and at most 1.")
+    if data.span_length is not None and plan.noise.span_length is None:
+        raise ValueError(f"span_length={data.span_length} has no effect with noise={data.noise}: remove it.")
+    if not 1 <= plan.span_length < float("inf"):
+        raise ValueError(f"span_length={plan.span_length}: must be at least 1.")
+
+
+def noise_tokens(data: DataArguments) -> list[str]:
+    """The tokens that the noise needs, beside those of every tokenizer."""
+    if data.task != DENOISING:
+        return []
+    plan = NoisePlan.of(data)
+    count = 0
+    if plan.noise.has_sentinels:
+        count = most_sentinels(data.max_source_length, plan.rate, plan.span_length)
+    return [MASK_TOKEN] * plan.noise.has_mask + [SENTINEL.format(number) for number in range(count)]
+
+
+def add_noise_tokens(tokenizer: PreTrainedTokenizerBase, data: DataArguments) -> PreTrainedTokenizerBase:
+    """The tokenizer, with those of the tokens that it did not have; it keeps a mask token of another name."""
+    for token in noise_tokens(data):
+        if token != MASK_TOKEN:
+            tokenizer.add_tokens([AddedToken(token, special=True, normalized=False)], special_tokens=True)
+        elif tokenizer.mask_token is None:
+            tokenizer.add_special_tokens({"mask_token": MASK_TOKEN})
+    return tokenizer
+
+
+def find_noise_tokens(plan: NoisePlan, model: PreTrainedModel, tokenizer: Any) -> NoiseTokens:
+    """The ids of the tokens that the noise puts into texts."""
+    special = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
+    words = [number for number in range(len(tokenizer)) if number not in special]
+    sentinels = []
+    if plan.noise.has_sentinels:
+        vocabulary = tokenizer.get_vocab()
+        while (number := vocabulary.get(SENTINEL.format(len(sentinels)))) is not None:
+            sentinels.append(number)
+    ends = frozenset[int]()
+    if plan.noise is NOISES["infilling_permuted"]:
+        ends = frozenset(each for each in words if tokenizer.decode([each]).endswith(SENTENCE_ENDS))
+    return NoiseTokens(
+        end=tokenizer.eos_token_id,
+        start=model.config.decoder_start_token_id,
+        mask=tokenizer.mask_token_id if plan.noise.has_mask else -1,
+        sentinels=sentinels,
+        words=np.asarray(words),
+        sentence_ends=ends,
+    )
+
+
+@dataclass
+class DenoisingCollator(TranslationCollator):
+    """
+    A `TranslationCollator` of texts (`labels`) that gets noise for the source, other noise in each epoch.
+
+    The noise of a text depends only on seed, epoch and its line: a run that continues has the same. A tag of a
+    language, with which `input_ids` may begin, stays before the source. `limit` is the maximum number of tokens of a
+    source.
+    """
+
+    plan: NoisePlan | None = None
+    tokens: NoiseTokens | None = None
+    tags: frozenset[int] = frozenset()
+    limit: int = 256
+    seed: int = HELD_OUT_SEED
+    epoch: int = HELD_OUT_EPOCH
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch, on which the noise depends."""
+        self.epoch = epoch
+
+    def _with_noise(self, feature: dict[str, Any]) -> NoisyText:
+        assert self.plan is not None and self.tokens is not None
+        rng = np.random.default_rng((self.seed, feature.get("epoch", self.epoch), feature["line"]))
+        noisy = self.plan.corrupt(rng, list(feature["labels"][:-1]), self.tokens)
+        tag = [token for token in feature["input_ids"][:1] if token in self.tags]
+        return noisy._replace(source=truncate([*tag, *noisy.source], self.limit))
+
+    def __call__(self, features: list[dict[str, Any]], return_tensors: str | None = None) -> dict[str, torch.Tensor]:
+        texts = [self._with_noise(feature) for feature in features]
+        pairs = [
+            {"line": feature["line"], "input_ids": text.source, "labels": text.labels}
+            for feature, text in zip(features, texts)
+        ]
+        batch = super().__call__(pairs, return_tensors)
+        if texts[0].decoder_input is not None:
+            width, start = batch["labels"].shape[1], texts[0].decoder_input[0]
+            rows = [text.decoder_input or [] for text in texts]
+            batch["decoder_input_ids"] = torch.tensor([row + [start] * (width - len(row)) for row in rows])
+        return batch
+
+
+def make_denoising_collators(
+    run: RunArguments, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+) -> dict[str, TranslationCollator | None]:
+    """The Trainer's collators: `data_collator` for held-out text, and `train_collator`."""
+    plan = NoisePlan.of(run.data)
+    source_size, target_size = vocabulary_sizes(model)
+    names = (tokenizer.init_kwargs.get(TARGET_LANG_TAGS) or {}).values()
+    held_out = DenoisingCollator(
+        tokenizer=tokenizer,
+        source_vocab_size=source_size,
+        target_vocab_size=target_size,
+        plan=plan,
+        tokens=find_noise_tokens(plan, model, tokenizer),
+        tags=frozenset(tokenizer.convert_tokens_to_ids(list(names))),
+        limit=run.data.max_source_length,
+    )
+    return {"data_collator": held_out, "train_collator": replace(held_out, seed=run.training.seed, epoch=0)}

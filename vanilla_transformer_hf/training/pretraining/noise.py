@@ -1,0 +1,221 @@
+"""
+Noise that an encoder–decoder learns to undo: functions of token ids, and a table with a row for each.
+
+A text is its token ids without the end of sentence; a rate is the share of its tokens that are changed.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+
+IGNORED = -100  # label of tokens that have none, as in transformers
+# Of the tokens that MASS chooses, these shares are masked and replaced by any token; the others stay, as in BERT.
+MASKED, REPLACED = 0.8, 0.1
+
+
+@dataclass(frozen=True)
+class NoiseTokens:
+    """
+    The token ids that noise puts into texts.
+
+    Attributes:
+        end: The end of sentence.
+        start: What the decoder begins with.
+        mask: The mask; -1 if the noise has none.
+        sentinels: The marks of spans, in order.
+        words: All other ids, from which a random one is taken.
+        sentence_ends: Ids that end a sentence inside a text.
+    """
+
+    end: int
+    start: int
+    mask: int = -1
+    sentinels: Sequence[int] = ()
+    words: Sequence[int] = ()
+    sentence_ends: frozenset[int] = frozenset()
+
+
+class NoisyText(NamedTuple):
+    """
+    Token ids of the encoder, the labels of the decoder, and the decoder's input where it is not the labels, shifted by
+    one. All end with the end of sentence.
+    """
+
+    source: list[int]
+    labels: list[int]
+    decoder_input: list[int] | None = None
+
+
+# (random numbers, text, tokens, rate, mean length of a span) -> the noisy text
+Corrupt = Callable[[np.random.Generator, list[int], NoiseTokens, float, float], NoisyText]
+
+
+def place_spans(rng: np.random.Generator, length: int, lengths: Sequence[int]) -> list[tuple[int, int]]:
+    """
+    Random places (start, stop) for spans of these lengths in a text of `length` tokens, in order: between two of them
+    is at least one token. Spans for which there is no such place are left out.
+    """
+    lengths = list(lengths)
+    while len(lengths) > length - sum(lengths) + 1:  # places are before, between and behind the tokens that stay
+        lengths.pop()
+    rng.shuffle(lengths)
+    places = np.sort(rng.choice(length - sum(lengths) + 1, size=len(lengths), replace=False)).tolist()
+    spans, before = [], 0
+    for place, size in zip(places, lengths):
+        spans.append((place + before, place + before + size))
+        before += size
+    return spans
+
+
+def poisson_lengths(rng: np.random.Generator, total: int, mean: float) -> list[int]:
+    """Lengths of spans from a Poisson distribution, some of them 0, until they have `total` tokens together (BART)."""
+    lengths: list[int] = []
+    while (missing := total - sum(lengths)) > 0:
+        lengths.append(min(int(rng.poisson(mean)), missing))
+    return lengths
+
+
+def even_lengths(rng: np.random.Generator, total: int, mean: float) -> list[int]:
+    """Random lengths of at least 1 of `total` / `mean` spans with `total` tokens together (T5)."""
+    count = min(max(1, round(total / mean)), total)
+    bounds = np.sort(rng.choice(total - 1, size=count - 1, replace=False) + 1).tolist()
+    return [stop - start for start, stop in zip([0, *bounds], [*bounds, total])]
+
+
+def changed_tokens(length: int, rate: float) -> int:
+    """How many tokens of a text are changed: at least one, if it has any."""
+    return min(length, max(1, round(rate * length))) if length else 0
+
+
+def with_marks(text: Sequence[int], spans: Sequence[tuple[int, int]], marks: Sequence[int]) -> list[int]:
+    """The text, in which each span is one mark."""
+    found, before = [], 0
+    for (start, stop), mark in zip(spans, marks):
+        found += [*text[before:start], mark]
+        before = stop
+    return [*found, *text[before:]]
+
+
+def spans_behind_marks(text: Sequence[int], spans: Sequence[tuple[int, int]], marks: Sequence[int]) -> list[int]:
+    """The spans alone, a mark before each and one behind the last: what T5 predicts."""
+    found: list[int] = []
+    for (start, stop), mark in zip(spans, marks):
+        found += [mark, *text[start:stop]]
+    return [*found, marks[len(spans)]]
+
+
+def infill(rng: np.random.Generator, text: list[int], tokens: NoiseTokens, rate: float, mean: float) -> NoisyText:
+    """
+    Text infilling of BART (Lewis et al. 2020, arXiv 1910.13461): spans, whose lengths are from a Poisson distribution,
+    are one mask each, also spans of no token; the whole text is predicted.
+    """
+    spans = place_spans(rng, len(text), poisson_lengths(rng, changed_tokens(len(text), rate), mean))
+    noisy = with_marks(text, spans, [tokens.mask] * len(spans))
+    return NoisyText([*noisy, tokens.end], [*text, tokens.end])
+
+
+def permute(rng: np.random.Generator, text: list[int], tokens: NoiseTokens) -> list[int]:
+    """The sentences of a text in a random order (BART); a text of one sentence stays as it is."""
+    bounds = [place + 1 for place, token in enumerate(text[:-1]) if token in tokens.sentence_ends]
+    sentences = [text[start:stop] for start, stop in zip([0, *bounds], [*bounds, len(text)])]
+    return [token for number in rng.permutation(len(sentences)) for token in sentences[number]]
+
+
+def infill_permuted(
+    rng: np.random.Generator, text: list[int], tokens: NoiseTokens, rate: float, mean: float
+) -> NoisyText:
+    """Sentences in a random order, then text infilling: what BART is trained with."""
+    source = infill(rng, permute(rng, text, tokens), tokens, rate, mean).source
+    return NoisyText(source, [*text, tokens.end])
+
+
+def mask(rng: np.random.Generator, text: list[int], tokens: NoiseTokens, rate: float, mean: float) -> NoisyText:
+    """Token masking of BART: single tokens are masked, and the whole text is predicted."""
+    chosen = set(rng.choice(len(text), size=changed_tokens(len(text), rate), replace=False).tolist())
+    noisy = [tokens.mask if place in chosen else token for place, token in enumerate(text)]
+    return NoisyText([*noisy, tokens.end], [*text, tokens.end])
+
+
+def delete(rng: np.random.Generator, text: list[int], tokens: NoiseTokens, rate: float, mean: float) -> NoisyText:
+    """Token deletion of BART: single tokens are left out, and the whole text is predicted."""
+    chosen = set(rng.choice(len(text), size=changed_tokens(len(text), rate), replace=False).tolist())
+    noisy = [token for place, token in enumerate(text) if place not in chosen]
+    return NoisyText([*noisy, tokens.end], [*text, tokens.end])
+
+
+def predict_fragment(
+    rng: np.random.Generator, text: list[int], tokens: NoiseTokens, rate: float, mean: float
+) -> NoisyText:
+    """
+    MASS (Song et al. 2019, arXiv 1905.02450): one fragment is masked, token by token, and predicted; the decoder sees
+    of the text only the tokens of the fragment before the one that it predicts, each at its own position.
+    """
+    size = changed_tokens(len(text), rate)
+    first = int(rng.integers(len(text) - size + 1))
+    draws, others = rng.random(size), rng.choice(tokens.words, size=size).tolist()
+    source, labels = [*text, tokens.end], [IGNORED] * (len(text) + 1)
+    decoder_input = [tokens.start, *[tokens.mask] * len(text)]
+    for number, place in enumerate(range(first, first + size)):
+        labels[place] = text[place]
+        if draws[number] < MASKED:
+            source[place] = tokens.mask
+        elif draws[number] < MASKED + REPLACED:
+            source[place] = others[number]
+        if number:
+            decoder_input[place] = text[place - 1]
+    return NoisyText(source, labels, decoder_input)
+
+
+def predict_spans(
+    rng: np.random.Generator, text: list[int], tokens: NoiseTokens, rate: float, mean: float
+) -> NoisyText:
+    """
+    Span corruption of T5 (Raffel et al. 2020, arXiv 1910.10683): spans are a sentinel each, and what is predicted are
+    the spans, each behind its sentinel, and one more sentinel.
+    """
+    total = changed_tokens(len(text), rate)
+    lengths = even_lengths(rng, total, mean)[: len(tokens.sentinels) - 1] if total else []
+    spans = place_spans(rng, len(text), lengths)
+    noisy = with_marks(text, spans, tokens.sentinels)
+    return NoisyText([*noisy, tokens.end], [*spans_behind_marks(text, spans, tokens.sentinels), tokens.end])
+
+
+@dataclass(frozen=True)
+class Noise:
+    """
+    A kind of noise.
+
+    Attributes:
+        corrupt: What it does to a text.
+        rate: The share of tokens that is changed, as in its paper.
+        span_length: The mean length of a span, likewise; None if it has no spans of random lengths.
+        has_mask, has_sentinels: The tokens that it needs.
+        about: What is done, for a model's card.
+    """
+
+    corrupt: Corrupt
+    rate: float
+    span_length: float | None
+    about: str
+    has_mask: bool = True
+    has_sentinels: bool = False
+
+
+# `noise` of a recipe -> what it is.
+NOISES: dict[str, Noise] = {
+    "infilling": Noise(infill, 0.3, 3.0, "text infilling as in BART"),
+    "infilling_permuted": Noise(infill_permuted, 0.3, 3.0, "text infilling and permuted sentences as in BART"),
+    "masking": Noise(mask, 0.15, None, "token masking as in BART"),
+    "deletion": Noise(delete, 0.15, None, "token deletion as in BART", has_mask=False),
+    "mass": Noise(predict_fragment, 0.5, None, "prediction of a fragment as in MASS"),
+    "spans": Noise(predict_spans, 0.15, 3.0, "span corruption as in T5", has_mask=False, has_sentinels=True),
+}
+
+
+def most_sentinels(longest: int, rate: float, mean: float) -> int:
+    """The sentinels that a text of `longest` tokens needs, the one behind the last span included."""
+    return max(1, math.ceil(changed_tokens(longest, rate) / mean)) + 1
