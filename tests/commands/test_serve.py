@@ -225,6 +225,10 @@ def test_a_signal_finishes_what_runs_and_a_dead_worker_is_replaced(counting_fold
                 assert httpx.post(f"{address}/translate", json={"q": "two"}, timeout=60).status_code == 200
             metrics = httpx.get(f"{address}/metrics").text  # of all workers together
             assert re.search(r'translation_requests_total\{model="\w+",status="200"\} 2[01]\.0', metrics), metrics
+        # Whichever worker translates a file, all of them hand it out.
+        sent = {"file": ("a.txt", b"two")}
+        url = httpx.post(f"{address}/translate_file", files=sent, timeout=60).json()["translatedFileUrl"]
+        assert {httpx.get(url, timeout=60).content for _ in range(8)} == {b"zwei"}
         asking = threading.Thread(
             target=lambda: found.update(httpx.post(f"{address}/translate", json={"q": long}, timeout=60).json())
         )
