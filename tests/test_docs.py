@@ -119,6 +119,7 @@ FOREIGN = {
     "--config_file": "accelerate launch",
     "--clear-fuzzy": "msgattrib",
     "--imports": "scripts/draw_architecture.py",
+    "--max-time": "schemathesis",
     "--model": "lm_eval",
     "--model_args": "lm_eval",
     "--token": "a secret in a text",
