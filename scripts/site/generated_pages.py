@@ -18,6 +18,7 @@ from mkdocs.structure.pages import Page
 
 import vanilla_transformer_hf
 from vanilla_transformer_hf.commands.main import COMMANDS, PROG, main
+from vanilla_transformer_hf.model.layers.examples import EXAMPLES
 from vanilla_transformer_hf.training.recipe import CONFIG_GROUPS, all_options
 
 
@@ -180,7 +181,7 @@ def api_pages() -> dict[str, str]:
         raise ValueError(f"{Path(__file__).name}: API has no page for {', '.join(sorted(missing))}; add the names.")
     return {
         f"reference/api/{page}.md": "\n\n".join(
-            [f"# {title}", "\n".join(origins(group))] + [f"::: vanilla_transformer_hf.{name}" for name in group]
+            [f"# {title}", "\n".join(origins(group))] + [api_entry(name) for name in group]
         )
         for page, (title, group) in API.items()
     }
@@ -193,6 +194,14 @@ def origins(group: Sequence[str]) -> Iterator[str]:
         yield f"Each is imported from `{modules.pop()}`."
     else:
         yield from ("- `from vanilla_transformer_hf.{} import {}`".format(*name.rsplit(".", 1)) for name in group)
+
+
+def api_entry(name: str) -> str:
+    """A public name; mkdocstrings reads the source, so it does not see what `with_example` adds to a docstring."""
+    if name not in EXAMPLES:
+        return f"::: vanilla_transformer_hf.{name}"
+    call = "    options: {inherited_members: [forward]}"
+    return f"::: vanilla_transformer_hf.{name}\n{call}\n\nExample:\n{EXAMPLES[name].rstrip()}"
 
 
 def config_page() -> str:

@@ -13,12 +13,12 @@ import torch
 from host_search import same
 
 from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
-from vanilla_transformer_hf.model.attention.full import VanillaTransformerAttention
 from vanilla_transformer_hf.model.attention.types import ATTENTION_TYPES
 from vanilla_transformer_hf.model.config.attention_kinds import ATTENTION_KINDS
 from vanilla_transformer_hf.model.config.position_schemes import POSITION_SCHEMES, PositionScheme
 from vanilla_transformer_hf.model.layers.attention_hooks import ATTENTION_FORWARDS
 from vanilla_transformer_hf.model.layers.position_hooks import PositionEncoding, RelativePositionEncoding
+from vanilla_transformer_hf.model.modeling_vanilla_transformer import VanillaTransformerAttention
 from vanilla_transformer_hf.model.positions.types import POSITION_ENCODINGS
 
 

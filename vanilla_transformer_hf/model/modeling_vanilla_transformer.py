@@ -1,11 +1,10 @@
 """
 The Transformer of "Attention Is All You Need" (Vaswani et al. 2017, arXiv 1706.03762), encoder and decoder.
 
-Read it from top to bottom: residual step, layers, stacks, model, language-model head. The equations inside a layer are
-`VanillaTransformerAttention.forward` in `attention/full.py`, `dense_feed_forward` in `layers/feed_forward.py` and
-`SinusoidalPositionEncoding` in `positions/absolute.py`. What transformers asks of every model is mixed in from
-`pretrained_model.py`, `parallel_plans.py` and `layers/`. A choice is a table: a variant is one row of it, named by one
-field of the config and chosen when the model is built.
+Read it from top to bottom: positions, attention, feed-forward, residual step, layers, stacks, model, language-model
+head. What is not in the paper is mixed in: from `layers/` what transformers requires of every model, masks and shared
+weights, from `search/` greedy and beam search. A choice is a table: a variant is one row of it, named by one field of
+the config and chosen when the model is built. Kinds of positions and attention extend the classes of this file.
 
 Shapes: B sentences, S source positions, T target positions, D = d_model (encoder_d_model in the encoder), H heads,
 V vocabulary.
@@ -18,47 +17,174 @@ from typing import Any, Unpack
 
 import torch
 from torch import nn
-from transformers.cache_utils import DynamicCache, EncoderDecoderCache
+from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
     BaseModelOutput,
     BaseModelOutputWithPastAndCrossAttentions,
-    Seq2SeqLMOutput,
     Seq2SeqModelOutput,
 )
 from transformers.utils.generic import TransformersKwargs, can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from .attention.full import VanillaTransformerAttention, VanillaTransformerCrossAttention
-from .attention.linformer import CROSS_ATTENTION_TYPES
-from .attention.pooling import encoder_attention
-from .attention.types import ATTENTION_TYPES
 from .config.checks import check_stacks
-from .config.front_ends import check_class_of_front_end, input_name_of
 from .config.kept_heads import heads_of_layers
 from .config.sharing import FEED_FORWARD_OWNERS
 from .config.stacks import StackSizes, decoder_sizes, encoder_sizes
 from .configuration_vanilla_transformer import VanillaTransformerConfig
-from .front_ends.base import FRONT_END_CLASSES
-from .layers.base_model import SharedEmbeddings, ShiftedLabels, missing_target, tied_output
-from .layers.dropout import Dropout
-from .layers.feed_forward import FEED_FORWARDS, FeedForwardProjections, SharedFeedForward
-from .layers.loss import RowLoss
+from .front_ends.base import add_embeddings, take_sources
+from .layers.attention_projections import AttentionProjections, SourceAttention
+from .layers.base_model import SharedEmbeddings, missing_target, tied_output
+from .layers.conditional_generation import ConditionalGeneration
+from .layers.dropout import Dropout, drop_out
+from .layers.examples import with_example
 from .layers.norms import NORMS
+from .layers.outputs import encoder_output, model_output
 from .layers.parallel_plans import DecoderPlans, EncoderPlans, HeadPlans, TiedPlans
 from .layers.pooling import memory_padding, stages
-from .layers.position_hooks import POSITION_ENCODINGS, ApplyRotary, PositionBias, no_rotary, positions
+from .layers.position_hooks import ApplyRotary, PositionBias, PositionEncoding, no_rotary
 from .layers.pretrained_model import VanillaTransformerPreTrainedModel, forwards
+from .layers.projections import apply_projection
 from .layers.segments import segments
+from .layers.shared_feed_forward import FeedForwardProjections, SharedFeedForward, gated_feed_forward
 from .layers.stack_inputs import StackInputs
 from .search.generate import VanillaTransformerGenerationMixin
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Residual step: the only place where norm, dropout and residual meet
-# ---------------------------------------------------------------------------------------------------------------------
+# Positions -----------------------------------------------------------------------------------------------------------
+class SinusoidalPositionEncoding(PositionEncoding, scheme="sinusoidal"):
+    """PE(pos, 2i) = sin(pos / 10000^(2i/D)), PE(pos, 2i+1) = cos(pos / 10000^(2i/D)), section 3.5.
+
+    Computed in forward, always in float32: a table would limit the length, a buffer would be rounded with the model's
+    dtype and come back uninitialised from `from_pretrained`.
+    """
+
+    def exponents(self, width: int, device: torch.device) -> torch.Tensor:
+        return torch.arange(0, width, 2, device=device, dtype=torch.float32) / width  # 2i/D
+
+    def arrange(self, angles: torch.Tensor) -> torch.Tensor:
+        return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)
+
+    def forward(self, embeddings: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
+        return embeddings + self.encode(position_ids + self.offset, embeddings.shape[-1]).to(embeddings.dtype)
+
+    def encode(self, position_ids: torch.Tensor, width: int) -> torch.Tensor:
+        """Positions of any shape to their sinusoids (..., D), of an odd D to one more, in float32."""
+        frequencies = torch.pow(10000.0, -self.exponents(width, position_ids.device))  # (D/2,)
+        return self.arrange(position_ids.float().unsqueeze(-1) * frequencies)
 
 
+# Attention -----------------------------------------------------------------------------------------------------------
+def eager_attention_forward(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """softmax(Q Kᵀ / √d_k) V, section 3.2.1, in plain products."""
+    weights = torch.matmul(query, key.transpose(2, 3)) * scaling  # (B, H, T, S)
+    if attention_mask is not None:
+        weights = weights + attention_mask
+    weights = drop_out(weights.softmax(dim=-1), dropout, module.training)
+    return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights  # (B, T, H, d_v)
+
+
+class VanillaTransformerAttention(AttentionProjections, kind="full"):
+    """
+    Concat(head_1 … head_H) W^O with head_i = softmax(Q W_i^Q (K W_i^K)ᵀ / √d_k) V W_i^V, section 3.2.2:
+    self-attention. `AttentionProjections` has the W and the mask.
+    """
+
+    def attend(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        position_bias: PositionBias | None = None,
+        **kwargs: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Queries, keys and values of the heads to outputs (B, T, D) and weights (B, H, T, S)."""
+        kernel = self.kernel(eager_attention_forward, position_bias)
+        output, weights = kernel(
+            self,
+            query,
+            key,
+            value,
+            attention_mask,
+            dropout=self.config.attention_dropout if self.training else 0.0,
+            scaling=self.scaling,
+            **kwargs,
+        )
+        return apply_projection(self.projections.out_proj, output.flatten(-2)), weights
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        layer_idx: int = 0,
+        apply_rotary: ApplyRotary = no_rotary,
+        position_bias: PositionBias | None = None,
+        **kwargs: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """
+        States (B, T, D) to (B, T, D) and weights (B, H, T, S), of the S positions of the past and these.
+
+        `apply_rotary` rotates queries and keys (B, H, T, d_k) by their positions; `position_bias` is what else the
+        position scheme does in this layer's attention. `layer_idx` is the layer's place in the cache: of one that runs
+        several times, each time has its own.
+        """
+        query, key, value = self.project(hidden_states, self.roles)
+        query, key = apply_rotary(query), apply_rotary(key)
+        if position_bias is not None:
+            key = position_bias.kept_keys(key, hidden_states)
+        if past_key_values is not None:
+            key, value = past_key_values.update(key, value, layer_idx)
+        return self.attend(query, key, value, attention_mask, position_bias, **kwargs)
+
+
+class VanillaTransformerCrossAttention(SourceAttention, VanillaTransformerAttention, cross="full"):
+    """Queries from the decoder; keys and values from the encoder, the same at every step."""
+
+    def forward(  # type: ignore[override]  # keys and values come from other states than the queries
+        self,
+        hidden_states: torch.Tensor,
+        key_value_states: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        past_key_values: EncoderDecoderCache | None = None,
+        layer_idx: int = 0,
+        **kwargs: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Decoder states (B, T, D) and the encoder's output (B, S, D) to (B, T, D) and weights (B, H, T, S)."""
+        (query,) = self.project(hidden_states, self.roles[:1])
+        key, value = self.keys_values(key_value_states, past_key_values, layer_idx, attention_mask)
+        return self.attend(query, key, value, attention_mask, **kwargs)
+
+
+def attention_class(config: VanillaTransformerConfig, part: str, place: int) -> type[Any]:
+    """The class of a layer's attention: in `part` "encoder" or "decoder", or from one to the other ("cross")."""
+    from .attention.types import attention_of  # others extend the classes above, so they come later
+
+    return attention_of(config, part, place)
+
+
+# Feed-forward --------------------------------------------------------------------------------------------------------
+def dense_feed_forward(projections: Any, hidden_states: torch.Tensor) -> torch.Tensor:
+    """activation(x W₁ + b₁) W₂ + b₂, section 3.3: states (B, T, D) to (B, T, D)."""
+    wide = projections.activation_fn(apply_projection(projections.fc1, hidden_states))  # (B, T, d_ff)
+    wide = drop_out(wide, projections.activation_dropout, projections.training)
+    return apply_projection(projections.fc2, wide)
+
+
+FEED_FORWARDS = {"dense": dense_feed_forward, "gated": gated_feed_forward}
+
+
+# Residual step: the only place where norm, dropout and residual meet -------------------------------------------------
 Sublayer = Callable[[torch.Tensor], torch.Tensor]  # (B, T, D) to (B, T, D)
 
 
@@ -84,28 +210,18 @@ def no_step(hidden_states: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
     return hidden_states
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Layers
-# ---------------------------------------------------------------------------------------------------------------------
-
-
+# Layers --------------------------------------------------------------------------------------------------------------
 class VanillaTransformerLayer(GradientCheckpointingLayer, FeedForwardProjections):
     """
     The base of both kinds of layer: self-attention, feed-forward, and a residual step around each.
 
     Args:
-        attention: The class of its self-attention.
         place: Which set of weights of its stack it is, from 0.
         shared_from: The module that owns the feed-forward's projections if the layer does not.
     """
 
     def __init__(
-        self,
-        config: VanillaTransformerConfig,
-        stack: StackSizes,
-        attention: type[VanillaTransformerAttention],
-        place: int,
-        shared_from: SharedFeedForward | None,
+        self, config: VanillaTransformerConfig, stack: StackSizes, place: int, shared_from: SharedFeedForward | None
     ):
         super().__init__()
         norm = partial(NORMS[config.norm_type], stack.width, config.layer_norm_eps)
@@ -113,7 +229,7 @@ class VanillaTransformerLayer(GradientCheckpointingLayer, FeedForwardProjections
         self.feed_forward_residual = self.residual if stack.has_feed_forward else no_step
         self.alpha = stack.residual_alpha
         self.dropout = Dropout(config.dropout)
-        self.self_attn = attention(
+        self.self_attn = attention_class(config, stack.name, place)(
             config,
             width=stack.width,
             key_value_width=stack.width,
@@ -122,12 +238,10 @@ class VanillaTransformerLayer(GradientCheckpointingLayer, FeedForwardProjections
             kept_heads=stack.kept_heads[place],
         )
         self.self_attn_layer_norm = norm()
-        self.feed_forward = FEED_FORWARDS[config.feed_forward_type].function
+        self.feed_forward = FEED_FORWARDS[config.feed_forward_type]
         self.share_projections_of(shared_from)
         if stack.has_feed_forward and shared_from is None:
-            self.add_feed_forward(
-                config, width=stack.width, ffn_dim=stack.ffn_dim, activation_function=stack.activation_function
-            )
+            self.add_feed_forward(config, stack)
         self.final_layer_norm = norm() if stack.has_feed_forward else nn.Identity()
 
     def attend_step(
@@ -153,8 +267,7 @@ class VanillaTransformerEncoderLayer(VanillaTransformerLayer):
     """Self-attention and feed-forward, section 3.1."""
 
     def __init__(self, config: VanillaTransformerConfig, place: int = 0, shared_from: SharedFeedForward | None = None):
-        attention = encoder_attention(config, place)
-        super().__init__(config, encoder_sizes(config), attention=attention, place=place, shared_from=shared_from)
+        super().__init__(config, encoder_sizes(config), place=place, shared_from=shared_from)
 
     def forward(
         self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs: Any
@@ -173,9 +286,9 @@ class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
     """Masked self-attention, attention over the encoder's output, and feed-forward, section 3.1."""
 
     def __init__(self, config: VanillaTransformerConfig, place: int = 0, shared_from: SharedFeedForward | None = None):
-        stack, attention = decoder_sizes(config), ATTENTION_TYPES[config.decoder_attention_type]
-        super().__init__(config, stack, attention=attention, place=place, shared_from=shared_from)
-        self.encoder_attn = CROSS_ATTENTION_TYPES[config.cross_attention_type](
+        stack = decoder_sizes(config)
+        super().__init__(config, stack, place=place, shared_from=shared_from)
+        self.encoder_attn = attention_class(config, "cross", place)(
             config,
             width=stack.width,
             key_value_width=encoder_sizes(config).width,
@@ -227,19 +340,14 @@ class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
         return self.self_attn, self.encoder_attn
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Stacks
-# ---------------------------------------------------------------------------------------------------------------------
-
-
+# Stacks --------------------------------------------------------------------------------------------------------------
 class VanillaTransformerStack(StackInputs, VanillaTransformerPreTrainedModel):
     """
-    Embeddings times √D, positions, dropout, N layers, and a final norm where the config asks for one.
+    Embeddings times √D, positions, dropout, N layers, and a final norm where the config has one.
 
     Args:
         layer: The class of its layers.
-        feed_forward: The feed-forward that the layers share, if this stack owns it.
-        shared_from: The feed-forward that they share, if another stack owns it.
+        shared_from: The feed-forward that the layers share, if another stack owns it.
     """
 
     def __init__(
@@ -247,11 +355,12 @@ class VanillaTransformerStack(StackInputs, VanillaTransformerPreTrainedModel):
         config: VanillaTransformerConfig,
         stack: StackSizes,
         layer: Callable[..., nn.Module],
-        feed_forward: SharedFeedForward | None,
         shared_from: SharedFeedForward | None = None,
-        type_vocab_size: int = 0,
     ):
+        from .positions.types import POSITION_ENCODINGS  # others than sinusoids extend these, so they come later
+
         super().__init__(config)
+        feed_forward = SharedFeedForward.of_stack(config, stack) if shared_from is None else None
         norm = partial(NORMS[config.norm_type], stack.width, config.layer_norm_eps)
         # Layers that share their weights are one module.
         places = range(max(stack.layer_order) + 1)
@@ -260,11 +369,8 @@ class VanillaTransformerStack(StackInputs, VanillaTransformerPreTrainedModel):
             config, width=stack.width, heads=stack.heads, longest=stack.longest, is_causal=stack.is_causal
         )
         self.embed_scale = math.sqrt(stack.width) if config.scale_embedding else 1.0
-        if stack.front_end == "tokens":
-            self.embed_tokens = nn.Embedding(stack.vocab_size, stack.width)
-        else:
-            self.front_end = FRONT_END_CLASSES[stack.front_end](config)
-        self.embed_segments = segments(type_vocab_size, stack.width)
+        add_embeddings(self, config, stack)
+        self.embed_segments = segments(stack.segments, stack.width)
         self.embed_positions = embed_positions
         self.layernorm_embedding = norm() if config.layernorm_embedding else nn.Identity()
         self.dropout = Dropout(config.dropout)
@@ -291,20 +397,10 @@ class VanillaTransformerEncoder(EncoderPlans, VanillaTransformerStack):
     """Source ids to memory, section 3.1."""
 
     reads_source = True
-    _can_record_outputs = {
-        "hidden_states": VanillaTransformerEncoderLayer,
-        "attentions": VanillaTransformerAttention,
-    }
+    _can_record_outputs = {"hidden_states": VanillaTransformerEncoderLayer, "attentions": VanillaTransformerAttention}
 
     def __init__(self, config: VanillaTransformerConfig):
-        super().__init__(
-            config,
-            encoder_sizes(config),
-            layer=VanillaTransformerEncoderLayer,
-            feed_forward=SharedFeedForward.of_encoder(config),
-            type_vocab_size=config.type_vocab_size,
-        )
-        self.main_input_name = input_name_of(config)
+        super().__init__(config, encoder_sizes(config), layer=VanillaTransformerEncoderLayer)
 
     @merge_with_config_defaults
     @capture_outputs
@@ -316,24 +412,14 @@ class VanillaTransformerEncoder(EncoderPlans, VanillaTransformerStack):
         position_ids: torch.Tensor | None = None,
         token_type_ids: torch.Tensor | None = None,
         global_attention_mask: torch.Tensor | None = None,
-        input_features: torch.Tensor | None = None,
-        pixel_values: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> BaseModelOutput:
         """
         Source ids (B, S), or embeddings (B, S, D), their segments, and which of them are global (B, S; 1 or 0, with
         `encoder_attention_type="window_global"`) to the encoder's output (B, S, D), which `encoder_pooling` shortens.
-        With another front end frames of speech (B, F, num_mel_bins), whose mask is (B, F), or pixels (B, C, H, W).
         """
-        embeddings, attention_mask = self.read_source(
-            attention_mask,
-            inputs_embeds,
-            input_ids=input_ids,
-            input_features=input_features,
-            pixel_values=pixel_values,
-        )
-        if position_ids is None:
-            position_ids = positions(embeddings, attention_mask, past_length=0)
+        embeddings, attention_mask = self.read_source(input_ids, attention_mask, inputs_embeds, take_sources(kwargs))
+        position_ids = self.positions_of(embeddings, attention_mask, position_ids)
         attention = self.prepare_attention(
             embeddings, attention_mask, position_ids=position_ids, global_attention_mask=global_attention_mask
         )
@@ -362,13 +448,8 @@ class VanillaTransformerDecoder(DecoderPlans, VanillaTransformerStack):
     }
 
     def __init__(self, config: VanillaTransformerConfig, shared_from: SharedFeedForward | None = None):
-        super().__init__(
-            config,
-            decoder_sizes(config),
-            layer=VanillaTransformerDecoderLayer,
-            feed_forward=SharedFeedForward.of_decoder(config) if shared_from is None else None,
-            shared_from=shared_from,
-        )
+        stack = decoder_sizes(config)
+        super().__init__(config, stack, layer=VanillaTransformerDecoderLayer, shared_from=shared_from)
 
     @merge_with_config_defaults
     @capture_outputs
@@ -392,9 +473,7 @@ class VanillaTransformerDecoder(DecoderPlans, VanillaTransformerStack):
         if use_cache and past_key_values is None:
             past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
         cache = past_key_values.self_attention_cache if past_key_values is not None else None
-        if position_ids is None:
-            past_length = 0 if cache is None else cache.get_seq_length()
-            position_ids = positions(embeddings, attention_mask, past_length=past_length)
+        position_ids = self.positions_of(embeddings, attention_mask, position_ids, cache=cache)
         attention = self.prepare_attention(embeddings, attention_mask, position_ids=position_ids, cache=cache)
         memory_mask = self.layers_in_order[0].encoder_attn.mask(
             embeddings, memory_padding(self.config, encoder_attention_mask), memory=encoder_hidden_states
@@ -417,34 +496,19 @@ class VanillaTransformerDecoder(DecoderPlans, VanillaTransformerStack):
         )
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Model
-# ---------------------------------------------------------------------------------------------------------------------
-
-
+# Model ---------------------------------------------------------------------------------------------------------------
+@with_example
 class VanillaTransformerModel(TiedPlans, SharedEmbeddings, VanillaTransformerPreTrainedModel):
     """
     Encoder and decoder, without the map to the vocabulary: source ids (B, S), target ids (B, T) to states (B, T, D).
 
     Raises:
         ValueError: The config describes one stack alone.
-
-    Example:
-
-    ```python
-    >>> import torch
-    >>> from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerModel
-    >>> model = VanillaTransformerModel(VanillaTransformerConfig(vocab_size=99, d_model=32))
-    >>> source, target = torch.randint(4, 99, (2, 7)), torch.randint(4, 99, (2, 5))
-    >>> model(source, decoder_input_ids=target).last_hidden_state.shape
-    torch.Size([2, 5, 32])
-    ```
     """
 
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(config)
         check_stacks(config, "encoder_decoder", type(self).__name__)
-        self.main_input_name = input_name_of(config)
         self.encoder = VanillaTransformerEncoder(config)
         is_shared = FEED_FORWARD_OWNERS[config.feed_forward_sharing].decoder == "encoder"
         shared_from: Any = self.encoder.feed_forward if is_shared else None
@@ -453,7 +517,7 @@ class VanillaTransformerModel(TiedPlans, SharedEmbeddings, VanillaTransformerPre
         self.post_init()
 
     @can_return_tuple
-    def forward(  # type: ignore[misc]  # from this type, transformers knows that attentions can be asked for
+    def forward(  # type: ignore[misc]  # transformers reads from this type that attentions can be returned
         self,
         input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
@@ -468,13 +532,10 @@ class VanillaTransformerModel(TiedPlans, SharedEmbeddings, VanillaTransformerPre
         use_cache: bool | None = None,
         token_type_ids: torch.Tensor | None = None,
         global_attention_mask: torch.Tensor | None = None,
-        input_features: torch.Tensor | None = None,
-        pixel_values: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqModelOutput:
         """
-        Source ids (B, S) and target ids (B, T), or embeddings of the same shape by D, to hidden states (B, T, D). With
-        another front end the source is `input_features` or `pixel_values`.
+        Source ids (B, S) and target ids (B, T), or embeddings of the same shape by D, to hidden states (B, T, D).
 
         Raises:
             ValueError: Neither target ids nor target embeddings are given; they are not derived from the source.
@@ -489,12 +550,9 @@ class VanillaTransformerModel(TiedPlans, SharedEmbeddings, VanillaTransformerPre
                 position_ids=position_ids,
                 token_type_ids=token_type_ids,
                 global_attention_mask=global_attention_mask,
-                input_features=input_features,
-                pixel_values=pixel_values,
-                **kwargs,
+                **(take_sources(kwargs) | kwargs),
             )
-        if not isinstance(encoder_outputs, BaseModelOutput):
-            encoder_outputs = BaseModelOutput(*encoder_outputs)
+        encoder_outputs = encoder_output(encoder_outputs)
         decoder_outputs = self.decoder(
             decoder_input_ids,
             decoder_attention_mask,
@@ -506,151 +564,33 @@ class VanillaTransformerModel(TiedPlans, SharedEmbeddings, VanillaTransformerPre
             use_cache=use_cache,
             **kwargs,
         )
-        return Seq2SeqModelOutput(
-            last_hidden_state=decoder_outputs.last_hidden_state,
-            past_key_values=decoder_outputs.past_key_values,
-            decoder_hidden_states=decoder_outputs.hidden_states,
-            decoder_attentions=decoder_outputs.attentions,
-            cross_attentions=decoder_outputs.cross_attentions,
-            encoder_last_hidden_state=encoder_outputs.last_hidden_state,
-            encoder_hidden_states=encoder_outputs.hidden_states,
-            encoder_attentions=encoder_outputs.attentions,
-        )
+        return model_output(encoder_outputs, decoder_outputs)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Head
-# ---------------------------------------------------------------------------------------------------------------------
-
-
+# Head ----------------------------------------------------------------------------------------------------------------
+@with_example
 class VanillaTransformerForConditionalGeneration(
-    VanillaTransformerGenerationMixin, HeadPlans, ShiftedLabels, VanillaTransformerPreTrainedModel
+    VanillaTransformerGenerationMixin, HeadPlans, ConditionalGeneration, VanillaTransformerPreTrainedModel
 ):
     """
     Encoder, decoder and the map to the vocabulary: logits = Y Eᵀ (+ b), section 3.4.
 
-    `forward` takes source ids (B, S) and target ids or labels (B, T) and returns logits (B, T, V), and with labels the
-    loss in nats per token. `generate()` translates, by greedy or beam search.
+    `ConditionalGeneration.forward` takes source ids (B, S) and target ids or labels (B, T) and returns logits
+    (B, T, V), and with labels the loss in nats per token. `generate()` translates, by greedy or beam search.
 
     Raises:
         ValueError: The config describes one stack alone.
-
-    Example:
-
-    ```python
-    >>> from transformers import AutoTokenizer
-    >>> from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration
-    >>> folder = "model_cards/multi30k_raw_en_de"
-    >>> model = VanillaTransformerForConditionalGeneration.from_pretrained(folder)
-    >>> tokenizer = AutoTokenizer.from_pretrained(folder)
-    >>> batch = tokenizer("Two dogs are playing.", return_tensors="pt")
-    >>> tokenizer.batch_decode(model.generate(**batch), skip_special_tokens=True)
-    ['Zwei Hunde spielen.']
-    >>> labels = tokenizer(text_target="Zwei Hunde spielen.", return_tensors="pt")["input_ids"]
-    >>> outputs = model.eval()(**batch, labels=labels)
-    >>> outputs.logits.shape, outputs.loss.shape
-    (torch.Size([1, 5, 10000]), torch.Size([]))
-    ```
     """
 
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(config)
-        check_class_of_front_end(config, type(self))
         self.model = VanillaTransformerModel(config)
         self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=config.output_bias)
         self._tied_weights_keys = tied_output(config)
         self.post_init()
 
-    @can_return_tuple
-    def forward(  # type: ignore[misc]  # from this type, transformers knows that attentions can be asked for
-        self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        decoder_input_ids: torch.Tensor | None = None,
-        decoder_attention_mask: torch.Tensor | None = None,
-        encoder_outputs: BaseModelOutput | tuple[Any, ...] | None = None,
-        past_key_values: EncoderDecoderCache | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        decoder_inputs_embeds: torch.Tensor | None = None,
-        position_ids: torch.Tensor | None = None,
-        decoder_position_ids: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
-        use_cache: bool | None = None,
-        logits_to_keep: int | torch.Tensor = 0,
-        num_items_in_batch: torch.Tensor | int | None = None,
-        return_logits: bool = True,
-        row_loss: RowLoss | None = None,
-        token_type_ids: torch.Tensor | None = None,
-        global_attention_mask: torch.Tensor | None = None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> Seq2SeqLMOutput:
-        """
-        Source ids (B, S) and target ids (B, T) to logits (B, T, V), and the loss if labels (B, T) are given.
-
-        Labels without target ids are shifted right here. The loss is smoothed in training; in evaluation it is the
-        plain cross-entropy, whose exponential is the perplexity.
-
-        With `return_logits=False`, training with labels does not return them: the loss does not need all of them at
-        once, and they are by far the largest tensor. `row_loss` replaces the smoothed loss in training; then there may
-        be K times as many states as labels, of K passes over the same sentences.
-        """
-        weight = None
-        if labels is not None:
-            use_cache = False
-            if decoder_input_ids is None and decoder_inputs_embeds is None:
-                decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
-            if not return_logits:
-                weight = self.weight_of_loss()
-                input_ids, inputs_embeds = self.tied_rows(self.model.encoder, input_ids, inputs_embeds)
-                decoder_input_ids, decoder_inputs_embeds = self.tied_rows(
-                    self.model.decoder, decoder_input_ids, decoder_inputs_embeds
-                )
-        outputs: Seq2SeqModelOutput = self.model(
-            input_ids,
-            attention_mask,
-            decoder_input_ids,
-            decoder_attention_mask,
-            encoder_outputs=encoder_outputs,
-            past_key_values=past_key_values,
-            inputs_embeds=inputs_embeds,
-            decoder_inputs_embeds=decoder_inputs_embeds,
-            position_ids=position_ids,
-            decoder_position_ids=decoder_position_ids,
-            use_cache=use_cache,
-            token_type_ids=token_type_ids,
-            global_attention_mask=global_attention_mask,
-            **kwargs,
-        )
-        loss, logits = self.predict(
-            outputs[0],
-            labels,
-            num_items_in_batch=num_items_in_batch,
-            return_logits=return_logits,
-            logits_to_keep=logits_to_keep,
-            row_loss=row_loss,
-            weight=weight,
-        )
-        return Seq2SeqLMOutput(
-            loss=loss,
-            logits=logits,
-            past_key_values=outputs.past_key_values,
-            decoder_hidden_states=outputs.decoder_hidden_states,
-            decoder_attentions=outputs.decoder_attentions,
-            cross_attentions=outputs.cross_attentions,
-            encoder_last_hidden_state=outputs.encoder_last_hidden_state,
-            encoder_hidden_states=outputs.encoder_hidden_states,
-            encoder_attentions=outputs.encoder_attentions,
-        )
-
-    # The methods that the search in search/generate.py replaces; it does not run for subclasses that
-    # override one of them.
-    _step_forward = forward
-    _step_forwards = forwards(
-        VanillaTransformerModel,
-        VanillaTransformerDecoder,
-        VanillaTransformerDecoderLayer,
-        *CROSS_ATTENTION_TYPES.values(),
-    )
+    # The modules whose `forward` the search replaces; it does not run for subclasses that override one of them.
+    _step_forwards = forwards(VanillaTransformerModel, VanillaTransformerDecoder, VanillaTransformerDecoderLayer)
 
 
 __all__ = [

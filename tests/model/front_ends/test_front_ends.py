@@ -158,8 +158,8 @@ def test_a_config_of_text_has_none_of_it():
 
 def test_positions_of_a_grid():
     grid = {"position_encoding": "sinusoidal_grid", "decoder_position_encoding": "none"}
-    from vanilla_transformer_hf.model.layers.position_hooks import POSITION_ENCODINGS
-    from vanilla_transformer_hf.model.positions.absolute import SinusoidalPositionEncoding
+    from vanilla_transformer_hf.model.modeling_vanilla_transformer import SinusoidalPositionEncoding
+    from vanilla_transformer_hf.model.positions.types import POSITION_ENCODINGS
 
     config = VanillaTransformerConfig(d_model=16, **IMAGE, **grid)
     scheme = POSITION_ENCODINGS["sinusoidal_grid"].of(config, width=16, heads=2, longest=9, is_causal=False)

@@ -4,6 +4,7 @@ import copy
 import os
 import subprocess
 import sys
+from functools import wraps
 
 import numpy as np
 import pytest
@@ -80,6 +81,7 @@ def host_search(model):
     """The same weights, searched by transformers' loops: a subclass that our search does not run for."""
 
     class Other(type(model)):
+        @wraps(type(model).forward)
         def forward(self, *args, **kwargs):
             return super().forward(*args, **kwargs)
 

@@ -108,10 +108,25 @@ def test_what_cannot_be_joined_is_named(first, second, problem, sources):
         sources({"file": ("a",)}, a__first=first, a__second=second)
 
 
+def test_a_function_may_import_from_what_comes_later(sources):
+    plain = '"""A."""\n\n\ndef made(kind):\n    from ..kinds.table import KINDS  # later\n\n    return KINDS[kind]()\n'
+    kind = '"""B."""\n\nfrom ..high.plain import made\n\nKINDS = {"near": lambda: made}\n'
+    texts = sources({"file": ("high", "kinds")}, high__plain=plain, kinds__table=kind)
+    assert "import KINDS" not in texts["file.py"] and texts["file.py"].index("def made") < texts["file.py"].index(
+        "KINDS ="
+    )
+    names: dict = {}
+    exec(texts["file.py"], names)
+    assert names["made"]("near") is names["made"]
+    with pytest.raises(ValueError, match=r"plain.py, line 5: write `from .module import Name` at the top"):
+        sources({"file": ("high",), "other": ("kinds",)}, high__plain=plain, kinds__table=kind)
+
+
 # The rooms of model/, from the ground up: each imports from those before it. The host's names are rooms of one file.
 FLOORS = ("saving", "feature_extraction_vanilla_transformer", "config", "configuration_vanilla_transformer",
-          "tokenizer", "tokenization_vanilla_transformer", "layers", "positions", "front_ends", "attention", "packing",
-          "search", "modeling_vanilla_transformer", "single_stacks", "recognition", "predecessors")  # fmt: skip
+          "tokenizer", "tokenization_vanilla_transformer", "layers", "front_ends", "packing", "search",
+          "modeling_vanilla_transformer", "positions", "attention", "single_stacks", "recognition",
+          "predecessors")  # fmt: skip
 
 
 def test_imports_between_rooms_point_one_way():
@@ -122,3 +137,28 @@ def test_imports_between_rooms_point_one_way():
             for source in bundle.read_module(name).ours.values():
                 place = source.split(".")[0]
                 assert FLOORS.index(place) <= FLOORS.index(room), f"{name} imports {source}"
+
+
+def test_only_the_tables_of_kinds_are_imported_when_a_model_is_built():
+    """Kinds extend the classes of the paper's model, which asks the tables for others."""
+    late = {}
+    for room in FLOORS:
+        for name in set(bundle.modules_of(room)) - bundle.STAND_INS.keys():
+            late |= {(name, source): line for source, line in bundle.read_module(name).late.items()}
+    modeling = "modeling_vanilla_transformer"
+    assert late.keys() == {(modeling, "attention.types"), (modeling, "positions.types")}
+
+
+def test_the_model_of_the_paper_is_one_file_to_be_read_from_top_to_bottom():
+    """At most 600 lines, and a saved model's file begins with them."""
+    module = bundle.read_module("modeling_vanilla_transformer")
+    assert len(module.text.splitlines()) <= 600
+    parts = ["SinusoidalPositionEncoding", "eager_attention_forward", "VanillaTransformerAttention",
+             "VanillaTransformerCrossAttention", "dense_feed_forward", "post_norm", "VanillaTransformerEncoderLayer",
+             "VanillaTransformerDecoderLayer", "VanillaTransformerEncoder", "VanillaTransformerDecoder",
+             "VanillaTransformerModel", "VanillaTransformerForConditionalGeneration"]  # fmt: skip
+    in_order = [node.name for node in module.tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))]
+    assert [name for name in in_order if name in parts] == parts
+    saved = bundle.saved_files()["modeling_vanilla_transformer.py"]
+    first, *others = (saved.index(f"# {name}\n") for name in (module.name, "positions.absolute", "attention.types"))
+    assert first < min(others)

@@ -227,6 +227,19 @@ def test_former_names_of_modules_lead_to_those_of_today(tiny_model):
     assert b"attention_vanilla_transformer\n" in text
     opened = pickle.loads(text)
     assert type(opened) is type(model) and torch.equal(opened.lm_head.weight, model.lm_head.weight)
+    # What the paper's model has was in these modules.
+    homes = {
+        "VanillaTransformerAttention": "attention.full",
+        "VanillaTransformerCrossAttention": "attention.full",
+        "dense_feed_forward": "layers.feed_forward",
+        "SinusoidalPositionEncoding": "positions.absolute",
+    }
+    text = pickle.dumps(model, protocol=0)
+    for name, home in homes.items():
+        today = f"cvanilla_transformer_hf.model.modeling_vanilla_transformer\n{name}\n".encode()
+        assert today in text
+        text = text.replace(today, f"cvanilla_transformer_hf.model.{home}\n{name}\n".encode())
+    assert torch.equal(pickle.loads(text).lm_head.weight, model.lm_head.weight)
 
 
 def test_the_files_that_a_wheel_has_are_taken_as_they_are(tmp_path, monkeypatch):

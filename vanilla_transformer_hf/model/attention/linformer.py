@@ -14,7 +14,7 @@ from transformers import initialization as init
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..layers.attention_hooks import check_padding_mask, check_positions
 from ..layers.position_hooks import PositionBias, counted
-from .full import VanillaTransformerAttention, VanillaTransformerCrossAttention
+from ..modeling_vanilla_transformer import VanillaTransformerAttention, VanillaTransformerCrossAttention
 
 
 class LinformerAttention(VanillaTransformerAttention, kind="linformer"):
@@ -81,7 +81,7 @@ class LinformerAttention(VanillaTransformerAttention, kind="linformer"):
         return super().attend(query, key, value, None, position_bias, **kwargs)
 
 
-class LinformerCrossAttention(LinformerAttention, VanillaTransformerCrossAttention):
+class LinformerCrossAttention(LinformerAttention, VanillaTransformerCrossAttention, cross="linformer"):
     """Linformer over the encoder's output: its k sums are computed once, and a step of a search attends to them."""
 
     attends_to_sums = True
@@ -100,12 +100,3 @@ class LinformerCrossAttention(LinformerAttention, VanillaTransformerCrossAttenti
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Of queries and the sums of keys and values."""
         return VanillaTransformerAttention.attend(self, query, key, value, None, **kwargs)
-
-
-# `cross_attention_type` -> the class of the decoder's attention to the source.
-CROSS_ATTENTION_TYPES: dict[str, type[VanillaTransformerCrossAttention]] = {
-    "full": VanillaTransformerCrossAttention,
-    "linformer": LinformerCrossAttention,
-}
-
-__all__ = ["CROSS_ATTENTION_TYPES", "LinformerAttention", "LinformerCrossAttention"]

@@ -14,7 +14,7 @@ from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..layers.attention_hooks import check_padding_mask
 from ..layers.dropout import drop_out
 from ..layers.position_hooks import PositionBias
-from .full import VanillaTransformerAttention
+from ..modeling_vanilla_transformer import VanillaTransformerAttention
 
 
 # Score of a token with itself, which it sees only if nothing else is there, and of what it does not see.

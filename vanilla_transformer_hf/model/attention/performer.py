@@ -14,7 +14,7 @@ from transformers import initialization as init
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..layers.attention_hooks import check_padding_mask
 from ..layers.position_hooks import PositionBias
-from .full import VanillaTransformerAttention
+from ..modeling_vanilla_transformer import VanillaTransformerAttention
 
 
 # Positions of a chunk of causal attention: sums are kept between chunks, and weights computed inside.

@@ -8,11 +8,8 @@ from typing import Any
 
 import torch
 
-from ..configuration_vanilla_transformer import VanillaTransformerConfig
-from ..layers.pooling import pooling_layers
 from ..layers.position_hooks import ApplyRotary, PositionBias, no_rotary
-from .full import VanillaTransformerAttention
-from .types import ATTENTION_TYPES
+from ..modeling_vanilla_transformer import VanillaTransformerAttention
 
 
 class PoolingAttention(VanillaTransformerAttention):
@@ -31,8 +28,3 @@ class PoolingAttention(VanillaTransformerAttention):
         (query,) = self.project(hidden_states, self.roles[:1])
         key, value = self.project_keys_values(memory)
         return self.attend(query, key, value, attention_mask, **kwargs)
-
-
-def encoder_attention(config: VanillaTransformerConfig, place: int) -> type[VanillaTransformerAttention]:
-    """The class of self-attention in a layer of the encoder."""
-    return PoolingAttention if place in pooling_layers(config) else ATTENTION_TYPES[config.encoder_attention_type]

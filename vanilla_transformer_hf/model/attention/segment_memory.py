@@ -14,8 +14,8 @@ from transformers.cache_utils import Cache
 
 from ..layers.attention_hooks import check_padding_mask
 from ..layers.position_hooks import ApplyRotary, PositionBias, counted, no_rotary
+from ..modeling_vanilla_transformer import VanillaTransformerAttention
 from ..positions.absolute import HalvesSinusoidalPositionEncoding
-from .full import VanillaTransformerAttention
 
 
 class Distances(NamedTuple):

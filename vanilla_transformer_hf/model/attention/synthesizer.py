@@ -16,7 +16,7 @@ from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..layers.attention_hooks import check_padding_mask, check_positions
 from ..layers.dropout import drop_out
 from ..layers.position_hooks import ApplyRotary, PositionBias, counted, no_rotary
-from .full import VanillaTransformerAttention
+from ..modeling_vanilla_transformer import VanillaTransformerAttention
 
 
 class SynthesizerMask(NamedTuple):

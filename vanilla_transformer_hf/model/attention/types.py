@@ -1,6 +1,19 @@
-"""The table of all kinds of self-attention. Whoever imports it has imported all files of this folder."""
+"""Which class computes an attention. Whoever imports this file has imported all kinds, which are in this folder."""
 
-from ..layers.attention_hooks import ATTENTION_TYPES
+from typing import Any
+
+from ..layers.attention_hooks import ATTENTION_TYPES, CROSS_ATTENTION_TYPES
+from ..layers.pooling import pooling_layers
+from .pooling import PoolingAttention
 
 
-__all__ = ["ATTENTION_TYPES"]
+def attention_of(config: Any, part: str, place: int) -> type[Any]:
+    """The class of a layer's attention: in `part` "encoder" or "decoder", or from one to the other ("cross")."""
+    if part == "cross":
+        return CROSS_ATTENTION_TYPES[config.cross_attention_type]
+    if part == "decoder":
+        return ATTENTION_TYPES[config.decoder_attention_type]
+    return PoolingAttention if place in pooling_layers(config) else ATTENTION_TYPES[config.encoder_attention_type]
+
+
+__all__ = ["ATTENTION_TYPES", "CROSS_ATTENTION_TYPES", "attention_of"]

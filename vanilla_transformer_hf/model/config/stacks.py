@@ -13,6 +13,7 @@ class StackSizes(NamedTuple):
         heads: H, of which pruning has left `kept_heads` in each layer, or set of a layer's weights.
         longest: `max_position_embeddings`.
         layer_order: For each layer, the index of its set of weights.
+        segments: `type_vocab_size`; the decoder has none.
         has_feed_forward: Whether its layers have one.
         front_end: What makes its first layer's input.
     """
@@ -30,6 +31,7 @@ class StackSizes(NamedTuple):
     position_encoding: str
     longest: int
     layer_order: list[int]
+    segments: int = 0
     has_feed_forward: bool = True
     front_end: str = "tokens"
 
@@ -56,6 +58,7 @@ def encoder_sizes(config: Any) -> StackSizes:
         longest=config.max_position_embeddings,
         layer_order=layer_order(config, "encoder"),
         front_end=config.front_end,
+        segments=config.type_vocab_size,
     )
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..config.front_ends import FRONT_ENDS
-from ..config.stacks import encoder_sizes
+from ..config.front_ends import CLASSES_OF_INPUTS, FRONT_ENDS
+from ..config.stacks import StackSizes, encoder_sizes
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 
 
@@ -67,6 +67,19 @@ def add_front_end(kind: str, front_end: type[FrontEndBase]) -> None:
             "(config/front_ends.py), so that a config may name it"
         )
     FRONT_END_CLASSES[kind] = front_end
+
+
+def take_sources(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Take the sources that are not of tokens out of a model's arguments: the encoder alone reads them."""
+    return {name: arguments.pop(name) for name in CLASSES_OF_INPUTS if name != "input_ids" and name in arguments}
+
+
+def add_embeddings(stack: Any, config: VanillaTransformerConfig, sizes: StackSizes) -> None:
+    """Give a stack the embeddings of its tokens, or the front end of a source that has none."""
+    if sizes.front_end == "tokens":
+        stack.embed_tokens = nn.Embedding(sizes.vocab_size, sizes.width)
+    else:
+        stack.front_end = FRONT_END_CLASSES[sizes.front_end](config)
 
 
 def shape_error(name: str, expected: str, source: torch.Tensor) -> ValueError:

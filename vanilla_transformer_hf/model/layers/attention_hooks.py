@@ -1,5 +1,5 @@
 """
-What a kind of attention may say of itself beside its computation: hooks with the answers of full attention.
+What a kind of attention may define beside its computation: hooks with the answers of full attention.
 
 Shapes: B sentences, T query positions, S key positions, n beams of a search.
 """
@@ -17,7 +17,9 @@ from .shared_projections import SharesProjections
 
 # `encoder_attention_type` or `decoder_attention_type` -> the class of the stack's self-attention.
 ATTENTION_TYPES: dict[str, type[Any]] = {}
-# The class -> its `forward`, as it was defined: the search steps over it only while nobody has replaced it.
+# `cross_attention_type` -> the class of the decoder's attention to the source.
+CROSS_ATTENTION_TYPES: dict[str, type[Any]] = {}
+# The class -> its `forward`, as it was defined: the search replaces it only while it is the original.
 ATTENTION_FORWARDS: dict[type[nn.Module], Callable[..., Any]] = {}
 
 
@@ -72,11 +74,16 @@ class AttentionHooks(SharesProjections):
     # Whether several devices can have some of the heads each (tensor parallelism).
     divides_heads = True
 
-    def __init_subclass__(cls, kind: str | None = None, **kwargs: Any) -> None:
-        """`class NearAttention(VanillaTransformerAttention, kind="near")` is what a config calls "near"."""
+    def __init_subclass__(cls, kind: str | None = None, cross: str | None = None, **kwargs: Any) -> None:
+        """
+        `class NearAttention(VanillaTransformerAttention, kind="near")` is what a config calls "near"; with `cross`, as
+        `cross_attention_type`.
+        """
         super().__init_subclass__(**kwargs)
         if kind is not None:
             add_attention_type(kind, cls)
+        if cross is not None:
+            CROSS_ATTENTION_TYPES[cross], ATTENTION_FORWARDS[cls] = cls, cls.forward
 
     config: VanillaTransformerConfig
 
@@ -97,7 +104,7 @@ class AttentionHooks(SharesProjections):
         self, mask: Any, embeddings: torch.Tensor, padding: torch.Tensor | None, chosen: torch.Tensor | None
     ) -> Any:
         """
-        The mask of an encoder's self-attention with global tokens, which see all and are seen by all.
+        The mask of an encoder's self-attention with global tokens, which attend to all, and all to them.
 
         Args:
             mask: What `mask` returned.

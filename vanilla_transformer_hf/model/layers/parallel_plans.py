@@ -8,7 +8,7 @@ from typing import Any
 
 from transformers.modeling_utils import PreTrainedModel
 
-from .feed_forward import FEED_FORWARDS
+from .shared_feed_forward import INNER_PROJECTIONS
 
 
 ATTENTION_TP_PLAN = {"q_proj": "colwise", "k_proj": "colwise", "v_proj": "colwise", "out_proj": "rowwise"}
@@ -82,7 +82,7 @@ class HeadPlans(PreTrainedModel):
 def fit_tensor_parallel_plan(stack: Any) -> None:
     """Make a stack's `tp_plan` that of its own weights: its class's has those of every variant."""
     plan = stack.tp_plan
-    for name in FEED_FORWARDS[stack.config.feed_forward_type].inner_projections:
+    for name in INNER_PROJECTIONS[stack.config.feed_forward_type]:
         plan.update({f"layers.*.{name}": "colwise", f"feed_forward.{name}": "colwise"})
     # Scores of all heads: each device computes all.
     if stack.embed_positions.is_relative or not stack.layers[0].self_attn.divides_heads:

@@ -11,13 +11,14 @@ from safetensors import SafetensorError
 from torch import nn
 from transformers import initialization as init
 
+from ..config.front_ends import check_class_of_front_end, input_name_of
 from ..config.position_schemes import POSITION_SCHEMES
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from .attention_hooks import ATTENTION_FORWARDS, AttentionHooks
-from .base_model import SharedBase
+from .base_model import SharedBase, ShiftedLabels
 from .dropout import Dropout
-from .feed_forward import SharedFeedForward
 from .position_hooks import TrainedPositionEncoding
+from .shared_feed_forward import SharedFeedForward
 
 
 @cache
@@ -52,7 +53,7 @@ class VanillaTransformerPreTrainedModel(SharedBase):
     """
     The base class: how transformers initialises, splits, quantizes and records every model of this package.
 
-    It is what `isinstance` asks for; make objects of the classes that extend it.
+    It is for `isinstance`; make objects of the classes that extend it.
 
     Example:
 
@@ -80,6 +81,10 @@ class VanillaTransformerPreTrainedModel(SharedBase):
 
     def __init__(self, config: VanillaTransformerConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)
+        if getattr(self, "reads_source", True):  # all but decoders
+            self.main_input_name = input_name_of(config)
+        if isinstance(self, ShiftedLabels):
+            check_class_of_front_end(config, type(self))
         check_attention(config)
         # Not when this file is imported: importing PEFT creates tensors, and `train` must configure torch's allocator
         # first.

@@ -62,3 +62,8 @@ def apply_projections(
         return [each(states) for each in projections]
     parameters = [parameter for each in projections for parameter in (each.weight, each.bias)]  # type: ignore[attr-defined]
     return list(RoundedProjections.apply(torch.get_autocast_dtype("cpu"), states, *parameters))
+
+
+def apply_projection(projection: Callable[[torch.Tensor], torch.Tensor], states: torch.Tensor) -> torch.Tensor:
+    """The outputs (B, T, O) of one projection of states (B, T, D)."""
+    return apply_projections([projection], states)[0]

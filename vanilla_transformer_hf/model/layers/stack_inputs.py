@@ -13,7 +13,7 @@ from transformers.cache_utils import Cache
 
 from ..config.front_ends import input_name_of, shortened_padding
 from .base_model import StackEmbeddings
-from .position_hooks import ApplyRotary, PositionBias, PositionEncoding, look_up
+from .position_hooks import ApplyRotary, PositionBias, PositionEncoding, look_up, positions
 
 
 class AttentionInputs(NamedTuple):
@@ -70,7 +70,11 @@ class StackInputs(StackEmbeddings):
             return look_up(self.embed_tokens.weight, input_ids, what="token id")
 
     def read_source(
-        self, attention_mask: torch.Tensor | None, inputs_embeds: torch.Tensor | None, **sources: torch.Tensor | None
+        self,
+        input_ids: torch.Tensor | None,
+        attention_mask: torch.Tensor | None,
+        inputs_embeds: torch.Tensor | None,
+        others: dict[str, torch.Tensor],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """
         A source to embeddings (B, S, D), unscaled, and their padding (B, S).
@@ -78,12 +82,13 @@ class StackInputs(StackEmbeddings):
         Args:
             attention_mask: 1 for a token or frame, 0 for padding, or None.
             inputs_embeds: In the place of token ids.
-            sources: The arguments that a source may be, of which the front end reads one.
+            others: Sources that are not of tokens, as `take_sources` finds them.
 
         Raises:
             ValueError: Another one is given, or none.
         """
         name, model = input_name_of(self.config), type(self).__name__
+        sources = {"input_ids": input_ids, **others}
         wrong = [other for other, given in sources.items() if given is not None and other != name]
         if inputs_embeds is not None and name != "input_ids":
             wrong.append("inputs_embeds")
@@ -91,9 +96,21 @@ class StackInputs(StackEmbeddings):
             raise ValueError(f"{model}: {wrong[0]} given; front_end={self.config.front_end!r} reads {name}")
         if name == "input_ids":
             return self.look_up_tokens(sources[name], inputs_embeds), attention_mask
-        if (source := sources[name]) is None:
+        if (source := sources.get(name)) is None:
             raise ValueError(f"{model}: no {name} given, which front_end={self.config.front_end!r} reads")
         return self.front_end(source, attention_mask), shortened_padding(self.config, attention_mask)
+
+    def positions_of(
+        self,
+        embeddings: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        position_ids: torch.Tensor | None,
+        cache: Cache | None = None,
+    ) -> torch.Tensor:
+        """The position of each embedding (B, T, D) behind those of the cache, as (B or 1, T), or those given."""
+        if position_ids is not None:
+            return position_ids
+        return positions(embeddings, attention_mask, past_length=0 if cache is None else cache.get_seq_length())
 
     def prepare_attention(
         self,

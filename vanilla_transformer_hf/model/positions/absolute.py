@@ -1,5 +1,5 @@
 """
-Position schemes: how a stack knows the order of its tokens. One instance in each stack, one class a scheme.
+Position schemes: how the order of tokens enters a stack. One instance in each stack, one class a scheme.
 
 This file has the schemes that add to the embeddings or rotate queries and keys.
 
@@ -12,28 +12,7 @@ from torch import nn
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..layers.position_hooks import ApplyRotary, PositionEncoding, TrainedPositionEncoding, check_rows, look_up
-
-
-class SinusoidalPositionEncoding(PositionEncoding, scheme="sinusoidal"):
-    """PE(pos, 2i) = sin(pos / 10000^(2i/D)), PE(pos, 2i+1) = cos(pos / 10000^(2i/D)), section 3.5.
-
-    Computed in forward, always in float32: a table would limit the length, a buffer would be rounded with the model's
-    dtype and come back uninitialised from `from_pretrained`.
-    """
-
-    def exponents(self, width: int, device: torch.device) -> torch.Tensor:
-        return torch.arange(0, width, 2, device=device, dtype=torch.float32) / width  # 2i/D
-
-    def arrange(self, angles: torch.Tensor) -> torch.Tensor:
-        return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)
-
-    def forward(self, embeddings: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
-        return embeddings + self.encode(position_ids + self.offset, embeddings.shape[-1]).to(embeddings.dtype)
-
-    def encode(self, position_ids: torch.Tensor, width: int) -> torch.Tensor:
-        """Positions of any shape to their sinusoids (..., D), of an odd D to one more, in float32."""
-        frequencies = torch.pow(10000.0, -self.exponents(width, position_ids.device))  # (D/2,)
-        return self.arrange(position_ids.float().unsqueeze(-1) * frequencies)
+from ..modeling_vanilla_transformer import SinusoidalPositionEncoding
 
 
 class HalvesSinusoidalPositionEncoding(SinusoidalPositionEncoding, scheme="sinusoidal_halves"):
@@ -103,12 +82,12 @@ class HierarchicalPositionEncoding(LearnedPositionEncoding, scheme="hierarchical
 class RotaryPositionEncoding(PositionEncoding, scheme="rotary"):
     """
     Queries and keys rotated by their position: (x_2i, x_2i+1) by the angle pos · base^(-2i/r), where r = fraction ·
-    d_k features are turned and the others stay; Su et al. 2021, arXiv 2104.09864, equation 34.
+    d_k features are rotated and the others stay; Su et al. 2021, arXiv 2104.09864, equation 34.
 
     Args:
         head_width: d_k.
         base: `rotary_base`, 10,000 in the paper.
-        fraction: `rotary_fraction`, the share of each head's features that is turned; 1 in the paper.
+        fraction: `rotary_fraction`, the share of each head's features that is rotated; 1 in the paper.
     """
 
     def __init__(self, head_width: int, base: float, fraction: float):

@@ -7,7 +7,7 @@ Shapes: B images, S patches row by row, D = encoder_d_model.
 import torch
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
-from .absolute import SinusoidalPositionEncoding
+from ..modeling_vanilla_transformer import SinusoidalPositionEncoding
 
 
 class GridPositionEncoding(SinusoidalPositionEncoding, scheme="sinusoidal_grid"):

@@ -56,8 +56,9 @@ class VanillaTransformerForSpeechSeq2Seq(VanillaTransformerForConditionalGenerat
         Frames (B, F, num_mel_bins), 1 or 0 for each frame (B, F), and target ids or labels (B, T) to logits (B, T, V)
         and the loss. Other arguments are those of `VanillaTransformerForConditionalGeneration`.
         """
+        if encoder_outputs is None:
+            kwargs["input_features"] = input_features
         return super().forward(
-            input_features=input_features,
             attention_mask=attention_mask,
             decoder_input_ids=decoder_input_ids,
             decoder_attention_mask=decoder_attention_mask,
@@ -113,8 +114,9 @@ class VanillaTransformerForImageTextToText(VanillaTransformerForConditionalGener
         Pixels (B, C, H, W), 1 or 0 for each patch or None, and target ids or labels (B, T) to logits (B, T, V) and the
         loss. Other arguments are those of `VanillaTransformerForConditionalGeneration`.
         """
+        if encoder_outputs is None:
+            kwargs["pixel_values"] = pixel_values
         return super().forward(
-            pixel_values=pixel_values,
             attention_mask=attention_mask,
             decoder_input_ids=decoder_input_ids,
             decoder_attention_mask=decoder_attention_mask,

@@ -3,8 +3,9 @@ The modules of model/, joined into the few files that travel with a saved model.
 
 transformers copies code from one folder into one folder, and our modules lie in several. So they are joined: a file
 has the modules of some folders in the order of their imports, with all comments, and imports from the files before it
-what those have. Modules are read as text and as syntax trees; nothing is executed or renamed. The standard library
-suffices, so that `setup.py` can join the files when a wheel is built.
+what those have. Functions may import from modules that import theirs: those are in the same file. Modules are read as
+text and as syntax trees; nothing is executed or renamed. The standard library suffices, so that `setup.py` can join
+the files when a wheel is built.
 """
 
 import ast
@@ -17,17 +18,19 @@ from pathlib import Path
 
 
 ROOT = Path(__file__).parents[1]
-# Where a wheel has the joined files; a checkout joins them when they are asked for.
+# Where a wheel has the joined files; a checkout joins them when they are needed.
 BUILT = ROOT / "saved_files"
 
 # The files that travel -> the modules and folders of modules that they have; each may import those before it.
 FILES = {
     "configuration_vanilla_transformer": ("config", "configuration_vanilla_transformer", "predecessors.configuration"),
     "tokenization_vanilla_transformer": ("tokenization_vanilla_transformer",),
-    "layers_vanilla_transformer": ("layers", "positions", "front_ends", "attention"),
+    "layers_vanilla_transformer": ("layers", "front_ends"),
     "generation_vanilla_transformer": ("packing", "search"),
     "modeling_vanilla_transformer": (
         "modeling_vanilla_transformer",
+        "positions",
+        "attention",
         "single_stacks",
         "recognition",
         "predecessors",
@@ -61,6 +64,7 @@ class Module:
     Attributes:
         libraries: Imported from elsewhere, as (module, name or None, alias or None).
         ours: Imported from this folder: name -> module that it is imported from.
+        late: The modules that functions import from, with the number of the line.
         cut: Numbers of the lines that do not travel: docstring, imports, `__all__`.
     """
 
@@ -69,6 +73,7 @@ class Module:
     tree: ast.Module
     libraries: set[tuple[str, str | None, str | None]] = field(default_factory=set)
     ours: dict[str, str] = field(default_factory=dict)
+    late: dict[str, int] = field(default_factory=dict)
     cut: set[int] = field(default_factory=set)
 
     @property
@@ -98,17 +103,18 @@ def read_module(name: str) -> Module:
     Raises:
         ValueError: A statement cannot be joined with others; the message names file and line.
     """
-    path = ROOT.joinpath(*name.split(".")).with_suffix(".py")
-    text = STAND_INS.get(name) or path.read_text(encoding="utf-8")
+    text = STAND_INS.get(name) or ROOT.joinpath(*name.split(".")).with_suffix(".py").read_text(encoding="utf-8")
     module = Module(name, text, ast.parse(text))
     for node in ast.walk(module.tree):
         if isinstance(node, ast.ImportFrom) and node.level:
-            if node not in module.tree.body or node.module is None or any(alias.asname for alias in node.names):
-                raise ValueError(
-                    f"{path}, line {node.lineno}: write `from .module import Name` at the top of the file"
-                )
-            base = name.split(".")[: -node.level]
-            module.ours |= {alias.name: ".".join([*base, node.module]) for alias in node.names}
+            if node.module is None or any(alias.asname for alias in node.names):
+                raise misplaced(module, node.lineno)
+            source = ".".join([*name.split(".")[: -node.level], node.module])
+            if node in module.tree.body:
+                module.ours |= {alias.name: source for alias in node.names}
+            else:
+                module.late[source] = node.lineno
+                module.cut |= {*range(node.lineno, node.end_lineno + 1)}  # type: ignore[operator]
     for number, node in enumerate(module.tree.body):
         if isinstance(node, ast.Import):
             module.libraries |= {(alias.name, None, alias.asname) for alias in node.names}
@@ -119,6 +125,11 @@ def read_module(name: str) -> Module:
         if isinstance(node, (ast.Import, ast.ImportFrom)) or is_docstring or is_listing:
             module.cut |= {*range(node.lineno, node.end_lineno + 1)}  # type: ignore[operator]
     return module
+
+
+def misplaced(module: Module, line: int) -> ValueError:
+    path = ROOT.joinpath(*module.name.split(".")).with_suffix(".py")
+    return ValueError(f"{path}, line {line}: write `from .module import Name` at the top of the file")
 
 
 def modules_of(place: str) -> list[str]:
@@ -153,7 +164,12 @@ class Bundle:
     def text(self, file: str) -> str:
         """One file: its contents and origin, imports, modules."""
         own = [module for name, module in self.modules.items() if self.homes[name] == file]
-        own.sort(key=lambda module: [*self.homes].index(module.name))
+        order = [*self.homes]
+        own.sort(key=lambda module: order.index(module.name))
+        for module in own:
+            for source, line in module.late.items():  # whose names are in the file when the function is called
+                if self.homes.get(source) != file or order.index(source) < order.index(module.name):
+                    raise misplaced(module, line)
         borrowed: set[tuple[str, str | None, str | None]] = set()
         for name in {name for module in own for name in module.ours}:
             home = self.homes[self.owners[name]]

@@ -15,7 +15,7 @@ from typing import Any
 
 # Module as it was in one folder, without "_vanilla_transformer" at its end -> where its classes are.
 FORMER_NAMES = {
-    "attention": "attention.full",
+    "attention": "modeling_vanilla_transformer",
     "attention_types": "attention.types",
     "autocast_maps": "layers.projections",
     "beam_search": "search.beam",
@@ -26,7 +26,7 @@ FORMER_NAMES = {
     "dropout": "layers.dropout",
     "encoder_models": "single_stacks.encoder_models",
     "encoder_pooling": "attention.pooling",
-    "feed_forward": "layers.feed_forward",
+    "feed_forward": "modeling_vanilla_transformer",
     "generation": "search.generate",
     "generation_causal": "search.generate_causal",
     "generation_config": "config.generation",
@@ -68,10 +68,12 @@ FORMER_NAMES = {
 REMOVED = ("change_detection", "file_pages")
 # Modules of folders as they were before this release, where they are no longer.
 MOVED = {
+    "attention.full": "modeling_vanilla_transformer",
     "attention.hooks": "layers.attention_hooks",
     "attention.kernel_masks": "layers.kernel_masks",
     "bundle": "saving.bundle",
     "former_names": "saving.former_names",
+    "layers.feed_forward": "modeling_vanilla_transformer",
     "listeners": "saving.listeners",
     "parallel_plans": "layers.parallel_plans",
     "positions.base": "layers.position_hooks",
@@ -86,7 +88,7 @@ class FormerModule(ModuleType):
     """A module under a former name, which is imported when something is taken from it."""
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # tools that go through all modules ask for such names
+        if name.startswith("__"):  # tools that go through all modules look up such names
             raise AttributeError(name)
         return getattr(import_module(self.__name__), name)
 

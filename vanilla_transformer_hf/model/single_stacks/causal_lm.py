@@ -14,16 +14,17 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 from transformers.utils.generic import TransformersKwargs, can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from ..attention.full import VanillaTransformerAttention
-from ..attention.types import ATTENTION_TYPES
 from ..config.stacks import decoder_sizes
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..layers.base_model import tied_output
-from ..layers.feed_forward import SharedFeedForward
 from ..layers.parallel_plans import EncoderPlans, HeadPlans
-from ..layers.position_hooks import positions
 from ..layers.pretrained_model import VanillaTransformerPreTrainedModel, forwards
-from ..modeling_vanilla_transformer import VanillaTransformerLayer, VanillaTransformerStack
+from ..layers.shared_feed_forward import SharedFeedForward
+from ..modeling_vanilla_transformer import (
+    VanillaTransformerAttention,
+    VanillaTransformerLayer,
+    VanillaTransformerStack,
+)
 from ..search.generate_causal import VanillaTransformerCausalGenerationMixin
 from .base import SingleStackModel, of_one_stack
 
@@ -32,8 +33,7 @@ class VanillaTransformerCausalLayer(VanillaTransformerLayer):
     """Masked self-attention and feed-forward: the decoder's layer without cross-attention."""
 
     def __init__(self, config: VanillaTransformerConfig, place: int = 0, shared_from: SharedFeedForward | None = None):
-        stack, attention = decoder_sizes(config), ATTENTION_TYPES[config.decoder_attention_type]
-        super().__init__(config, stack, attention=attention, place=place, shared_from=shared_from)
+        super().__init__(config, decoder_sizes(config), place=place, shared_from=shared_from)
 
     def forward(
         self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs: Any
@@ -62,12 +62,7 @@ class VanillaTransformerCausalDecoder(EncoderPlans, VanillaTransformerStack):
     }
 
     def __init__(self, config: VanillaTransformerConfig):
-        super().__init__(
-            config,
-            decoder_sizes(config),
-            layer=VanillaTransformerCausalLayer,
-            feed_forward=SharedFeedForward.of_decoder(config),
-        )
+        super().__init__(config, decoder_sizes(config), layer=VanillaTransformerCausalLayer)
 
     @merge_with_config_defaults
     @capture_outputs
@@ -85,9 +80,7 @@ class VanillaTransformerCausalDecoder(EncoderPlans, VanillaTransformerStack):
         embeddings = self.look_up_tokens(input_ids, inputs_embeds)
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache(config=self.config)
-        if position_ids is None:
-            past_length = 0 if past_key_values is None else past_key_values.get_seq_length()
-            position_ids = positions(embeddings, attention_mask, past_length=past_length)
+        position_ids = self.positions_of(embeddings, attention_mask, position_ids, cache=past_key_values)
         attention = self.prepare_attention(
             embeddings, attention_mask, position_ids=position_ids, cache=past_key_values
         )
@@ -129,7 +122,7 @@ class VanillaTransformerDecoderModel(SingleStackModel):
     decoder: VanillaTransformerCausalDecoder
 
     @can_return_tuple
-    def forward(  # type: ignore[misc]  # from this type, transformers knows that attentions can be asked for
+    def forward(  # type: ignore[misc]  # transformers reads from this type that attentions can be returned
         self,
         input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,

@@ -22,7 +22,7 @@ from torch import nn
 
 from ...model.config.kept_heads import HEAD_FIELDS, HEADS, heads_of_layers, stack_of
 from ...model.config.sharing import layers_and_sets
-from ...model.layers.feed_forward import FEED_FORWARDS
+from ...model.layers.shared_feed_forward import INNER_PROJECTIONS
 
 
 # Attention -> its stack, and its name in a layer.
@@ -208,7 +208,7 @@ def prune(model: Any, heads: dict[tuple[str, int], list[int]] | None = None, fee
         _cut_heads(weights, names[id(module)], module, kept[key])
     sizes, units = {}, (0, 0)
     config = model.config
-    inner = FEED_FORWARDS[config.feed_forward_type].inner_projections
+    inner = INNER_PROJECTIONS[config.feed_forward_type]
     for stack, owners in feed_forwards(model).items():
         for maps in owners:
             left = choose_units(unit_norms(maps, inner), feed_forward)

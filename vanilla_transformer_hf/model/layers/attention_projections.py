@@ -1,5 +1,5 @@
 """
-Attention: transformers' attention interface chooses the kernel, transformers' mask functions make the masks.
+What surrounds the equations of attention: its projections, which may be shared or pruned, its mask and its caches.
 
 Shapes: B sentences, S key positions, T query positions, D = d_model, H heads.
 """
@@ -10,42 +10,22 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers.cache_utils import Cache, EncoderDecoderCache
+from transformers.cache_utils import EncoderDecoderCache
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils.generic import is_flash_attention_requested
 
 from ..config.sharing import PROJECTIONS
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
-from ..layers.attention_hooks import AttentionHooks, add_attention_type, check_padding_mask
-from ..layers.dropout import drop_out
-from ..layers.kernel_masks import FlashMemory
-from ..layers.position_hooks import ApplyRotary, PositionBias, biased_attention_forward, no_rotary
-from ..layers.projections import apply_projections
+from .attention_hooks import AttentionHooks, check_padding_mask
+from .kernel_masks import FlashMemory
+from .position_hooks import PositionBias, biased_attention_forward
+from .projections import apply_projections
 
 
-def eager_attention_forward(
-    module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    scaling: float,
-    dropout: float = 0.0,
-    **kwargs: Any,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """softmax(Q Kᵀ / √d_k) V, section 3.2.1, in plain products."""
-    weights = torch.matmul(query, key.transpose(2, 3)) * scaling  # (B, H, T, S)
-    if attention_mask is not None:
-        weights = weights + attention_mask
-    weights = drop_out(weights.softmax(dim=-1), dropout, module.training)
-    return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights  # (B, T, H, d_v)
-
-
-class VanillaTransformerAttention(AttentionHooks):
+class AttentionProjections(AttentionHooks):
     """
-    Concat(head_1 … head_H) W^O with head_i = softmax(Q W_i^Q (K W_i^K)ᵀ / √d_k) V W_i^V, section 3.2.2:
-    self-attention.
+    The projections W^Q, W^K, W^V and W^O of all heads, and the mask.
 
     Args:
         num_heads: Heads that share the width.
@@ -64,7 +44,7 @@ class VanillaTransformerAttention(AttentionHooks):
         key_value_width: int,
         num_heads: int,
         is_causal: bool = False,
-        shared_from: "VanillaTransformerAttention | None" = None,
+        shared_from: "AttentionProjections | None" = None,
         kept_heads: int | None = None,
     ) -> None:
         super().__init__()
@@ -152,69 +132,20 @@ class VanillaTransformerAttention(AttentionHooks):
             self.config, embeddings, padding, past_key_values=cache, allow_is_causal_skip=not is_needed
         )
 
+    def kernel(self, eager: Callable[..., Any], position_bias: PositionBias | None) -> Callable[..., Any]:
+        """What computes softmax(Q Kᵀ / √d_k) V: `eager` or the implementation in its place, with the bias if given."""
+        if position_bias is not None:
+            return partial(biased_attention_forward, position_bias)
+        interface: Callable[..., Any] = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager)
+        return interface
+
     def project_keys_values(self, states: torch.Tensor, padding: torch.Tensor | None = None) -> list[torch.Tensor]:
         """States (B, S, D) to keys (B, H, S, d_k) and values (B, H, S, d_v), of padding too."""
         return self.project(states, self.roles[1:])
 
-    def attend(
-        self,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        attention_mask: torch.Tensor | None,
-        position_bias: PositionBias | None = None,
-        **kwargs: Any,
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Queries, keys and values of the heads to outputs (B, T, D) and weights (B, H, T, S)."""
-        attend: Callable[..., Any] = ALL_ATTENTION_FUNCTIONS.get_interface(
-            self.config._attn_implementation, eager_attention_forward
-        )
-        if position_bias is not None:
-            attend = partial(biased_attention_forward, position_bias)
-        output, weights = attend(
-            self,
-            query,
-            key,
-            value,
-            attention_mask,
-            dropout=self.config.attention_dropout if self.training else 0.0,
-            scaling=self.scaling,
-            **kwargs,
-        )
-        (output,) = apply_projections([self.projections.out_proj], output.flatten(-2))
-        return output, weights
 
-    def forward(
-        self,
-        hidden_states: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
-        layer_idx: int = 0,
-        apply_rotary: ApplyRotary = no_rotary,
-        position_bias: PositionBias | None = None,
-        **kwargs: Any,
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """
-        States (B, T, D) to (B, T, D) and weights (B, H, T, S), of the S positions of the past and these.
-
-        `apply_rotary` rotates queries and keys (B, H, T, d_k) by their positions; `position_bias` is what else the
-        position scheme does in this layer's attention. `layer_idx` is the layer's place in the cache: of one that runs
-        several times, each time has its own.
-        """
-        query, key, value = self.project(hidden_states, self.roles)
-        query, key = apply_rotary(query), apply_rotary(key)
-        if position_bias is not None:
-            key = position_bias.kept_keys(key, hidden_states)
-        if past_key_values is not None:
-            key, value = past_key_values.update(key, value, layer_idx)
-        return self.attend(query, key, value, attention_mask, position_bias, **kwargs)
-
-
-add_attention_type("full", VanillaTransformerAttention)
-
-
-class VanillaTransformerCrossAttention(VanillaTransformerAttention):
-    """Queries from the decoder; keys and values from the encoder, the same at every step."""
+class SourceAttention(AttentionProjections):
+    """The mask, the kernel and the cached keys and values of attention to a source."""
 
     # Whether keys and values are sums over the source instead of those of its positions.
     attends_to_sums = False
@@ -238,25 +169,12 @@ class VanillaTransformerCrossAttention(VanillaTransformerAttention):
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Attend to the source: (B, T, H d_v), and the weights (B, H, T, S) where the kernel has them."""
         if not isinstance(attention_mask, FlashMemory):
-            return super().attend(query, key, value, attention_mask, position_bias, **kwargs)
+            return super().attend(query, key, value, attention_mask, position_bias, **kwargs)  # type: ignore[misc]  # of full attention
         batch = len(query)
         (query, key, value), places = attention_mask.flat(query, [key, value])
-        output, weights = super().attend(query, key, value, None, position_bias, **places, **kwargs)  # (1, B T, D)
+        output, weights = super().attend(query, key, value, None, position_bias, **places, **kwargs)  # type: ignore[misc]
+        # (1, B T, D)
         return output.unflatten(1, (batch, -1))[0], weights
-
-    def forward(  # type: ignore[override]  # keys and values come from other states than the queries
-        self,
-        hidden_states: torch.Tensor,
-        key_value_states: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        past_key_values: EncoderDecoderCache | None = None,
-        layer_idx: int = 0,
-        **kwargs: Any,
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Decoder states (B, T, D) and the encoder's output (B, S, D) to (B, T, D) and weights (B, H, T, S)."""
-        (query,) = self.project(hidden_states, self.roles[:1])
-        key, value = self.keys_values(key_value_states, past_key_values, layer_idx, attention_mask)
-        return self.attend(query, key, value, attention_mask, **kwargs)
 
     def keys_values(
         self,
