@@ -1,5 +1,5 @@
 """
-Front ends, as the config knows them: what a source is, and what makes the input of the encoder's first layer of it.
+Front ends, as the config has them: what a source is, and what makes the input of the encoder's first layer of it.
 A row each, and their options; `front_ends/` computes them.
 """
 
@@ -137,7 +137,7 @@ def check_patches(config: Any, stack: str) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Rows: `front_end` -> what the config knows of it
+# Rows: `front_end` -> what the config has of it
 # ---------------------------------------------------------------------------------------------------------------------
 
 FRONT_ENDS: dict[str, FrontEndKind] = {
