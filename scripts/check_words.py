@@ -43,7 +43,7 @@ def files() -> Iterator[Path]:
     yield from (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
     for folder in SOURCES:
         found = (path for path in folder.rglob("*") if path.suffix in ENDINGS)
-        yield from sorted(path for path in found if path.parts[len(PACKAGE.parts)] != "model")
+        yield from sorted(path for path in found if path != Path(__file__).resolve())
 
 
 def main() -> int:

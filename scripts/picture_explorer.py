@@ -25,7 +25,7 @@ SIZE = {"width": 1280, "height": 800}
 # Name of a picture -> what the page shows, its theme, and its height.
 PICTURES = {
     "tour": ({"view": "tour", "stop": 4}, "light", 860),
-    "translate": ({"view": "translate"}, "light", 1180),
+    "translate": ({"view": "translate", "num_beams": 4}, "light", 1180),
     "attention": ({"view": "attention", "layer": 2, "heads": "0,1,2,3", "threshold": 0.1}, "light", 700),
     "head": ({"view": "head", "layer": 2, "row": 2}, "dark", 760),
     "walk": ({"view": "walk", "box": "decoder.0.encoder_attn"}, "light", 1030),
@@ -51,7 +51,7 @@ def main() -> None:
         for name in arguments.views:
             state, theme, height = PICTURES[name]
             page = browser.new_page(viewport={**SIZE, "height": height}, color_scheme=theme)
-            address = f"{http.address_of(listening)}/#{urlencode({'text': text, 'num_beams': 4, **state})}"
+            address = f"{http.address_of(listening)}/#{urlencode({'text': text, **state})}"
             page.goto(address)
             page.wait_for_selector("main[aria-busy=false]")
             page.wait_for_timeout(500)  # canvases are drawn after the page

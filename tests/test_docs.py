@@ -6,6 +6,7 @@ option, link and file that they name exists.
 import ast
 import contextlib
 import gzip
+import json
 import os
 import re
 import shlex
@@ -97,6 +98,7 @@ SMALL = {
     f"{BENCHMARKS} attention": "--lengths 16 --widths 64 --layer_length 8 --window 4 --kinds full window"
     " --tasks forward layer --rounds 1",
     f"{BENCHMARKS} predecessors": "--lengths 4 --models lstm --rounds 1 --threads 1 --batch 1",
+    f"{PROG} train finetune --model_name_or_path": RUN.replace("--vocab_size 300 ", ""),
     f"{PROG} train multi30k_raw --model_name_or_path": RUN.replace("--vocab_size 300 ", ""),
     f"{PROG} train low_resource --model_name_or_path outputs/quickstart": RUN.replace("300", "280"),  # a tokenizer's
     f"{PROG} train low_resource --": RUN.replace("--vocab_size 300 ", ""),  # from a model
@@ -117,6 +119,7 @@ FOREIGN = {
     "--config_file": "accelerate launch",
     "--clear-fuzzy": "msgattrib",
     "--imports": "scripts/draw_architecture.py",
+    "--max-time": "schemathesis",
     "--model": "lm_eval",
     "--model_args": "lm_eval",
     "--token": "a secret in a text",
@@ -162,12 +165,27 @@ def workspace(tmp_path_factory):
     for name in ("quickstart-2", "teacher"):
         shutil.copytree(folder / "outputs" / "quickstart", folder / "outputs" / name)
     (folder / "mine.yaml").write_text(PAGES["training.md"].blocks("yaml")[0], encoding="utf-8")
+    (folder / "mix.yaml").write_text(PAGES["low_resource.md"].blocks("yaml")[0], encoding="utf-8")
+    for name in ("law", "law-dev"):
+        rows = "".join(f"{one}\t{other}\n" for one, other in zip(ENGLISH, GERMAN, strict=True))
+        (folder / f"{name}.tsv").write_text(f"en\tde\n{rows}", encoding="utf-8")
+    write_african_news(folder / "african_news")
     (folder / "phrases.tsv").write_text("".join(f"{line}\tdrei\tvier\n" for line in ENGLISH), encoding="utf-8")
     (folder / "begun.de").write_text("".join(f"{line[:4]}\n" for line in GERMAN), encoding="utf-8")
     (folder / "checkpoints").mkdir()
     (folder / "outputs" / "for-fairseq").mkdir()
     write_fairseq_checkpoint(folder / "outputs" / "for-fairseq", folder / "checkpoints" / "en-de", folder / "ref.npz")
     return folder
+
+
+def write_african_news(folder: Path) -> None:
+    """Files as those of MAFAND-MT, with other text."""
+    folder.mkdir()
+    for language in ("hau", "ibo", "lug", "pcm", "twi", "yor", "zul"):
+        rows = [{"translation": {"en": one, language: other}} for one, other in zip(ENGLISH, GERMAN, strict=True)]
+        text = "".join(f"{json.dumps(row)}\n" for row in rows)
+        for part in ("train", "dev", "test"):
+            (folder / f"en-{language}.{part}.json.gz").write_bytes(gzip.compress(text.encode()))
 
 
 def write_fairseq_checkpoint(ours: Path, theirs: Path, reference: Path):

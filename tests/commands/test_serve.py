@@ -47,12 +47,14 @@ def test_models_are_named_by_the_user_or_by_their_folder(tmp_path):
         ({"workers": 0}, "workers=0: must be at least 1"),
         ({"limits": {"seconds": 0}}, "seconds=0: must be above 0"),
         ({"log": "all"}, "log='all': must be one of"),
+        ({"models": ["a/en-de", "b/en-de"]}, "each model needs a name of its own: got en-de, en-de"),
+        ({"allowed_origins": ["example.org"]}, "allowed_origins: 'example.org' is not an origin"),
         ({"split_sentences": "some"}, "split_sentences='some': must be one of 'auto', 'always', 'never'"),
     ],
 )
 def test_settings_out_of_range_are_named(settings, message):
     with pytest.raises(ValueError, match=re.escape(message)):
-        ServerSettings(["outputs/en-de"], **settings)
+        ServerSettings(**{"models": ["outputs/en-de"], **settings})
 
 
 def test_the_command_refuses_in_one_line_before_it_opens_a_model(tmp_path):
@@ -74,6 +76,9 @@ def test_languages_are_those_of_the_tokenizer_or_of_the_user(translator):
     translator.tokenizer.init_kwargs["target_lang_tags"] = {"de": "<2de> ", "fr": "<2fr> "}
     try:
         assert languages_of(translator, None)[1] == {"de": "<2de> ", "fr": "<2fr> "}
+        assert languages_of(translator, "en-fr") == ("en", {"fr": "<2fr> "})
+        with pytest.raises(ValueError, match="'en-sv' is not a pair of a model that translates to de, fr"):
+            languages_of(translator, "en-sv")
     finally:
         del translator.tokenizer.init_kwargs["target_lang_tags"]
 
@@ -220,6 +225,10 @@ def test_a_signal_finishes_what_runs_and_a_dead_worker_is_replaced(counting_fold
                 assert httpx.post(f"{address}/translate", json={"q": "two"}, timeout=60).status_code == 200
             metrics = httpx.get(f"{address}/metrics").text  # of all workers together
             assert re.search(r'translation_requests_total\{model="\w+",status="200"\} 2[01]\.0', metrics), metrics
+        # Whichever worker translates a file, all of them hand it out.
+        sent = {"file": ("a.txt", b"two")}
+        url = httpx.post(f"{address}/translate_file", files=sent, timeout=60).json()["translatedFileUrl"]
+        assert {httpx.get(url, timeout=60).content for _ in range(8)} == {b"zwei"}
         asking = threading.Thread(
             target=lambda: found.update(httpx.post(f"{address}/translate", json={"q": long}, timeout=60).json())
         )

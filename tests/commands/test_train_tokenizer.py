@@ -48,6 +48,20 @@ def test_trains_and_refuses_to_overwrite(run, tmp_path):
     )
 
 
+def test_files_that_hold_both_sides_give_the_same_vocabulary(run, tmp_path):
+    sides = ["the dog runs", "the cat runs"], ["der Hund läuft", "die Katze läuft"]
+    rows = "".join(f"{other}\t{one}\n" for one, other in zip(*sides, strict=True))
+    (tmp_path / "both.tsv").write_text(f"German\tEnglish\n{rows}", encoding="utf-8")
+    options = ("--vocab_size", "280", "--src_lang", "en", "--tgt_lang", "de", "--separate_vocabularies")
+    for out, files in (("plain", ["a.en", "--target", "a.de.gz"]), ("both", ["both.tsv"])):
+        assert run(out, "--source", *files, *options)[0] == 0
+    plain, both = (VanillaTransformerTokenizer.from_pretrained(tmp_path / name) for name in ("plain", "both"))
+    assert plain.get_vocab() == both.get_vocab()
+    assert plain.source_backend_tokenizer.get_vocab() == both.source_backend_tokenizer.get_vocab()
+    code, printed = run("third", "--source", "a.en", "--target", "both.tsv")
+    assert (code, printed.err) == (2, "train_tokenizer.py: both.tsv holds both sides: name it under --source\n")
+
+
 @pytest.mark.parametrize(
     "arguments, message",
     [

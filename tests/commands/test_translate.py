@@ -187,6 +187,52 @@ def test_scores_of_given_translations(run, folder, pairs, tmp_path):
     assert (code, errors) == (2, f"score.py: {pairs[1]} ends before its line 2, another file does not\n")
 
 
+TMX = """<tmx version="1.4"><header srclang="en"/><body>
+<tu><tuv xml:lang="de"><seg>eins</seg></tuv><tuv xml:lang="en"><seg>one</seg></tuv></tu>
+<tu><tuv xml:lang="en"><seg>two</seg></tuv></tu>
+<tu><tuv xml:lang="en-GB"><seg>two\nthree</seg></tuv><tuv xml:lang="de"><seg>drei zwei</seg></tuv></tu>
+</body></tmx>"""
+BOTH_SIDES = {
+    "memory.tmx": TMX,
+    "table.csv": 'German;English\neins;one\n"drei zwei";"two  three"\n',
+    "rows.jsonl": '{"translation": {"en": "one", "de": "eins"}}\n{"de": "drei zwei", "en": "two three"}\n',
+    "text.txt": "en\tde\none\teins\ntwo three\tdrei zwei\n",  # Excel's Unicode text
+}
+
+
+@pytest.mark.parametrize("name", BOTH_SIDES)
+def test_given_translations_in_files_that_hold_both_sides(run, folder, tmp_path, name, caplog):
+    (tmp_path / name).write_text(BOTH_SIDES[name], encoding="utf-16" if name == "text.txt" else "utf-8")
+    languages = ["--source_lang", "en", "--target_lang", "de"]
+    translator = Translator.from_pretrained(folder, device="cpu")
+    expected = translator.score(["one", "two three"], ["eins", "drei zwei"])
+    code, output, _ = run(folder, tmp_path / name, *languages, script="score")
+    assert (code, [float(line) for line in output.split()]) == (
+        0,
+        pytest.approx([score.log_probability for score in expected], abs=1e-4),
+    )
+    assert ("units left out: 1 without a text in both languages" in caplog.text) == (name == "memory.tmx")
+    out = tmp_path / "out.align"
+    code, _, _ = run(folder, tmp_path / name, *languages, "--output", out, script="align")
+    aligned = translator.align(["one", "two three"], ["eins", "drei zwei"])
+    assert (code, out.read_text().splitlines()) == (0, [str(each) for each in aligned])
+
+
+@pytest.mark.parametrize("script", ["score", "align"])
+def test_pairs_that_cannot_be_read_are_one_line(run, folder, pairs, tmp_path, script):
+    (tmp_path / "rows.jsonl").write_text('{"en": "one"}\n')
+    for arguments, message in (
+        ([pairs[0]], "one file of a pair, or an unknown format"),
+        ([*pairs, "--source_lang", "en"], "source_lang has no effect on two plain files"),
+        ([tmp_path / "rows.jsonl"], "no column 'source' for the source text"),
+        ([tmp_path / "rows.jsonl", "--on_bad_bytes", "skip"], "on_bad_bytes=skip needs two plain files"),
+        ([tmp_path / "rows.jsonl", "--output", tmp_path / "rows.jsonl"], "is also the output"),
+        ([tmp_path / "none.tmx"], "none.tmx: no such file"),
+    ):
+        code, output, errors = run(folder, *arguments, script=script)
+        assert (code, output, errors.count("\n")) == (2, b"", 1) and message in errors, errors
+
+
 @pytest.mark.parametrize("choice", ["never", "always"])
 def test_sentences_of_given_translations(run, folder, pairs, choice):
     translator, texts = Translator.from_pretrained(folder, device="cpu"), ("one two. three.", "zwei. drei.")

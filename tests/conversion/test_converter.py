@@ -72,7 +72,7 @@ def test_a_reference_that_is_not_reproduced_is_refused(checkpoint, tmp_path):
         ("logits", arrays["logits"] * np.nan, r"logits differ by nan"),
         ("src_mask", arrays["src_mask"][:, :-1], "arrays that do not fit each other"),
         ("tgt_mask", arrays["tgt_mask"] & False, "arrays that do not fit each other"),
-        ("src_ids", arrays["src_ids"] + 99, "src_ids: token id .* lies outside the vocabulary of 14 pieces"),
+        ("src_ids", arrays["src_ids"] + 99, "src_ids: token id .* lies outside the vocabulary of 14 tokens"),
         ("src_ids", None, "is not a reference with src_ids"),
     ):
         changed = {**arrays, name: change}

@@ -8,9 +8,7 @@ import base64
 import os
 import re
 import shutil
-import threading
 from pathlib import Path
-from urllib.parse import urlencode
 
 import pytest
 
@@ -21,75 +19,10 @@ pytestmark = [
 ]
 TEXT, TRANSLATION = "three one five", "fünf eins drei"
 SIZES, THEMES = (1280, 390), ("light", "dark")
-VIEWS = ("translate", "attention", "head", "walk", "intervene")
+VIEWS = ("tour", "translate", "attention", "head", "walk", "intervene")
 
 
-@pytest.fixture(scope="module")
-def address(opened_translator):
-    """Where the page is served; two names for one model."""
-    import uvicorn
-
-    from vanilla_transformer_hf.common import http
-    from vanilla_transformer_hf.explorer.explorer import Explorer
-    from vanilla_transformer_hf.explorer.server import make_app
-    from vanilla_transformer_hf.explorer.subject import Subject
-
-    parts = opened_translator.model, opened_translator.tokenizer
-    explorer = Explorer([Subject("counting", *parts), Subject("other", *parts)])
-    listening = http.bind("127.0.0.1", 0)
-    server = uvicorn.Server(uvicorn.Config(make_app(explorer), log_level="warning"))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-    thread.start()
-    yield http.address_of(listening)
-    server.should_exit = True
-    thread.join()
-
-
-@pytest.fixture(scope="module")
-def browser():
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-@pytest.fixture(scope="module")
-def pictures(tmp_path_factory):
-    folder = Path(os.environ.get("EXPLORER_PICTURES") or tmp_path_factory.mktemp("pictures"))
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
-@pytest.fixture
-def open_page(browser, address):
-    """`open_page(width, theme, address, **state)`: a page that is drawn. At its end, its console has no error."""
-    faults, contexts = [], []
-
-    def open_page(width=1280, theme="light", at=None, is_offline=False, **state):
-        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme, offline=is_offline)
-        contexts.append(context)
-        page = context.new_page()
-        page.on("console", lambda one: faults.append(one.text) if one.type in ("error", "warning") else None)
-        page.on("pageerror", lambda error: faults.append(str(error)))
-        page.goto(f"{at or address}{'#' + urlencode(state) if state else ''}")
-        drawn(page)
-        return page
-
-    yield open_page
-    for context in contexts:
-        context.close()
-    refused = "status of 422"  # the browser's own note of an error that the page shows
-    assert not [fault for fault in faults if refused not in fault]
-
-
-def drawn(page):
-    page.wait_for_selector("main[aria-busy=false]", timeout=20_000)
-    page.wait_for_timeout(100)  # canvases are drawn in the next frame
-
-
-def test_translate_alternative_head_off_save_and_open_again(open_page, tmp_path):
+def test_translate_alternative_head_off_save_and_open_again(drawn, open_page, tmp_path):
     page = open_page()
     page.fill("#text", TEXT)
     page.press("#text", "Enter")
@@ -136,7 +69,7 @@ def test_translate_alternative_head_off_save_and_open_again(open_page, tmp_path)
     assert re.search("kept page", again.inner_text("header"))
 
 
-def test_a_file_of_the_command_opens_offline(open_page, counting_folder, tmp_path):
+def test_a_file_of_the_command_opens_offline(drawn, open_page, counting_folder, tmp_path):
     from vanilla_transformer_hf.commands.main import main
 
     file = tmp_path / "page.html"
@@ -150,7 +83,7 @@ def test_a_file_of_the_command_opens_offline(open_page, counting_folder, tmp_pat
     page.click("#tab-head")
     drawn(page)
     for name in ("encoder", "decoder"):
-        page.select_option("select >> nth=0", name)
+        page.select_option("main select >> nth=0", name)
         drawn(page)
         assert page.locator(".error").count() == 0, name
     page.click("#tab-walk")
@@ -166,7 +99,7 @@ def test_a_file_of_the_command_opens_offline(open_page, counting_folder, tmp_pat
         ("VanillaTransformerForMaskedLM", "three <mask> one", "Fill"),
     ],
 )
-def test_models_of_one_stack(name, text, deed, open_page, tiny_config, tmp_path, pictures):
+def test_models_of_one_stack(drawn, name, text, deed, open_page, tiny_config, tmp_path, pictures):
     import vanilla_transformer_hf
     from vanilla_transformer_hf.explorer.explorer import Explorer
     from vanilla_transformer_hf.explorer.page import page_of
@@ -178,7 +111,7 @@ def test_models_of_one_stack(name, text, deed, open_page, tiny_config, tmp_path,
     file = tmp_path / "page.html"
     file.write_text(page_of(Explorer.open([tmp_path / "model"]), text, {}), encoding="utf-8")
     page = open_page(at=file.as_uri(), is_offline=True)
-    assert page.inner_text("#tab-translate") == deed and page.locator(".step .alternative").count() >= 5
+    assert page.inner_text("#tab-translate .tab-name") == deed and page.locator(".step .alternative").count() >= 5
     for view in VIEWS:
         page.click(f"#tab-{view}")
         drawn(page)
@@ -188,21 +121,21 @@ def test_models_of_one_stack(name, text, deed, open_page, tiny_config, tmp_path,
 
 @pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize("width", SIZES)
-def test_pictures_at_both_widths_and_themes(width, theme, open_page, pictures):
+def test_pictures_at_both_widths_and_themes(width, theme, open_page, show, pictures):
     states = {view: {"view": view} for view in VIEWS}
     states["attention-map"] = {"view": "attention", "picture": "map"}
     states["attention-grid"] = {"view": "attention", "picture": "grid"}
     states["walk-open"] = {"view": "walk", "box": "decoder.0.fc2"}
+    page = open_page(width, theme)
     for name, state in states.items():
-        page = open_page(width, theme, text=TEXT, num_beams=3, **state)
+        show(page, text=TEXT, num_beams=3, **state)
         assert page.locator(".error").count() == 0
         # Wide pictures scroll inside, not the page.
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), name
         page.screenshot(path=pictures / f"{name}-{width}-{theme}.png", full_page=True)
-        page.context.close()
 
 
-def test_a_link_restores_the_picture_and_keys_move_through_it(open_page):
+def test_a_link_restores_the_picture_and_keys_move_through_it(drawn, open_page):
     page = open_page(text=TEXT, view="attention", picture="map", part="encoder", num_beams=2)
     page.focus(".map")
     page.keyboard.press("ArrowDown")
@@ -215,11 +148,11 @@ def test_a_link_restores_the_picture_and_keys_move_through_it(open_page):
     assert "view=head" in page.url and page.evaluate("document.activeElement.id") == "tab-head"
     other = open_page(at=page.url)
     assert other.inner_text("main") == page.inner_text("main")
-    other.click("text=/^Dark$/")
+    other.click("#theme")
     assert other.evaluate("document.documentElement.dataset.theme") == "dark"
 
 
-def test_pictures_are_saved_as_png_and_svg(open_page):
+def test_pictures_are_saved_as_png_and_svg(drawn, open_page):
     page = open_page(text=TEXT, num_beams=3)
     for name, kind, beginning in (("tree", "SVG", b"<svg"), ("tree", "PNG", b"\x89PNG")):
         with page.expect_download() as waiting:

@@ -330,3 +330,40 @@ def test_parts_that_do_not_exist_are_refused(tiny_model):
     ):
         with pytest.raises(RequestError, match=message):
             copy_without(tiny_model(), off)
+
+
+def test_what_temperature_top_k_and_top_p_leave_is_shown(tiny_model, tokenizer):
+    asked = Asked(tiny_model(vocab_size=len(tokenizer)), tokenizer)
+    settings = {"temperature": 0.7, "top_k": 9, "top_p": 0.8}
+    shown = asked("score", text=TEXT, target=TARGET, alternatives=50, **settings)["hypotheses"][0]["steps"]
+    logits = asked.outputs().logits[0] / 0.7
+    for step, row in zip(shown, logits, strict=True):
+        best, ids = row.topk(9)
+        shares = best.softmax(dim=0)
+        kept = int((shares.cumsum(dim=0) - shares < 0.8).sum())  # the fewest that have this share together
+        expected = dict(zip(ids[:kept].tolist(), (shares[:kept] / shares[:kept].sum()).tolist(), strict=True))
+        others = step["alternatives"]
+        close([one["drawn"] for one in others], [expected.get(one["id"], 0.0) for one in others])
+        close(step["drawn"], expected.get(step["piece"]["id"], 0.0))
+    plain = asked("score", text=TEXT, target=TARGET)["hypotheses"][0]["steps"]
+    assert all(abs(one["drawn"] - one["probability"]) < 1e-6 for step in plain for one in step["alternatives"])
+
+
+def test_draws_are_those_of_generate_and_repeat(tiny_model, tokenizer):
+    asked = Asked(tiny_model(vocab_size=len(tokenizer)), tokenizer)
+    settings = {"temperature": 2, "top_k": 20, "top_p": 0.9}
+    before = torch.random.get_rng_state()
+    found = asked("translate", text=TEXT, draws=4, seed=5, max_new_tokens=6, **settings)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    torch.manual_seed(5)
+    options = settings | {"temperature": 2.0, "do_sample": True, "num_return_sequences": 4, "max_new_tokens": 6}
+    expected = asked.model.generate(**asked.batch, **options, num_beams=1)
+    shown = [one["ids"] for one in found["hypotheses"]]
+    assert [row[1 : 1 + len(ids)] for row, ids in zip(expected.tolist(), shown, strict=True)] == shown
+    assert found["tree"] is None and len({*map(tuple, shown)}) > 1
+    assert asked("translate", text=TEXT, draws=4, seed=5, max_new_tokens=6, **settings) == found
+    others = asked("translate", text=TEXT, draws=4, seed=6, max_new_tokens=6)["hypotheses"]
+    assert [one["ids"] for one in others] != shown
+    prefix = shown[0][:2]
+    begun = asked("translate", text=TEXT, draws=3, prefix=prefix, max_new_tokens=4)["hypotheses"]
+    assert all(one["ids"][:2] == prefix and one["steps"][1]["given"] for one in begun)

@@ -4,17 +4,15 @@ The tour and the figure in a real browser, for models whose layers are made in d
 What is shown is compared with the tensors that Python gets from the model.
 """
 
-import os
 import re
 import shutil
-import threading
-from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
 import torch
 
 from vanilla_transformer_hf import (
+    VanillaTransformerConfig,
     VanillaTransformerForCausalLM,
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerForMaskedLM,
@@ -32,6 +30,8 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("chromium") is None, reason="there is no chromium"),
 ]
 EXAMPLE = "three one five"
+SIZES = {f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in (("layers", 2), ("ffn_dim", 48))}
+SIZES |= {"d_model": 32, "encoder_attention_heads": 4, "decoder_attention_heads": 4, "eos_token_id": 1}
 PRE = {"encoder_norm_position": "pre", "decoder_norm_position": "pre"}
 MODELS = {
     "post": (Subject, VanillaTransformerForConditionalGeneration, {}),
@@ -50,85 +50,29 @@ MODELS = {
 @pytest.fixture(scope="module")
 def explorer():
     """Untrained models: the tour says what they compute, whatever it is."""
-    from conftest import TINY
-
-    from vanilla_transformer_hf import VanillaTransformerConfig
-
     tokenizer = VanillaTransformerTokenizer.train(["one two three four five"] * 2, vocab_size=290)
     tokenizer.add_special_tokens({"mask_token": "<mask>"})
     torch.manual_seed(5)
     subjects = []
-    for name, (kind, model, fields) in MODELS.items():
-        config = VanillaTransformerConfig(**{**TINY, "vocab_size": len(tokenizer), **fields})
-        subjects.append(kind(name, model(config), tokenizer, EXAMPLE))
+    for name, (kind, model_class, fields) in MODELS.items():
+        config = VanillaTransformerConfig(**{**SIZES, "vocab_size": len(tokenizer), "output_bias": True, **fields})
+        model = model_class(config)
+        if name != "masked":  # untrained models repeat what they read, as padding, which is no translation
+            model.generation_config.update(min_new_tokens=4, max_new_tokens=6)
+            model.get_output_embeddings().bias.data[tokenizer.pad_token_id] = -1e4
+        subjects.append(kind(name, model, tokenizer, EXAMPLE))
     return Explorer(subjects)
 
 
-@pytest.fixture(scope="module")
-def address(explorer):
-    import uvicorn
-
-    from vanilla_transformer_hf.common import http
-    from vanilla_transformer_hf.explorer.server import make_app
-
-    listening = http.bind("127.0.0.1", 0)
-    server = uvicorn.Server(uvicorn.Config(make_app(explorer), log_level="warning"))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-    thread.start()
-    yield http.address_of(listening)
-    server.should_exit = True
-    thread.join()
-
-
-@pytest.fixture(scope="module")
-def browser():
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-@pytest.fixture(scope="module")
-def pictures(tmp_path_factory):
-    folder = Path(os.environ.get("EXPLORER_PICTURES") or tmp_path_factory.mktemp("pictures"))
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
 @pytest.fixture
-def open_page(browser, address):
-    """`open_page(model, width, theme, locale, at, **state)`: a page that is drawn; its console has no error."""
-    faults, contexts = [], []
+def press(drawn):
+    """`press(page, key)`, and what it leads to."""
 
-    def open_page(model=None, width=1280, theme="light", locale="en-US", at=None, **state):
-        context = browser.new_context(
-            viewport={"width": width, "height": 900}, color_scheme=theme, locale=locale, offline=at is not None
-        )
-        contexts.append(context)
-        page = context.new_page()
-        page.on("console", lambda one: faults.append(one.text) if one.type in ("error", "warning") else None)
-        page.on("pageerror", lambda error: faults.append(str(error)))
-        state = {**({} if model is None else {"model": model}), **state}
-        page.goto(f"{at or address}{'#' + urlencode(state) if state else ''}")
+    def press(page, key):
+        page.keyboard.press(key)
         drawn(page)
-        return page
 
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert not [fault for fault in faults if "status of 422" not in fault]
-
-
-def drawn(page):
-    page.wait_for_selector("main[aria-busy=false]", timeout=20_000)
-    page.wait_for_timeout(60)
-
-
-def press(page, key):
-    page.keyboard.press(key)
-    drawn(page)
+    return press
 
 
 def figure_texts(page):
@@ -154,8 +98,8 @@ def pair_of(explorer, model, text=EXAMPLE):
     return {"model": model, "text": text, "target_ids": found["hypotheses"][0]["ids"]}
 
 
-def test_the_tour_by_keyboard(open_page):
-    page = open_page("post", text=EXAMPLE, view="tour")
+def test_the_tour_by_keyboard(open_page, press):
+    page = open_page(model="post", text=EXAMPLE, view="tour")
     count = int(re.search(r"Stop 1 of (\d+)", page.inner_text("#tour-at"))[1])
     assert count == 12 and page.is_disabled("#tour-back")
     page.focus("#tour-next")
@@ -184,9 +128,9 @@ def test_the_tour_by_keyboard(open_page):
     assert page.locator("#translation").count() == 1
 
 
-def test_the_numbers_of_the_tour_are_those_of_the_model(open_page, explorer):
+def test_the_numbers_of_the_tour_are_those_of_the_model(open_page, drawn, explorer):
     pair, token = pair_of(explorer, "post"), 2
-    pages = [open_page("post", text=EXAMPLE, view="tour", token=token, step=1)]
+    pages = [open_page(model="post", text=EXAMPLE, view="tour", token=token, step=1)]
 
     def stop(number):
         pages[-1].click(f".tour-stops li:nth-child({number + 1}) button")
@@ -241,13 +185,13 @@ def test_the_numbers_of_the_tour_are_those_of_the_model(open_page, explorer):
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_the_tour_of_every_kind_of_model_in_a_kept_page(model, explorer, open_page, tmp_path):
+def test_the_tour_of_every_kind_of_model_in_a_kept_page(model, explorer, open_page, drawn, tmp_path):
     """Without a server, every stop has its numbers; attention to sums of tokens says that it has none."""
     only = Explorer([explorer.subjects[model]])
     text = f"{EXAMPLE} <mask>" if model == "masked" else EXAMPLE
     file = tmp_path / "page.html"
     file.write_text(page_of(only, text, {}), encoding="utf-8")
-    page = open_page(at=file.as_uri())
+    page = open_page(at=file.as_uri(), is_offline=True)
     page.click("#tab-tour")
     drawn(page)
     count = int(re.search(r"of (\d+)", page.inner_text("#tour-at"))[1])
@@ -272,7 +216,7 @@ def centre(page, name):
 
 def test_the_figure_has_norms_where_the_model_has_them(open_page):
     """Post: the sublayer, then add & norm. Pre: norm, the sublayer, then the sum; a final norm at the top."""
-    page = open_page("post", text=EXAMPLE, view="walk")
+    page = open_page(model="post", text=EXAMPLE, view="walk")
     heights = [centre(page, f"decoder.1.{name}")[1] for name in ("self_attn", "self_attn.stream", "fc2", "output")]
     assert heights == sorted(heights, reverse=True)
     assert page.locator('[id$=".norm"]').count() == 0 and "add & norm" in figure_texts(page)
@@ -280,7 +224,7 @@ def test_the_figure_has_norms_where_the_model_has_them(open_page):
         assert page.locator(f'[id="box-decoder.{layer}.encoder_attn"]').count() == 1
     assert page.locator(".figure .head.memory").count() == 2
     assert page.locator(".figure .flow.residual").count() == 2 * 2 + 2 * 3
-    page = open_page("pre", text=EXAMPLE, view="walk")
+    page = open_page(model="pre", text=EXAMPLE, view="walk")
     names = ("self_attn.norm", "self_attn", "self_attn.stream", "fc2.norm", "fc2", "output")
     heights = [centre(page, f"encoder.0.{name}")[1] for name in names]
     assert heights == sorted(heights, reverse=True)
@@ -290,7 +234,7 @@ def test_the_figure_has_norms_where_the_model_has_them(open_page):
 
 
 def test_the_figure_says_which_layers_share_their_weights(open_page):
-    page = open_page("shared", text=EXAMPLE, view="walk")
+    page = open_page(model="shared", text=EXAMPLE, view="walk")
     text = figure_texts(page)
     assert [text.count(f"weights {letter}") for letter in "AB"] == [2, 2] and "one feed-forward for all" in text
     assert page.locator(".figure .head.memory").count() == 3
@@ -303,15 +247,15 @@ def test_the_figure_says_which_layers_share_their_weights(open_page):
     page.check("text=all layers in full")
     page.wait_for_selector('[id="box-encoder.3.fc2"]')
     assert page.locator('[id$=".fc2"]').count() == 4 + 3
-    pooled = open_page("pooled", text=EXAMPLE, view="walk", box="encoder.1.output")
+    pooled = open_page(model="pooled", text=EXAMPLE, view="walk", box="encoder.1.output")
     assert "pairs become one" in figure_texts(pooled)
-    off = open_page("post", text=EXAMPLE, view="walk", off="encoder.0", applied="true")
+    off = open_page(model="post", text=EXAMPLE, view="walk", off="encoder.0", applied="true")
     assert "layer 0 is off" in figure_texts(off) and off.locator(".figure .head.memory").count() == 2
 
 
 @pytest.mark.parametrize("width", [1280, 390])
-def test_a_box_opens_beside_itself_by_keyboard(width, open_page):
-    page = open_page("post", width, text=EXAMPLE, view="walk")
+def test_a_box_opens_beside_itself_by_keyboard(width, open_page, drawn, press):
+    page = open_page(width, model="post", text=EXAMPLE, view="walk")
     page.focus('[id="box-decoder.0.self_attn"]')
     press(page, "ArrowUp")
     name = page.evaluate("document.activeElement.id")
@@ -337,11 +281,59 @@ def test_a_box_opens_beside_itself_by_keyboard(width, open_page):
     assert page.locator("#opened").count() == 0
 
 
-def test_the_page_speaks_chinese(open_page):
-    page = open_page("post", locale="zh-CN", text=EXAMPLE, view="tour")
+def test_the_page_speaks_chinese(browser, address, drawn, open_page):
+    """By the browser's language, by the menu and by the address."""
+    context = browser.new_context(locale="zh-CN")
+    page = context.new_page()
+    page.goto(f"{address}#{urlencode({'text': EXAMPLE, 'view': 'tour'})}")
+    drawn(page)
     assert page.inner_text("#tour-next") == "下一站" and page.get_attribute(".tour", "lang") == "zh"
-    page = open_page("post", text=EXAMPLE, view="walk", language="zh")
-    assert "自注意力" in figure_texts(page)
+    context.close()
+    page = open_page(model="post", text=EXAMPLE, view="walk")
+    page.select_option("#language", "zh")
+    drawn(page)
+    assert "自注意力" in figure_texts(page) and page.inner_text("#tab-walk .tab-name") == "结构图"
+    assert "language=zh" in page.url and page.get_attribute("#tab-walk", "lang") == "zh"
+
+
+def test_the_first_page_is_the_example_translated_with_a_way_into_the_tour(open_page, drawn):
+    page = open_page()
+    assert page.input_value("#text") == EXAMPLE and page.locator("#translation").count() == 1
+    lines = page.locator("[role=tab] .tab-line").all_inner_texts()
+    assert len({*lines}) == 6 and all(lines) and page.locator(".view-line").is_hidden()
+    page.select_option("#model", "masked")  # whose example has a gap to fill
+    drawn(page)
+    assert page.input_value("#text") == f"{EXAMPLE} <mask>"
+    page.select_option("#model", "post")
+    drawn(page)
+    page.click("#tour-start")
+    drawn(page)
+    assert "view=tour" in page.url and page.locator("#tour-title").count() == 1
+    page.fill("#text", "five one")
+    page.press("#text", "Enter")
+    drawn(page)
+    page.click("#tab-translate")
+    drawn(page)
+    page.select_option("#model", "pre")  # a sentence of the user's own stays
+    drawn(page)
+    assert page.input_value("#text") == "five one" and page.locator("#invitation").count() == 0
+    narrow = open_page(390)
+    assert narrow.locator(".view-line").is_visible() and narrow.locator(".tab-line >> nth=0").is_hidden()
+
+
+def test_a_page_that_is_saved_has_the_tour(open_page, drawn, tmp_path):
+    page = open_page(model="post", text=EXAMPLE)
+    with page.expect_download() as waiting:
+        page.click("#save")
+    waiting.value.save_as(tmp_path / "kept.html")
+    kept = open_page(at=(tmp_path / "kept.html").as_uri(), is_offline=True)
+    kept.click("#tab-tour")
+    drawn(kept)
+    for stop in range(12):
+        assert numbers_in(kept), stop
+        if stop < 11:
+            kept.click("#tour-next")
+            drawn(kept)
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -350,7 +342,7 @@ def test_pictures(width, theme, open_page, pictures):
     states = {"tour": ("post", {"view": "tour", "stop": 4})}
     states |= {f"figure-{model}": (model, {"view": "walk"}) for model in ("post", "pre", "shared")}
     for name, (model, state) in states.items():
-        page = open_page(model, width, theme, text=EXAMPLE, **state)
+        page = open_page(width, theme, model=model, text=EXAMPLE, **state)
         assert page.locator(".error").count() == 0
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), name
         page.screenshot(path=pictures / f"{name}-{width}-{theme}.png", full_page=True)

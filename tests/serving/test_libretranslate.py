@@ -4,6 +4,7 @@ code, LibreTranslate's own page, and libretranslatepy.
 """
 
 import threading
+import time
 
 import pytest
 import uvicorn
@@ -15,6 +16,7 @@ from vanilla_transformer_hf.common.http import address_of, bind
 from vanilla_transformer_hf.serving.application import ServedModel, create_application
 from vanilla_transformer_hf.serving.batcher import Batcher
 from vanilla_transformer_hf.serving.languages import LanguageDetector, english_name
+from vanilla_transformer_hf.serving.protocols import Limits
 
 
 @pytest.fixture
@@ -149,7 +151,7 @@ def test_libretranslates_page_is_told_what_it_may_show(serve):
     client = serve()
     settings = client.get("/frontend/settings").json()
     assert settings["language"]["target"] == {"code": "de", "name": "German"} and settings["charLimit"] == 50_000
-    assert not (settings["suggestions"] or settings["filesTranslation"] or settings["keyRequired"])
+    assert not (settings["suggestions"] or settings["keyRequired"])
     assert serve(api_keys=["key"]).get("/frontend/settings").json()["keyRequired"]
     refused = client.post("/suggest", data={"q": "two", "s": "zwei", "source": "en", "target": "de"})
     assert refused.status_code == 403 and "suggestions are off" in refused.json()["error"]
@@ -212,7 +214,94 @@ def test_markup_is_escaped_has_alternatives_and_is_answered_whole(serve):
     assert "<" not in answer["translatedText"] and len(answer["alternatives"]) == 2
     answer = client.post("/translate", json={**body, "q": ["<hr>", ""]}).json()
     assert answer == {"translatedText": ["<hr>", ""], "alternatives": [["<hr>", "<hr>"], ["", ""]]}
-    answer = client.post("/translate", json={"q": "two", "format": "html", "stream": True})
-    assert answer.status_code == 400 and answer.json()["field"] == "stream"
+    answer = client.post("/translate", json={"q": "<b>two</b>", "format": "html", "stream": True})
+    assert answer.text == 'event: answer\ndata: {"translatedText": "<b>zwei</b>"}\n\n'
     answer = client.post("/translate", json={"q": "two", "format": "xml"})
     assert answer.json()["error"] == "format: must be 'text' or 'html', got 'xml'"
+
+
+SUBTITLES = b"1\n00:00:01,000 --> 00:00:02,000\n<i>three</i> one\n"
+
+
+def test_a_file_is_translated_and_fetched(serve):
+    """As LibreTranslate's page sends it: a form with the file, `source` auto, and an empty key."""
+    client = serve()
+    form = {"source": "auto", "target": "de", "api_key": ""}
+    answer = client.post("/translate_file", data=form, files={"file": ("C:\\films\\ein.film.srt", SUBTITLES)})
+    assert answer.status_code == 200 and answer.json()["detectedLanguage"]["language"] == "en"
+    url = answer.json()["translatedFileUrl"]
+    assert url.startswith("http://testserver/download_file/") and url.endswith(".ein.film_de.srt")
+    fetched = client.get(url)
+    assert fetched.content == SUBTITLES.replace(b"<i>three</i> one", b"eins <i>drei</i>")
+    assert fetched.headers["content-disposition"] == "attachment; filename*=UTF-8''ein.film_de.srt"
+    assert fetched.headers["x-content-type-options"] == "nosniff"
+    settings = client.get("/frontend/settings").json()
+    assert settings["filesTranslation"] and {".txt", ".docx", ".odt"} < set(settings["supportedFilesFormat"])
+
+
+@pytest.mark.parametrize(
+    ("form", "upload", "status", "message"),
+    [
+        ({}, None, 400, "file: missing; send one file"),
+        ({}, ("", b"two"), 400, "file: missing; send one file"),
+        ({}, ("a.pdf", b"two"), 400, "file: 'a.pdf' is not a document: expected .txt"),
+        ({}, ("a.docx", b"two"), 400, "file: a.docx: not an office document"),
+        ({}, ("a.po", b"\xff"), 400, "file: a.po: not a gettext catalogue"),
+        ({}, ("a.txt", b"two " * 20), 413, "file: 80 characters; a request may have 50"),
+        ({}, ("a.txt", b"\n" * 3000), 413, "the body has more than 2,000 bytes"),
+        ({"target": "fr"}, ("a.txt", b"two"), 400, "target: 'fr' is not a target language"),
+        ({"model": "x"}, ("a.txt", b"two"), 400, "model: 'x' is not a model here"),
+    ],
+)
+def test_files_that_cannot_be_translated_are_one_line(serve, form, upload, status, message):
+    client = serve(limits=Limits(characters=50, file_bytes=2000))
+    files = {"file": upload} if upload else {"other": ("", b"")}
+    answer = client.post("/translate_file", data={"source": "en", "target": "de", **form}, files=files)
+    assert answer.status_code == status and answer.json()["error"].startswith(message)
+
+
+def test_files_need_a_form_a_key_and_a_server_that_takes_them(serve):
+    client = serve()
+    assert client.post("/translate_file", json={"file": "two"}).status_code == 415
+    assert client.post("/translate_file", data={"file": "two"}).status_code == 415
+    assert client.post("/translate", files={"q": ("a.txt", b"two")}).status_code == 400
+    sent = {"files": {"file": ("a.txt", b"two")}, "data": {"api_key": "x"}}
+    assert serve(api_keys=["key"]).post("/translate_file", **sent).json()["field"] == "api_key"
+    client = serve(limits=Limits(file_bytes=0))
+    assert client.post("/translate_file", **sent).status_code == 403
+    settings = client.get("/frontend/settings").json()
+    assert not settings["filesTranslation"] and settings["supportedFilesFormat"] == []
+
+
+def test_texts_of_windows_are_read_and_come_back_as_utf_8(serve):
+    client = serve()
+    url = client.post("/translate_file", files={"file": ("a.txt", b"two\n\x93\xff\x94")}).json()["translatedFileUrl"]
+    assert client.get(url).content.decode().startswith("zwei\n")
+
+
+def test_a_file_is_gone_when_its_time_is_over(serve):
+    client = serve(limits=Limits(file_seconds=0.01))
+    url = client.post("/translate_file", files={"file": ("a.txt", b"two")}).json()["translatedFileUrl"]
+    time.sleep(0.02)
+    assert client.get(url).status_code == 404
+    for path in ("/download_file/x", "/download_file/..%2Fa", "/download_file/" + "a" * 32 + ".txt"):
+        assert client.get(path).status_code == 404
+
+
+def test_requests_of_libretranslates_page(serve):
+    """What its app.js sends: settings and languages, forms with every field, and what it reads of the answers."""
+    client = serve(TWO)
+    settings, languages = client.get("/frontend/settings").json(), client.get("/languages").json()
+    codes = {each["code"] for each in languages}
+    assert all(target in codes for each in languages for target in each["targets"])
+    assert {settings["language"][side]["code"] for side in ("source", "target")} <= {"auto", *codes}
+    parts = {"q": "three one", "source": "auto", "target": "de", "format": "text", "api_key": ""}
+    multipart = {name: (None, value) for name, value in parts.items()}
+    answer = client.post("/translate", files=multipart).json()
+    assert answer["translatedText"] == "eins drei" and answer["detectedLanguage"]["language"] == "en"
+    html = {**multipart, "q": (None, "<b>three</b> one"), "format": (None, "html"), "alternatives": (None, "2")}
+    answer = client.post("/translate", files=html).json()
+    assert answer["translatedText"] == "eins <b>drei</b>" and len(answer["alternatives"]) == 2
+    assert client.post("/detect", files={"q": (None, "Where is the station?")}).json()[0]["language"] == "en"
+    suggestion = dict.fromkeys(("q", "s", "source", "target", "api_key"), (None, "x"))
+    assert "error" in client.post("/suggest", files=suggestion).json()

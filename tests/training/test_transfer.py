@@ -127,7 +127,7 @@ def further(parent, **settings):
 def test_a_run_with_a_new_tokenizer_ends_as_an_ordinary_model(prepare, parent_run, tmp_path, capsys):
     run_job(prepare(**further(parent_run), vocab_size=275, source_tags=["<bt>"]))
     told = capsys.readouterr().out
-    assert "pieces have the vectors of the parent model" in told and "vocabulary: 275 pieces" in told
+    assert "pieces have the vectors of the parent model" in told and "vocabulary: 275 tokens" in told
     out = tmp_path / "out"
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(out), AutoTokenizer.from_pretrained(out)
     assert model.config.vocab_size == len(tokenizer) == 275 and model.config.d_model == 16

@@ -10,6 +10,7 @@ from typing import get_args
 
 from ..common.command_line import make_parser
 from ..common.too_long import TooLongToScore, current_name
+from .score import add_pairs, run_on_pairs
 from .translate import add_split_sentences_of_pairs, split_sentences_option
 
 
@@ -18,8 +19,7 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
 
     parser = make_parser(prog, __doc__)
     parser.add_argument("model", help="folder of a model, or the id of a Hub repository")
-    parser.add_argument("source", help="UTF-8 text, also .gz; white space separates words")
-    parser.add_argument("target", help="the translations, line by line")
+    add_pairs(parser, "UTF-8 text, also .gz, in which white space separates words")
     parser.add_argument(
         "--layer",
         type=int,
@@ -48,8 +48,7 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
 
 def main(prog: str, argv: list[str]) -> None:
     arguments = parse_arguments(prog, argv)
-    from ..translation.streams.command import run_command
     from ..translation.streams.work import LineWork
 
     options = {"layer": arguments.layer, "too_long": arguments.too_long, **split_sentences_option(arguments)}
-    run_command(arguments, LineWork("align", arguments.format, options), [arguments.source, arguments.target])
+    run_on_pairs(arguments, LineWork("align", arguments.format, options))

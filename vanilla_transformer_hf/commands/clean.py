@@ -137,12 +137,12 @@ def _read_held_out(files: list[str], languages: dict[str, Any]) -> frozenset[str
     from ..common.lines import read_lines
     from ..training.data.cleaning import held_out_sentences
     from ..training.data.corpus import iterate_rows
-    from ..training.data.corpus_files import find_reader
+    from ..training.data.corpus_files import holds_both_sides
 
     found = frozenset[str]()
     for path in files:
-        is_both = find_reader(path) is not None or _kind(Path(path)) == ".parquet"
-        rows: Any = iterate_rows(path, **languages) if is_both else ({"text": line} for line in read_lines(path))
+        lines = ({"text": line} for line in read_lines(path))
+        rows: Any = iterate_rows(path, **languages) if holds_both_sides(path) else lines
         found |= held_out_sentences(rows)
     return found
 

@@ -1,18 +1,67 @@
 """
-Score given translations by a model: log-probability and perplexity, one pair of sentences per line.
+Score given translations by a model: log-probability and perplexity, one pair of sentences per line. This is not BLEU,
+for which `vanilla-transformer translate MODEL < SOURCE | sacrebleu REFERENCE` is the command.
 
     vanilla-transformer score outputs/quickstart numbers.en numbers.de > scores.txt    # log-probabilities
     vanilla-transformer score outputs/quickstart numbers.en numbers.de --format tsv    # with the perplexity
     vanilla-transformer score outputs/quickstart numbers.en numbers.de --format jsonl --output scores.jsonl
     vanilla-transformer score outputs/quickstart numbers.en numbers.de --quantization int8 > scores.txt
+    vanilla-transformer score outputs/quickstart memory.tmx --source_lang en --target_lang de > scores.txt
 """
 
 import argparse
-from typing import get_args
+import tempfile
+from pathlib import Path
+from typing import Any, get_args
 
 from ..common.command_line import make_parser
 from ..common.too_long import TooLongToScore, current_name
 from .translate import add_split_sentences_of_pairs, split_sentences_option
+
+
+# What says which texts of a file are the two sides.
+NAMES = ("source_lang", "target_lang", "source_column", "target_column")
+
+
+def add_pairs(parser: argparse.ArgumentParser, source: str) -> None:
+    """Add the arguments of text with its translations; `source` says what plain source text is."""
+    parser.add_argument("source", help=f"{source}; or a file that holds both sides, such as TMX, .xlsx or JSON lines")
+    parser.add_argument("target", nargs="?", help="the translations of plain source text, line by line")
+    parser.add_argument("--source_lang", metavar="LANG", help="language of the source in a file that holds both sides")
+    parser.add_argument("--target_lang", metavar="LANG", help="language of its target")
+    parser.add_argument("--source_column", metavar="NAME", help="column of its source, if languages do not say it")
+    parser.add_argument("--target_column", metavar="NAME", help="column of its target")
+
+
+def run_on_pairs(arguments: argparse.Namespace, work: Any) -> None:
+    """
+    Run a command on the pairs of two plain files, or of one that holds both sides.
+
+    Raises:
+        OSError, ValueError: See `run_command` and `load_parallel_text`; or an option has no effect.
+    """
+    from ..translation.streams.command import run_command
+
+    names = {name: value for name in NAMES if (value := getattr(arguments, name)) is not None}
+    if arguments.target is not None:
+        if names:
+            raise ValueError(f"{next(iter(names))} has no effect on two plain files; remove it")
+        run_command(arguments, work, [arguments.source, arguments.target])
+        return
+    from ..common.files import refuse_overwriting
+    from ..training.data.corpus import iterate_pairs
+
+    if arguments.on_bad_bytes != "error":
+        raise ValueError(f"on_bad_bytes={arguments.on_bad_bytes} needs two plain files: other formats are read whole")
+    refuse_overwriting(arguments.output, [arguments.source])
+    with tempfile.TemporaryDirectory() as folder:
+        # As plain lines, which an interrupted run finds again whatever it has read before.
+        sides = [str(Path(folder, side)) for side in ("source", "target")]
+        with open(sides[0], "w", encoding="utf-8") as sources, open(sides[1], "w", encoding="utf-8") as targets:
+            for source, target in iterate_pairs(arguments.source, **names):
+                sources.write(f"{source}\n")
+                targets.write(f"{target}\n")
+        run_command(arguments, work, sides)
 
 
 def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
@@ -20,8 +69,7 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
 
     parser = make_parser(prog, __doc__)
     parser.add_argument("model", help="folder of a model, or the id of a Hub repository")
-    parser.add_argument("source", help="UTF-8 text, also .gz")
-    parser.add_argument("target", help="the translations, line by line")
+    add_pairs(parser, "UTF-8 text, also .gz")
     parser.add_argument(
         "--format",
         default="text",
@@ -49,9 +97,7 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
 
 def main(prog: str, argv: list[str]) -> None:
     arguments = parse_arguments(prog, argv)
-    from ..translation.streams.command import run_command
     from ..translation.streams.work import LineWork
 
     options = {"too_long": arguments.too_long, **split_sentences_option(arguments)}
-    work = LineWork("score", arguments.format, options)
-    run_command(arguments, work, [arguments.source, arguments.target])
+    run_on_pairs(arguments, LineWork("score", arguments.format, options))

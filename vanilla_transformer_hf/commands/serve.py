@@ -45,6 +45,10 @@ def add_limits(limits: argparse._ArgumentGroup) -> None:
     limits.add_argument("--max_texts", type=int, metavar="N", help="of a list (default: 128)")
     limits.add_argument("--max_body_bytes", type=int, metavar="N", help="of the body (default: 1048576)")
     limits.add_argument("--max_seconds", type=float, metavar="S", help="until it is answered (default: 60)")
+    limits.add_argument("--max_file_bytes", type=int, metavar="N", help="of a file that is translated; 0: none are "
+                        "(default: 10485760)")  # fmt: skip
+    limits.add_argument("--file_seconds", type=float, metavar="S", help="until a translated file is removed (default: "
+                        "600)")  # fmt: skip
     limits.add_argument("--max_body_seconds", type=float, metavar="S", help="until its body is there (default: 10)")
 
 
@@ -129,8 +133,8 @@ def main(prog: str, argv: list[str]) -> None:
     logging.disable_progress_bar()
     if arguments.engine == "ours" and arguments.quantization not in (None, "int8"):
         raise ValueError(f"--quantization {arguments.quantization}: expected int8, or --engine ctranslate2")
-    names = {"characters", "texts", "body_bytes", "seconds", "body_seconds"}
-    given = {name: getattr(arguments, f"max_{name}") for name in names}
+    names = {"characters", "texts", "body_bytes", "seconds", "body_seconds", "file_bytes"}
+    given = {name: getattr(arguments, f"max_{name}") for name in names} | {"file_seconds": arguments.file_seconds}
     settings = ServerSettings(
         models=arguments.models,
         languages=arguments.languages,

@@ -13,7 +13,7 @@ Translate text, one sentence per line.
     vanilla-transformer translate outputs/quickstart --constraints --num_beams 8 < phrases.tsv    # with tabs
 
 Order, empty lines and white space at the edges of lines are kept, memory does not grow with the input. A run that was
-killed leaves whole lines in FILE.partial; the same command continues it, and FILE becomes what it would have been.
+killed leaves whole lines in FILE.partial; the same command continues it, and FILE is as without the interruption.
 """
 
 import argparse
@@ -75,7 +75,7 @@ def add_without_letters(parser: argparse._ActionsContainer) -> None:
         "--without_letters",
         default="copy",
         choices=["copy", "mark", "translate"],
-        help="a text without letters, such as *** or 42: hand it through (default), translate it and mark the "
+        help="a text without letters, such as *** or 42: copy it (default), translate it and mark the "
         "translation as suspicious, or translate it, for models that translate digits",
     )
 

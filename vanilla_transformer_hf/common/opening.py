@@ -204,18 +204,22 @@ def open_tokenizer(name: str | os.PathLike, **hub: Any) -> PreTrainedTokenizerBa
         return AutoTokenizer.from_pretrained(name, **hub)
 
 
-def open_weights(
-    name: str | os.PathLike, kind: Any = AutoModelForSeq2SeqLM, is_part: bool = False, **settings: Any
-) -> PreTrainedModel:
+def open_weights(name: str | os.PathLike, kind: Any = AutoModelForSeq2SeqLM, **settings: Any) -> PreTrainedModel:
     """
     A model with all of its weights, by the Auto class `kind`; `settings` are those of transformers' `from_pretrained`.
-
-    Args:
-        is_part: Whether the weights may be those of a larger model, whose other tensors are left.
 
     Raises:
         OSError: Weights are missing, have another shape, are unexpected, or are not finite; the message is one line.
     """
+    return _open_weights(name, kind, settings, is_part=False)
+
+
+def open_part(name: str | os.PathLike, kind: Any, **settings: Any) -> PreTrainedModel:
+    """`open_weights` of a part of the model in a folder, such as one stack of it; its other tensors are left."""
+    return _open_weights(name, kind, settings, is_part=True)
+
+
+def _open_weights(name: str | os.PathLike, kind: Any, settings: dict[str, Any], is_part: bool) -> PreTrainedModel:
     with naming("weights", name):
         check_one_set(Path(name))
         check_cost(settings.get("config"), Path(name))

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..model.config.generation import LENGTH_PENALTIES
+from .pieces import MOST_PARTS
 from .results import Node
 from .subject import Subject
 
@@ -53,6 +54,13 @@ class BeamRecorder:
             self.found.append(Found(self.running[parent], self.length, token, score, state))
         self.running = {beam: numbers[place] for beam, place in enumerate(chosen) if place in numbers}
 
+    def before(self, number: int) -> list[int]:
+        """The last tokens before that of a hypothesis, as many as a letter may be cut into."""
+        tokens: list[int] = []
+        while (number := self.found[number].parent) >= 0 and len(tokens) < MOST_PARTS:
+            tokens.insert(0, self.found[number].token)
+        return tokens
+
     def nodes(self, subject: Subject, settings: dict[str, Any], given: int) -> list[Node]:
         """
         The tree.
@@ -69,7 +77,6 @@ class BeamRecorder:
             state = one.state
             if state == "running" and number not in went_on:
                 state = "open" if one.step == last and number not in has_child else "dead"
-            before = self.found[one.parent].token if number else None
             own = max(1, one.step - given)
             score = one.log_probability / float(penalty(own, settings["length_penalty"]))
             is_known = math.isfinite(score) and not settings["coverage_penalty"]
@@ -77,7 +84,7 @@ class BeamRecorder:
                 Node(
                     one.parent,
                     one.step,
-                    subject.piece(before, one.token),
+                    subject.piece(self.before(number), one.token),
                     one.log_probability,
                     score if is_known else None,
                     state,

@@ -9,8 +9,8 @@ from typing import Any
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
 from ..common.opening import is_own, open_any_config, open_tokenizer, open_weights, other_class
-from ..model.attention.pooling import pooling_layers
 from ..model.config.sharing import FEED_FORWARD_OWNERS
+from ..model.layers.pooling import pooling_layers
 from ..model.predecessors.configuration import RecurrentSeq2SeqConfig
 from ..translation.translator import Translator
 from . import attending, positions, single_stacks, translating, walk

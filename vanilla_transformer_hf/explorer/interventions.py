@@ -150,7 +150,7 @@ def shares_weights(model: Any) -> bool:
 def keep_layers(stack: Any, layers: list[int], side: str) -> None:
     """Keep only these layers of a stack, each as its own module with its weights."""
     memo = {id(tensor): tensor for module in (stack, *stack.layers) for tensor in tensors_of(module)}
-    modules = [copy.deepcopy(stack.layers_in_order[layer], dict(memo)) for layer in layers]
+    modules: list[Any] = [copy.deepcopy(stack.layers_in_order[layer], dict(memo)) for layer in layers]
     for each in (each for module in modules for each in module.modules()):
         if isinstance(each, SharesProjections) and each.shared_from is not None:
             owner = each.shared_from
@@ -158,7 +158,7 @@ def keep_layers(stack: Any, layers: list[int], side: str) -> None:
                 if name not in dict(each.named_children()):  # a layer has a dropout of its own
                     each.add_module(name, copy.deepcopy(projection, dict(memo)))
             if isinstance(owner, FeedForwardProjections):
-                each.activation_dropout = owner.activation_dropout
+                each.activation_dropout = owner.activation_dropout  # type: ignore[assignment]
             del each.__dict__["shared_from"]
     scheme, count, all_biases = stack.embed_positions, len(stack.layer_order), stack.embed_positions.layer_biases
     scheme.layer_biases = lambda *positions: [

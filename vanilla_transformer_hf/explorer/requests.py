@@ -142,6 +142,9 @@ class TranslateRequest(Request):
         num_beams, length_penalty, length_penalty_type, coverage_penalty, max_new_tokens: As of `generate()`; null
             takes the model's own.
         alternatives: Number of the most probable tokens listed at each step.
+        draws: Number of translations that are drawn piece by piece, in place of a search; null searches.
+        seed: Of the draws.
+        temperature, top_k, top_p: Of the draws, as of `generate()`; 0 keeps all pieces for `top_k`.
     """
 
     target_lang: str = ""
@@ -152,6 +155,11 @@ class TranslateRequest(Request):
     coverage_penalty: float | None = bounded(None, 0, 10)
     max_new_tokens: int | None = bounded(None, 1, 512)
     alternatives: int = bounded(8, 1, 50)
+    draws: int | None = bounded(None, 1, 32)
+    seed: int = bounded(0, 0, 2**31 - 1)
+    temperature: float = bounded(1.0, 0.01, 100)
+    top_k: int = bounded(0, 0, 1000)
+    top_p: float = bounded(1.0, 0.01, 1)
 
 
 @dataclass

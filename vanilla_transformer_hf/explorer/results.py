@@ -106,22 +106,33 @@ class Piece:
 
     Attributes:
         id: Token id.
-        text: The token as text; "␣" is a single space.
+        text: The piece as text, in which "␣" is a blank, "⏎" a line feed, and "U+200B" what cannot be seen. A piece
+            that ends within a letter has the whole letter; alone, its bytes, as "<0xD9>".
         special: Whether it is a special token, such as `</s>`.
-        continues: Whether it continues the word of the token before.
+        continues: Whether it continues the word of the piece before.
+        part, parts: It is this one, counted from 1, of so many pieces that make the text together.
     """
 
     id: int
     text: str
     special: bool
     continues: bool
+    part: int
+    parts: int
 
 
 @dataclass
 class Alternative(Piece):
-    """A token and its probability."""
+    """
+    A piece that could follow.
+
+    Attributes:
+        probability: The model's.
+        drawn: The probability with which sampling takes it, after temperature, top-k and top-p.
+    """
 
     probability: float
+    drawn: float
 
 
 @dataclass
@@ -131,8 +142,9 @@ class Step:
 
     Attributes:
         piece: What was chosen.
-        probability, log_probability: Of this token, given the source and the tokens before it.
-        rank: Number of tokens that are more probable.
+        probability, log_probability: Of this piece, given the source and the pieces before it.
+        drawn: As of `Alternative`.
+        rank: Number of pieces that are more probable.
         given: Whether it belongs to the given prefix.
         alternatives: The most probable tokens, best first.
     """
@@ -140,6 +152,7 @@ class Step:
     piece: Piece
     probability: float
     log_probability: float
+    drawn: float
     rank: int
     given: bool
     alternatives: list[Alternative]

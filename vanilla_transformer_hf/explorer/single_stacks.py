@@ -9,7 +9,7 @@ from .interventions import Copy
 from .requests import RequestError, TranslateRequest
 from .results import Hypothesis, Step, TranslateResult
 from .subject import Pass, Subject
-from .translating import alternative, settings_of
+from .translating import alternative, as_drawn, settings_of
 
 
 class CausalSubject(Subject):
@@ -77,14 +77,14 @@ def fill(subject: Subject, request: TranslateRequest) -> TranslateResult:
     found = copy.model(**source).logits[0].float().log_softmax(dim=-1)  # (S, V)
     steps, filled = [], list(ids)
     for place in [place for place, index in enumerate(ids) if index == mask]:
-        before = ids[place - 1] if place else None
         values, best = found[place].topk(min(request.alternatives, found.shape[1]))
-        pieces = [subject.piece(before, index) for index in best.tolist()]
-        others = [alternative(piece, value) for piece, value in zip(pieces, values.tolist())]
-        steps.append(Step(pieces[0], others[0].probability, float(values[0]), 0, False, others))
+        pieces = [subject.piece(ids[:place], index) for index in best.tolist()]
+        taken = as_drawn(found[place : place + 1], request)[0, best].tolist()
+        others = [alternative(*one) for one in zip(pieces, values.tolist(), taken)]
+        steps.append(Step(pieces[0], others[0].probability, float(values[0]), taken[0], 0, False, others))
         filled[place] = pieces[0].id
     total = math.fsum(step.log_probability for step in steps)
     text = subject.tokenizer.decode(filled, skip_special_tokens=True)
     only = Hypothesis(text, [], total, total / max(1, len(steps)), True, steps)
     settings = settings_of(subject, request)
-    return TranslateResult(subject.pieces(ids, True), subject.piece(None, ids[0]), [only], None, settings)
+    return TranslateResult(subject.pieces(ids, True), subject.piece((), ids[0]), [only], None, settings)

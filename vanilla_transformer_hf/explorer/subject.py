@@ -1,7 +1,7 @@
 """A model in the explorer: its tokens as text, copies with parts switched off, and forward passes over a pair."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -14,6 +14,7 @@ from ..translation.scoring.alignment import with_eager_attention
 from ..translation.scoring.scoring import shift_right
 from ..translation.text.texts import TARGET_LANG_TAGS
 from .interventions import Copy, copy_without, parts_of
+from .pieces import PieceReader
 from .requests import PairRequest, Request, RequestError, shown
 from .results import Piece
 
@@ -63,7 +64,7 @@ class Subject:
         self.name, self.model, self.tokenizer, self.example = name, model.eval(), tokenizer, example
         self.is_ours = is_own(model.config)
         self.special = {*tokenizer.all_special_ids}
-        self._pieces: dict[tuple[bool, int | None, int], Piece] = {}
+        self._reader = PieceReader(tokenizer, self.special)
         self._copies, self._passes = Recent(4), Recent(3)
 
     # Text and tokens
@@ -137,22 +138,13 @@ class Subject:
         ends = self.model.generation_config.eos_token_id
         return set() if ends is None else {*ends} if isinstance(ends, list) else {ends}
 
-    def piece(self, before: int | None, index: int, is_source: bool = False) -> Piece:
-        """The token `index` behind the token `before`."""
-        key = (is_source, before, index)
-        if key not in self._pieces:
-            tokenizer = self.tokenizer
-            decode = getattr(tokenizer, "decode_source", tokenizer.decode) if is_source else tokenizer.decode
-            special, continues = index in self.special, False
-            if not (special or before is None or before in self.special):
-                start = decode([before])
-                continues = not decode([before, index])[len(start) :][:1].isspace()
-            self._pieces[key] = Piece(index, decode([index]).strip() or "␣", special, continues)
-        return self._pieces[key]
+    def piece(self, context: Sequence[int], index: int) -> Piece:
+        """The piece `index` behind the tokens `context`."""
+        return self._reader.piece(context, index)
 
-    def pieces(self, ids: list[int], is_source: bool = False, before: int | None = None) -> list[Piece]:
-        """The tokens of these ids, whose text may depend on the token `before`."""
-        return [self.piece(first, index, is_source) for first, index in zip([before, *ids], ids)]
+    def pieces(self, ids: Sequence[int], is_source: bool = False, context: Sequence[int] = ()) -> list[Piece]:
+        """The tokens of these ids, whose text may depend on the tokens before them, `context`."""
+        return self._reader.pieces(ids, is_source, context)
 
     # Computations
 
@@ -180,8 +172,8 @@ class Subject:
         read = torch.tensor([[self.start, *ids[:-1]]], device=self.model.device)
         inputs = {**source, "decoder_input_ids": read}
         source_ids = source["input_ids"][0].tolist()
-        read_pieces = [self.piece(None, self.start), *self.pieces(ids[:-1], before=self.start)]
-        predicted = self.pieces(ids, before=self.start)
+        predicted = self.pieces(ids, context=[self.start])
+        read_pieces = [self.piece((), self.start), *predicted[:-1]]
         return Pass.of(copy, inputs, self.pieces(source_ids, True), read_pieces, predicted)
 
     def before(self, source: dict[str, torch.Tensor]) -> int:

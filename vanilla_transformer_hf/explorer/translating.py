@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import torch
+from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from ..model.config.generation import LENGTH_PENALTIES, SEARCH_OPTIONS
 from ..translation.scoring.scoring import shift_right
@@ -42,9 +43,13 @@ def translate(subject: Subject, request: TranslateRequest) -> TranslateResult:
     copy, settings = subject.copy(request.off), settings_of(subject, request)
     if prefix and prefix[-1] in subject.ends:  # nothing is left to search
         return result(subject, request, copy, source, settings, [prefix], None, None)
-    has_tree = subject.is_ours and settings["num_beams"] > 1
+    has_tree = subject.is_ours and settings["num_beams"] > 1 and not request.draws
     recorder = BeamRecorder(subject.before(source)) if has_tree else None
-    found = generate(subject, copy, source, settings, request, recorder)
+    found: Any  # transformers' output of several tensors, or the ids alone
+    if request.draws:
+        found = draw(subject, copy, source, request)
+    else:
+        found = generate(subject, copy, source, settings, request, recorder)
     has_scores = not torch.is_tensor(found)
     scores = found.sequences_scores.tolist() if has_scores else None
     sequences = found.sequences if has_scores else found
@@ -62,10 +67,7 @@ def generate(
     recorder: BeamRecorder | None,
 ) -> Any:
     """The output of `generate()`."""
-    options = dict(settings)
-    longest = getattr(subject.model.config, "decoder_max_position_embeddings", None) or MOST_PIECES
-    if request.max_new_tokens is not None:
-        options["max_new_tokens"] = max(1, min(request.max_new_tokens, longest - len(request.prefix)))
+    options = settings | length_limit(subject, request)
     if not subject.is_ours:
         options = {name: value for name, value in options.items() if name not in SEARCH_OPTIONS}
         if request.prefix:
@@ -78,6 +80,50 @@ def generate(
     if recorder is not None:
         options |= {"recorder": recorder, "return_dict_in_generate": subject.kind == "translation"}
     return copy.model.generate(**source, **options, num_return_sequences=settings["num_beams"], do_sample=False)
+
+
+def length_limit(subject: Subject, request: TranslateRequest) -> dict[str, int]:
+    """The option of `generate()` for the number of tokens, if the request has one."""
+    if request.max_new_tokens is None:
+        return {}
+    longest = getattr(subject.model.config, "decoder_max_position_embeddings", None) or MOST_PIECES
+    return {"max_new_tokens": max(1, min(request.max_new_tokens, longest - len(request.prefix)))}
+
+
+def draw(subject: Subject, copy: Copy, source: dict[str, torch.Tensor], request: TranslateRequest) -> torch.Tensor:
+    """Translations that are drawn; the same seed draws the same ones, and no other random numbers change."""
+    # 2 is a number of JSON, but not a temperature of transformers.
+    options: dict[str, Any] = {
+        "temperature": float(request.temperature),
+        "top_k": request.top_k,
+        "top_p": float(request.top_p),
+    }
+    options |= length_limit(subject, request)
+    given = torch.tensor([request.prefix], dtype=torch.long, device=subject.model.device)
+    if subject.kind == "causal":
+        ids = torch.cat((source["input_ids"], given), dim=1)
+        source = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    elif request.prefix:
+        options["decoder_input_ids"] = torch.cat((given.new_tensor([[subject.start]]), given), dim=1)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(request.seed)
+        found: torch.Tensor = copy.model.generate(
+            **source, **options, num_beams=1, num_return_sequences=request.draws, do_sample=True
+        )
+    return found
+
+
+def as_drawn(log_probabilities: torch.Tensor, request: TranslateRequest) -> torch.Tensor:
+    """Probabilities (T, V) with which sampling takes each piece, from those of the model."""
+    processors = LogitsProcessorList()
+    if request.temperature != 1:
+        processors.append(TemperatureLogitsWarper(float(request.temperature)))
+    if request.top_k:
+        processors.append(TopKLogitsWarper(request.top_k))
+    if request.top_p < 1:
+        processors.append(TopPLogitsWarper(float(request.top_p)))
+    no_ids: Any = torch.empty(len(log_probabilities), 0, dtype=torch.long)  # these processors do not read them
+    return processors(no_ids, log_probabilities).softmax(dim=-1)
 
 
 def until_end(ids: list[int], subject: Subject) -> list[int]:
@@ -129,7 +175,7 @@ def result(
         hypotheses.append(Hypothesis(text, ids, total, own if scores is None else scores[place], is_complete, steps))
     return TranslateResult(
         subject.pieces(source["input_ids"][0].tolist(), is_source=True),
-        subject.piece(None, before),
+        subject.piece((), before),
         hypotheses,
         None if recorder is None else recorder.nodes(subject, settings, given),
         settings,
@@ -149,20 +195,21 @@ def forced_steps(
         return []
     found = subject.logits(copy, source, memory, ids).log_softmax(dim=-1)  # (T, V)
     own = found.gather(1, torch.tensor(ids, device=found.device)[:, None])  # (T, 1)
-    ranks = (found > own).sum(dim=1).tolist()
+    ranks, drawn = (found > own).sum(dim=1).tolist(), as_drawn(found, request)
     best, places = found.topk(min(request.alternatives, found.shape[1]), dim=1)
-    before = subject.before(source)
-    pieces = subject.pieces(ids, before=before)
+    start = subject.before(source)
     steps = []
-    for place, piece in enumerate(pieces):
+    for place, piece in enumerate(subject.pieces(ids, context=[start])):
         value = float(own[place])
         listed = zip(best[place].tolist(), places[place].tolist())
-        others = [alternative(subject.piece(before, index), value) for value, index in listed]
-        steps.append(Step(piece, math.exp(value), value, ranks[place], place < len(request.prefix), others))
-        before = piece.id
+        context, taken = [start, *ids[:place]], drawn[place].tolist()
+        others = [alternative(subject.piece(context, index), value, taken[index]) for value, index in listed]
+        is_given = place < len(request.prefix)
+        steps.append(Step(piece, math.exp(value), value, taken[piece.id], ranks[place], is_given, others))
     return steps
 
 
-def alternative(piece: Piece, log_probability: float) -> Alternative:
-    """A token with its probability."""
-    return Alternative(piece.id, piece.text, piece.special, piece.continues, math.exp(log_probability))
+def alternative(piece: Piece, log_probability: float, drawn: float | None = None) -> Alternative:
+    """A piece with its probability, which is also that of drawing it, if none is given."""
+    probability = math.exp(log_probability)
+    return Alternative(**vars(piece), probability=probability, drawn=probability if drawn is None else drawn)

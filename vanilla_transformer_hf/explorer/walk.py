@@ -219,8 +219,8 @@ def lens(subject: Subject, found: Pass, states: torch.Tensor, best: int) -> list
     values, ids = logits.log_softmax(dim=-1).topk(min(best, logits.shape[-1]), dim=-1)
     read = [piece.id for piece in found.read or found.source_pieces]
     return [
-        [alternative(subject.piece(before, index), value) for value, index in zip(row_values, row_ids)]
-        for before, row_values, row_ids in zip(read, values.tolist(), ids.tolist())
+        [alternative(subject.piece(read[: row + 1], index), value) for value, index in zip(row_values, row_ids)]
+        for row, (row_values, row_ids) in enumerate(zip(values.tolist(), ids.tolist()))
     ]
 
 

@@ -74,18 +74,18 @@ class VanillaTransformerConfig(*OPTION_GROUPS, ConfigSavesCode, PreTrainedConfig
         feed_forward_type (`str`): `"dense"`: activation(x W₁ + b₁) W₂ + b₂;
             `"gated"`: (activation(x W₁ + b₁) ⊙ (x W₃ + b₃)) W₂ + b₂ (arXiv 2002.05202), with an activation of
             `"sigmoid"` GLU, `"linear"` bilinear, `"relu"` ReGLU, `"gelu"` GEGLU, `"silu"` SwiGLU.
-        type_vocab_size (`int`): Segments that `token_type_ids` of the source tell apart, as in pairs of sentences: a
+        type_vocab_size (`int`): Number of segments in `token_type_ids` of the source, as in pairs of sentences: a
             trained vector of each is added to the embeddings (arXiv 1810.04805, section 3.2). 0: none.
         scale_embedding (`bool`): Multiply embeddings by √d_model (section 3.4).
         layernorm_embedding (`bool`): Normalise the sum of embeddings and positions, before its dropout.
         embedding_sharing (`str`): `"all"`: one matrix serves source, target and output (section 3.4);
             `"decoder"`: target and output share one; `"none"`: three matrices.
-        position_encoding (`str`): How the model knows the order of tokens. Sinusoids, learned and hierarchical
+        position_encoding (`str`): How the order of tokens enters the model. Sinusoids, learned and hierarchical
             positions are added to the embeddings; all others act in self-attention alone.
         decoder_position_encoding (`str`, *optional*): The decoder's `position_encoding`; the encoder's if not given.
         position_offset (`int`): Position number of the first token, for encodings that are added to the embeddings.
-        encoder_attention_type, decoder_attention_type (`str`): The keys that a query of self-attention sees. Time and
-            memory grow with the length, not with its square, of all but `"full"` and the synthesizers.
+        encoder_attention_type, decoder_attention_type (`str`): The keys that a query of self-attention attends to.
+            Time and memory grow with the length, not with its square, of all but `"full"` and the synthesizers.
         cross_attention_type (`str`): What the decoder attends to in the source: `"full"`: its positions;
             `"linformer"`: `linformer_k` trained sums over them.
         max_position_embeddings (`int`): Longest sequence for learned positions, linformer and synthesizer attention.
@@ -261,7 +261,7 @@ class VanillaTransformerConfig(*OPTION_GROUPS, ConfigSavesCode, PreTrainedConfig
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
         """
-        As in every config; overrides are applied before the defaults that depend on them.
+        Make a config from the contents of config.json. Overrides are applied before the defaults that depend on them.
 
         Raises:
             ValueError: A newer version of this code wrote it. Later releases with the same first two numbers are not

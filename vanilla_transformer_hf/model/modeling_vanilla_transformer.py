@@ -2,7 +2,7 @@
 The Transformer of "Attention Is All You Need" (Vaswani et al. 2017, arXiv 1706.03762), encoder and decoder.
 
 Read it from top to bottom: positions, attention, feed-forward, residual step, layers, stacks, model, language-model
-head. What is not in the paper is mixed in: from `layers/` what transformers asks of every model, masks and shared
+head. What is not in the paper is mixed in: from `layers/` what transformers requires of every model, masks and shared
 weights, from `search/` greedy and beam search. A choice is a table: a variant is one row of it, named by one field of
 the config and chosen when the model is built. Kinds of positions and attention extend the classes of this file.
 
@@ -342,7 +342,7 @@ class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
 # Stacks --------------------------------------------------------------------------------------------------------------
 class VanillaTransformerStack(StackInputs, VanillaTransformerPreTrainedModel):
     """
-    Embeddings times √D, positions, dropout, N layers, and a final norm where the config asks for one.
+    Embeddings times √D, positions, dropout, N layers, and a final norm where the config has one.
 
     Args:
         layer: The class of its layers.
@@ -515,7 +515,7 @@ class VanillaTransformerModel(TiedPlans, SharedEmbeddings, VanillaTransformerPre
         self.post_init()
 
     @can_return_tuple
-    def forward(  # type: ignore[misc]  # from this type, transformers knows that attentions can be asked for
+    def forward(  # type: ignore[misc]  # transformers reads from this type that attentions can be returned
         self,
         input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,

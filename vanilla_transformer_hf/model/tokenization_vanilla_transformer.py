@@ -56,7 +56,7 @@ MODELS = {
 # been put there: without it, a text " dog" would already have that space. A noncharacter, for internal use.
 KEEPER = "\ufdd0"
 
-# What `train(normalize_white_space=True)` removes, characters without width that say nothing, and what it joins.
+# What `train(normalize_white_space=True)` removes, characters without width or meaning, and what it joins.
 INVISIBLE_CHARACTERS = "\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff"
 WHITE_SPACE = "\t-\r\x1c- \x85\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 ENDING_SPACE = "".join(
@@ -77,7 +77,7 @@ class VanillaTransformerTokenizer(TokenizerSavesCode, TokenizersBackend):
     `resize_token_embeddings` and `resize_source_token_embeddings`.
 
     With `split_special_tokens=True`, which `train` sets, the names of the padding, begin, end and unknown tokens in a
-    text are plain text ("</s>" is cut into pieces). All other special tokens, such as language tags registered with
+    text are plain text ("</s>" is cut into tokens). All other special tokens, such as language tags registered with
     `add_special_tokens({"additional_special_tokens": ["<de>"]})` or `add_tokens(["<de>"], special_tokens=True)`, are
     recognised in texts as in any tokenizer of transformers. With `split_special_tokens=False`, here or in a call, all
     special tokens are recognised.
@@ -92,8 +92,8 @@ class VanillaTransformerTokenizer(TokenizerSavesCode, TokenizersBackend):
         separate_vocabularies: Whether the source has its own vocabulary.
         src_lang: Source language, recorded in `tokenizer_config.json`.
         tgt_lang: Target language, recorded likewise.
-        listed_pieces: Size of the (target) vocabulary if the backend has additional pieces after it that are only
-            intermediate merges, as in toolkits that segment words first and look the pieces up afterwards: these
+        listed_pieces: Size of the (target) vocabulary if the backend has additional tokens after it that are only
+            intermediate merges, as in toolkits that segment words first and look the tokens up afterwards: these
             become the unknown token.
         source_listed_pieces: The same for a separate source vocabulary.
         kwargs: transformers' arguments, such as `tokenizer_object` (a `tokenizers.Tokenizer`), the special tokens or
@@ -184,14 +184,14 @@ class VanillaTransformerTokenizer(TokenizerSavesCode, TokenizersBackend):
             source_texts: Texts of the source language.
             target_texts: Texts of the target language.
             vocab_size: Largest size of each vocabulary, special tokens included; a small corpus may yield fewer
-                pieces.
-            model: How a word is split into pieces: by learned merges ("bpe") or longest piece first ("wordpiece").
+                tokens.
+            model: How a word is split into tokens: by learned merges ("bpe") or longest token first ("wordpiece").
             separate_vocabularies: Whether source and target each get a vocabulary of their own.
             lowercase: Whether texts are lower-cased, after Unicode normalisation.
             unicode_normalization: Unicode normal form into which texts are brought; saved with the tokenizer.
             normalize_white_space: Whether texts lose white space at their ends and characters without width, and have
                 single spaces in the place of all other white space; saved with the tokenizer.
-            min_frequency: Minimum number of occurrences of a pair of pieces for it to become a piece.
+            min_frequency: Minimum number of occurrences of a pair of tokens for it to become a token.
             src_lang: Source language, recorded with the tokenizer.
             tgt_lang: Target language, recorded likewise.
             show_progress: Whether progress bars are shown.
@@ -245,8 +245,8 @@ class VanillaTransformerTokenizer(TokenizerSavesCode, TokenizersBackend):
 
     def reading_backends(self) -> tuple[Tokenizer, Tokenizer]:
         """
-        New backends that read source and target texts as this tokenizer does, also where it tells the special tokens
-        of the user from those that are plain text in a text (`split_special_tokens`).
+        New backends that read source and target texts as this tokenizer does, also where it separates the special
+        tokens of the user from those that are plain text in a text (`split_special_tokens`).
         """
         source, target = (side._own_backend(self.split_special_tokens) for side in (self._source_side(), self))
         for backend in (source, target):
@@ -273,7 +273,7 @@ class VanillaTransformerTokenizer(TokenizerSavesCode, TokenizersBackend):
         return side
 
     def _is_listed(self, token_id: int) -> bool:
-        # Added tokens come after the intermediate pieces.
+        # Added tokens come after the intermediate tokens.
         limit = self.listed_pieces
         return limit is None or token_id < limit or token_id >= super().vocab_size
 
@@ -283,7 +283,7 @@ class VanillaTransformerTokenizer(TokenizerSavesCode, TokenizersBackend):
         return super().vocab_size if self.listed_pieces is None else self.listed_pieces
 
     def get_vocab(self) -> dict[str, int]:
-        """The pieces of the (target) vocabulary with their ids."""
+        """The tokens of the (target) vocabulary with their ids."""
         return {piece: token_id for piece, token_id in super().get_vocab().items() if self._is_listed(token_id)}
 
     def __len__(self) -> int:
@@ -357,7 +357,7 @@ class VanillaTransformerTokenizer(TokenizerSavesCode, TokenizersBackend):
         """
         Add special tokens (transformers' method).
 
-        A mask token given as a `str` takes in the space before it, as RoBERTa's does: in a text it stands for a piece
+        A mask token given as a `str` takes in the space before it, as RoBERTa's does: in a text it stands for a token
         with its space, as in training. An `AddedToken` is taken as it is.
         """
         tokens = dict(special_tokens_dict)
@@ -414,7 +414,7 @@ class VanillaTransformerTokenizer(TokenizerSavesCode, TokenizersBackend):
 
     @classmethod
     def _patch_mistral_regex(cls, tokenizer: Tokenizer, *args: Any, **kwargs: Any) -> Tokenizer:
-        """Keep the backend unchanged: transformers would ask the Hub whether a large vocabulary is Mistral's."""
+        """Keep the backend unchanged: transformers would look up on the Hub whether a large one is Mistral's."""
         return tokenizer
 
 
@@ -469,14 +469,14 @@ def _normalizers(lowercase: bool, unicode_normalization: str | None, normalize_w
     """The steps of a new tokenizer's normalizer."""
     steps: list = []
     if normalize_white_space:
-        # At the beginning they become a space: Metaspace knows a first word by its place in the text as it was given.
+        # At the beginning they become a space: Metaspace finds a first word by its place in the text as it was given.
         steps.append(normalizers.Replace(Regex(rf"\A[{INVISIBLE_CHARACTERS}]+"), " "))
         steps.append(normalizers.Replace(Regex(f"[{INVISIBLE_CHARACTERS}]+"), ""))
     if unicode_normalization is not None:
         steps.append(_choose(UNICODE_NORMALIZATIONS, unicode_normalization, "unicode_normalization")())
     if lowercase:
         steps.append(normalizers.Lowercase())
-    # A space is put before the text, so that a word has the same pieces first in a sentence as inside it, and the
+    # A space is put before the text, so that a word has the same tokens first in a sentence as inside it, and the
     # decoder takes one space away. Metaspace adds no space where the text already begins with one: white space that is
     # normalised ends there, and otherwise KEEPER hides that space from it. The normalizer sees what follows an added
     # token as a text of its own; Metaspace does not.

@@ -149,7 +149,8 @@ class CardFacts:
     that was interrupted, since only its last part was timed; `co2` as the Hub has it, emissions in grams;
     `project_url` is the address of a git repository from which a reader can install this package;
     `origin` are sentences about the weights that training began with, `compression` about how the model was made
-    smaller; `task` is that of its recipe, unless its class says it; `languages` are those of text that has no pairs;
+    smaller; `mixture` about what an epoch has of several corpora; `before` are the scores of the model that training
+    began with; `task` is that of its recipe, unless its class says it; `languages` are those of text without pairs;
     `measured` are scores of other tasks than translation, by held-out text and name; `card_sha256` is that of the card
     that was written, which shows whether it was edited.
     """
@@ -179,6 +180,8 @@ class CardFacts:
     average_of: list[str] = field(default_factory=list)
     origin: list[str] = field(default_factory=list)
     compression: list[str] = field(default_factory=list)
+    mixture: list[str] = field(default_factory=list)
+    before: list[ScoredText] = field(default_factory=list)
     scored: list[ScoredText] = field(default_factory=list)
     measured: dict[str, dict[str, float]] = field(default_factory=dict)
     conversion: ConversionFacts | None = None
@@ -204,7 +207,9 @@ class CardFacts:
                 if known.get("pairs", 1) is None:  # transformers counts a stream as one epoch
                     known["epochs"] = 0.0
             facts = cls(**{name: value for name, value in known.items() if name in cls.__annotations__})
-            facts.scored = [ScoredText(part["role"], Scores(**part["scores"])) for part in facts.scored]  # type: ignore
+            for name in ("scored", "before"):
+                parts: list[Any] = getattr(facts, name)
+                setattr(facts, name, [ScoredText(part["role"], Scores(**part["scores"])) for part in parts])
             if facts.conversion:
                 source: dict[str, Any] = facts.conversion  # type: ignore[assignment]
                 files = [SourceFile(**file) for file in source["files"]]
@@ -247,7 +252,7 @@ def read_emissions(folder: str | os.PathLike, further: bool, device: str | None)
 def public_settings(settings: dict[str, Any]) -> dict[str, Any]:
     """Settings of a run without local paths, repositories and tokens."""
     return {
-        name: value
+        name: {key: public_settings(each) for key, each in value.items()} if name == "corpora" else value
         for name, value in settings.items()
         if not name.endswith(PRIVATE_SETTINGS)
         and not name.startswith(PRIVATE_PREFIX)

@@ -11,18 +11,20 @@ import hmac
 import json
 import logging
 import re
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import PurePosixPath
 from time import perf_counter
 from typing import Any
 from urllib.parse import quote
 
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.applications import Starlette
+from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
-from starlette.formparsers import MultiPartException
+from starlette.formparsers import FormParser, MultiPartException, MultiPartParser
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
@@ -32,21 +34,25 @@ from starlette.routing import Route
 from ..common.characters import as_text
 from ..common.hosts import ANY, HostCheck
 from ..common.http import CLIENT_LEFT, ERROR_HANDLERS, RequestError, media_type, parse_object, read_body
+from ..translation.documents.document import Document, Reading, read_document, readable_endings
 from ..translation.results import Translation
-from ..translation.text.markup import MarkupText, with_translations
+from ..translation.text.markup import Align, MarkupText, with_translations
 from ..translation.translator import Translator
 from .batcher import Batcher, DeadlineError, QueueFullError, Ticket
+from .downloads import Downloads
 from .languages import LanguageDetector, english_name
 from .metrics import Metrics
-from .openapi import describe
+from .openapi import Served, describe
 from .protocols import (
     AUTO,
     Limits,
     TranslationRequest,
     answer_hugging_face,
     answer_libretranslate,
+    detected_language,
     languages_as_json,
     read_detection,
+    read_file_request,
     read_hugging_face,
     read_libretranslate,
     shown,
@@ -55,8 +61,6 @@ from .protocols import (
 
 logger = logging.getLogger(__name__)
 
-# Most tokens of all beams of a sentence together.
-SEARCH_SIZE = 8192
 # Seconds that the batcher has to answer a request whose time is over, before it is answered without.
 GRACE = 1.0
 # Seconds that the batcher has to stop, after the requests have been answered.
@@ -71,7 +75,11 @@ METRICS_INTERVAL = 0.5
 IGNORED_HEADER, MOST_IGNORED = "X-Ignored-Fields", 10
 # What is left out of texts with markup when their language is detected.
 TAG = re.compile(r"<[^<>]*>")
-FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
+MULTIPART = "multipart/form-data"
+FORMS = ("application/x-www-form-urlencoded", MULTIPART)
+# For each byte of the largest upload: bytes that an office document may unpack to, and those of all files that wait to
+# be fetched.
+UNPACKED, WAITING = 8, 16
 
 Answer = Callable[[TranslationRequest, Sequence[Sequence[Translation]]], Any]
 
@@ -123,6 +131,11 @@ class ServedModel:
             if not is_from_any or source != target
         ]
 
+    def prefix_of(self, target: str | None) -> str | None:
+        """What stands before texts that are translated to this language."""
+        language = None if target is None else self.language_of(target)
+        return None if language is None else self.targets[language]
+
     def language_of(self, target: str) -> str | None:
         """The target language with this code or this tag; None if the model has none."""
         named = [language for language, tag in self.targets.items() if tag and tag.strip() == target]
@@ -138,10 +151,16 @@ class Service:
         limits: Bounds of what a request may contain.
         api_keys: Keys of which a request must have one; None: requests need no key.
         logs_texts: Whether the texts of requests and their translations are logged.
+        files_folder: Where translated files wait to be fetched; None: in memory.
     """
 
     def __init__(
-        self, models: Sequence[ServedModel], limits: Limits, api_keys: Iterable[str] | None, logs_texts: bool
+        self,
+        models: Sequence[ServedModel],
+        limits: Limits,
+        api_keys: Iterable[str] | None,
+        logs_texts: bool,
+        files_folder: str | None = None,
     ):
         self.models, self.limits, self.logs_texts = {model.name: model for model in models}, limits, logs_texts
         self.api_keys = None if api_keys is None else [key.encode() for key in api_keys]
@@ -149,14 +168,27 @@ class Service:
         self.is_ready = False
         pairs = self._pairs
         self.detector = LanguageDetector([source for source, _ in pairs], [target for _, target in pairs])
+        seconds, most_bytes = limits.file_seconds, WAITING * limits.file_bytes
+        self.downloads = Downloads(seconds, most_bytes, files_folder)
         self._threads = ThreadPoolExecutor(ENCODING_THREADS, thread_name_prefix="encoding")
 
     # ------------------------------------------------------------------------------------------------ translations
 
     async def libretranslate(self, request: Request) -> Response:
         """POST /translate"""
-        wanted = read_libretranslate(await self._fields(request, forms=True), self.limits)
+        wanted = read_libretranslate(await self._fields(request, forms=FORMS), self.limits)
         client = self._client(request, wanted.api_key)
+        model, wanted = await self._model_for(wanted)
+        answer = await self._translate(request, client, model, wanted, answer_libretranslate)
+        return _naming_ignored(answer, wanted)
+
+    async def _model_for(self, wanted: TranslationRequest) -> tuple[ServedModel, TranslationRequest]:
+        """
+        The model for a request of LibreTranslate's protocol, and the request with the language of its texts.
+
+        Raises:
+            RequestError: There is no such model, or several are possible.
+        """
         if wanted.model is not None and wanted.model not in self.models:
             raise RequestError(
                 f"{shown(wanted.model)} is not a model here: expected {', '.join(self.models)}", "model"
@@ -164,13 +196,62 @@ class Service:
         models = [*self.models.values()] if wanted.model is None else [self.models[wanted.model]]
         if wanted.source == AUTO:
             wanted = await self._with_source(wanted, models)
-        model = self._by_languages(wanted, models=models)
-        answer = await self._translate(request, client, model, wanted, answer_libretranslate)
-        if wanted.ignored:
-            # Not logged: what follows an & in a form that was not encoded is part of a text.
-            names = [quote(as_text(name[:60])) for name in wanted.ignored[:MOST_IGNORED]]
-            answer.headers[IGNORED_HEADER] = ", ".join(names)
-        return answer
+        return self._by_languages(wanted, models=models), wanted
+
+    async def translate_file(self, request: Request) -> Response:
+        """POST /translate_file"""
+        if not self.limits.file_bytes:
+            raise RequestError("files are not translated here", status=403)
+        body = await self._fields(request, self.limits.file_bytes, forms=(MULTIPART,), takes_json=False)
+        wanted = read_file_request(body)
+        client = self._client(request, wanted.api_key)
+        name, document = await self._in_thread(self._read_file, body.get("file"))
+        model, wanted = await self._model_for(replace(wanted, texts=document.texts))
+        language = model.language_of(wanted.target) if wanted.target else next(iter(model.targets), None)
+
+        def write(found: Sequence[Sequence[Translation]]) -> str:
+            return self.downloads.add(document.translated(found, self._aligner(model, wanted), language))
+
+        token, _ = await self._found(request, client, model, wanted, wanted.texts, write)
+        path = quote(f"{token}.{_translated_name(name, language)}", safe="")
+        answer = {"translatedFileUrl": f"{request.base_url}download_file/{path}", **detected_language(wanted)}
+        return _naming_ignored(JSONResponse(answer), wanted)
+
+    def _read_file(self, upload: Any) -> tuple[str, Document]:
+        """
+        Name and document of an uploaded file.
+
+        Raises:
+            RequestError: There is none, it is no document, or it is too large.
+        """
+        if not isinstance(upload, UploadFile) or not upload.filename:
+            raise RequestError("missing; send one file with its name, as multipart/form-data", "file")
+        name = PurePosixPath(as_text(upload.filename).replace("\\", "/")).name
+        # Subtitles and texts of Windows are often in its own encoding, and nobody can be asked here.
+        reading = Reading(name, fallback="cp1252", most_bytes=UNPACKED * self.limits.file_bytes)
+        try:
+            document = read_document(upload.file.read(), reading)
+        except ValueError as error:
+            raise RequestError(str(error), "file") from error
+        characters = sum(map(len, document.texts))
+        if characters > self.limits.characters:
+            message = f"{characters:,} characters; a request may have {self.limits.characters:,}"
+            raise RequestError(message, "file", 413)
+        return name, document
+
+    async def download_file(self, request: Request) -> Response:
+        """GET /download_file/{name}"""
+        token, _, name = request.path_params["name"].partition(".")
+        content = await self._in_thread(self.downloads.get, token)
+        if content is None:
+            seconds = f"{self.limits.file_seconds:g} seconds"
+            raise RequestError(f"there is no such file, or not any more: files are kept for {seconds}", status=404)
+        headers = {
+            "Content-Disposition": f"attachment; filename*=UTF-8''{quote(as_text(name), safe='')}",
+            "Cache-Control": "no-store",
+            "X-Content-Type-Options": "nosniff",
+        }
+        return Response(content, media_type="application/octet-stream", headers=headers)
 
     async def _with_source(self, wanted: TranslationRequest, models: Sequence[ServedModel]) -> TranslationRequest:
         """
@@ -207,7 +288,7 @@ class Service:
 
     async def detect(self, request: Request) -> Response:
         """POST /detect"""
-        wanted = read_detection(await self._fields(request, forms=True), self.limits)
+        wanted = read_detection(await self._fields(request, forms=FORMS), self.limits)
         self._client(request, wanted.api_key)
         return JSONResponse(languages_as_json(await self._detected(wanted.texts, None, None, 501)))
 
@@ -231,40 +312,77 @@ class Service:
     async def _translate(
         self, request: Request, client: str, model: ServedModel, wanted: TranslationRequest, answer: Answer
     ) -> Response:
-        began = perf_counter()
-        request.state.model = model.name
-        options = search_options(model.batcher.translator, wanted)
-        language = None if wanted.target is None else model.language_of(wanted.target)
-        prefix = None if language is None else model.targets[language]
-        characters = sum(map(len, wanted.texts))
-        self.metrics.characters.labels(model.name).inc(characters)
-        ends = asyncio.get_running_loop().time() + self.limits.seconds
-        texts, markup = wanted.texts, list[MarkupText]()
+        if wanted.stream and not wanted.is_html:
+            ends = asyncio.get_running_loop().time() + self.limits.seconds
+            ticket = await self._begin(request, client, model, wanted, wanted.texts)
+            return _event_stream(self._events(ticket, wanted, answer, ends))
         if wanted.is_html:
             markup = await self._in_thread(lambda: [MarkupText(text) for text in wanted.texts])
             texts = [sentence.text for each in markup for sentence in each.sentences]
-        ticket = await self._submit(model.batcher, (texts, options, client, self.limits.seconds, prefix))
-        if wanted.stream:
-            events = self._events(ticket, wanted, answer, ends)
-            return StreamingResponse(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+            align, n_best = self._aligner(model, wanted), wanted.alternatives + 1
+
+            def put_together(found: Sequence[Sequence[Translation]]) -> list[list[Translation]]:
+                return with_translations(markup, found, n_best, align)
+
+            found, _ = await self._found(request, client, model, wanted, texts, put_together)
+        else:
+            _, found = await self._found(request, client, model, wanted, wanted.texts)
+        if self.logs_texts:
+            pairs = [[text, *map(str, n_best)] for text, n_best in zip(wanted.texts, found)]
+            logger.info("%s: %s", model.name, json.dumps(pairs, ensure_ascii=False))
+        if wanted.stream:  # markup, which is put together when all of it is there
+            return _event_stream(_once(_event("answer", answer(wanted, found))))
+        return JSONResponse(answer(wanted, found))
+
+    def _aligner(self, model: ServedModel, wanted: TranslationRequest) -> Align:
+        return partial(model.batcher.align, prefix=model.prefix_of(wanted.target))
+
+    async def _begin(
+        self, request: Request, client: str, model: ServedModel, wanted: TranslationRequest, texts: Sequence[str]
+    ) -> Ticket:
+        """
+        The ticket of a request; its characters are counted.
+
+        Raises:
+            RequestError: As `_submit`.
+        """
+        request.state.model = model.name
+        options = search_options(model.batcher.translator, wanted)
+        self.metrics.characters.labels(model.name).inc(sum(map(len, wanted.texts)))
+        arguments = (texts, options, client, self.limits.seconds, model.prefix_of(wanted.target))
+        return await self._submit(model.batcher, arguments)
+
+    async def _found(
+        self,
+        request: Request,
+        client: str,
+        model: ServedModel,
+        wanted: TranslationRequest,
+        texts: Sequence[str],
+        finish: Callable[[Sequence[Sequence[Translation]]], Any] | None = None,
+    ) -> tuple[Any, list[list[Translation]]]:
+        """
+        The n-best lists of these texts, and before them what `finish` makes of them, in a thread.
+
+        Raises:
+            RequestError: As `_submit` and `_outcome`, or the time is over.
+        """
+        began, ends = perf_counter(), asyncio.get_running_loop().time() + self.limits.seconds
+        ticket, result = await self._begin(request, client, model, wanted, texts), None
         try:
             async with asyncio.timeout_at(ends + GRACE):
                 found = await self._outcome(request, ticket)
-                if wanted.is_html:
-                    align = partial(model.batcher.align, prefix=prefix)
-                    found = await self._in_thread(with_translations, markup, found, wanted.alternatives + 1, align)
+                if finish is not None:
+                    result = await self._in_thread(finish, found)
         except TimeoutError:
             raise self._late() from None
         finally:
             ticket.cancel()
         self.metrics.suspicious.labels(model.name).inc(sum(n_best[0].is_suspicious for n_best in found))
-        seconds = perf_counter() - began
+        characters, seconds = sum(map(len, wanted.texts)), perf_counter() - began
         self.metrics.seconds.labels(model.name).observe(seconds)
         logger.info("%s: %d texts, %d characters, %.0f ms", model.name, len(wanted.texts), characters, 1000 * seconds)
-        if self.logs_texts:
-            pairs = [[text, *map(str, n_best)] for text, n_best in zip(wanted.texts, found)]
-            logger.info("%s: %s", model.name, json.dumps(pairs, ensure_ascii=False))
-        return JSONResponse(answer(wanted, found))
+        return result, found
 
     async def _submit(self, batcher: Batcher, arguments: tuple[Any, ...]) -> Ticket:
         """
@@ -374,7 +492,7 @@ class Service:
             {
                 "apiKeys": needs_key,
                 "charLimit": self.limits.characters,
-                "filesTranslation": False,
+                "filesTranslation": self.limits.file_bytes > 0,
                 "frontendTimeout": 500,
                 "keyRequired": needs_key,
                 "language": {
@@ -382,7 +500,7 @@ class Service:
                     "target": {"code": code, "name": english_name(code)},
                 },
                 "suggestions": False,
-                "supportedFilesFormat": [],
+                "supportedFilesFormat": readable_endings() if self.limits.file_bytes else [],
             }
         )
 
@@ -410,7 +528,12 @@ class Service:
 
     async def openapi(self, request: Request) -> Response:
         """GET /openapi.json"""
-        return JSONResponse(describe(self.limits, self.api_keys is not None))
+        pairs = self._pairs
+        tags = [tag.strip() for model in self.models.values() for tag in model.targets.values() if tag]
+        codes = [target for model in self.models.values() for target in model.targets]
+        endings = readable_endings() if self.limits.file_bytes else []
+        served = Served([*self.models], [source for source, _ in pairs], [*codes, *tags], endings)
+        return JSONResponse(describe(self.limits, self.api_keys is not None, served))
 
     async def watch(self) -> None:
         """Update the gauges of the metrics."""
@@ -418,26 +541,34 @@ class Service:
             for model in self.models.values():
                 self.metrics.waiting.labels(model.name).set(model.batcher.waiting)
                 self.metrics.running.labels(model.name).set(model.batcher.running)
+            self.downloads.forget_old()
             await asyncio.sleep(METRICS_INTERVAL)
 
     # ------------------------------------------------------------------------------------------------------- checks
 
-    async def _fields(self, request: Request, forms: bool = False) -> Mapping[str, Any]:
+    async def _fields(
+        self,
+        request: Request,
+        most_bytes: int | None = None,
+        forms: Collection[str] = (),
+        takes_json: bool = True,
+    ) -> Mapping[str, Any]:
         """
-        The fields of a request. A body that is a JSON object is read as such under every content type: some clients
-        (`curl -d`, urllib) send all bodies as forms unless a header is given.
+        The fields of a request, as JSON or as one of these kinds of forms. A body that is a JSON object is read as
+        such under every content type: some clients (`curl -d`, urllib) call all bodies forms unless they are told
+        otherwise.
 
         Raises:
             RequestError: The body is too large, too slow, or does not match its content type.
         """
         kind = media_type(request)
-        content = await read_body(request, self.limits.body_bytes, self.limits.body_seconds)
-        if kind == "application/json" or content.lstrip()[:1] == b"{":
+        content = await read_body(request, most_bytes or self.limits.body_bytes, self.limits.body_seconds)
+        if takes_json and (kind == "application/json" or content.lstrip()[:1] == b"{"):
             return parse_object(content)
-        if not (forms and kind in FORMS):
-            accepted = "application/json" + (" or a form" if forms else "")
+        if kind not in forms:
+            accepted = ("application/json" + (" or a form" if forms else "")) if takes_json else MULTIPART
             raise RequestError(f"content-type {kind[:60]!r}: send {accepted}", status=415)
-        return await _form(request.scope, content)
+        return await _form(request, content, most_files=0 if takes_json else 1)
 
     def _client(self, request: Request, in_body: str | None) -> str:
         """
@@ -505,21 +636,12 @@ def _are_tagged(model: ServedModel, wanted: TranslationRequest) -> bool:
 
 
 def search_options(translator: Translator, wanted: TranslationRequest) -> dict[str, Any]:
-    """
-    The arguments of `generate()` for a request.
-
-    Raises:
-        RequestError: Its hypotheses may have more tokens together than `SEARCH_SIZE`, by an option of the request.
-    """
+    """The arguments of `generate()` for a request."""
     options = dict(wanted.options)
     if wanted.alternatives:
         own = translator.setting("num_beams") or 1
         options["num_return_sequences"] = wanted.alternatives + 1
         options["num_beams"] = max(options.get("num_beams", own), wanted.alternatives + 1)
-    beams, tokens = translator.setting("num_beams", **options) or 1, options.get("max_new_tokens")
-    if tokens is not None and beams * tokens > SEARCH_SIZE:
-        message = f"{tokens:,} for each of {beams} beams; a search may have {SEARCH_SIZE:,} tokens in all"
-        raise RequestError(message, "parameters.max_new_tokens")
     return options
 
 
@@ -533,24 +655,56 @@ def _stopping() -> RequestError:
     return RequestError("the server is stopping", status=503, retry_after=5)
 
 
+def _event_stream(events: AsyncIterator[str]) -> Response:
+    return StreamingResponse(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+
+
+async def _once(event: str) -> AsyncIterator[str]:
+    yield event
+
+
 def _event(kind: str, data: Any) -> str:
     return f"event: {kind}\ndata: {json.dumps(data, ensure_ascii=False)}\n\n"
 
 
-async def _form(scope: Any, content: bytes) -> Mapping[str, Any]:
+def _naming_ignored(answer: Response, wanted: TranslationRequest) -> Response:
+    """An answer whose header names the fields that were ignored."""
+    if wanted.ignored:
+        # Not logged: what follows an & in a form that was not encoded is part of a text.
+        names = [quote(as_text(name[:60])) for name in wanted.ignored[:MOST_IGNORED]]
+        answer.headers[IGNORED_HEADER] = ", ".join(names)
+    return answer
+
+
+def _translated_name(name: str, language: str | None) -> str:
+    """The name of a translated file: report_de.docx."""
+    path = PurePosixPath(name)
+    return f"{path.stem[:100]}_{language or 'translated'}{path.suffix}"
+
+
+class InMemory(MultiPartParser):
+    """A parser of forms that puts no part of a file on the disk: the body is in memory, and its size is limited."""
+
+    spool_max_size = 2**31
+
+
+async def _form(request: Request, content: bytes, most_files: int) -> Mapping[str, Any]:
     """
-    The fields of a form; a repeated field becomes a list.
+    The fields of a form; a repeated field becomes a list, a file an `UploadFile`.
 
     Raises:
         RequestError: The body is not a form.
     """
 
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": content, "more_body": False}
+    async def whole() -> AsyncGenerator[bytes, None]:
+        yield content
 
+    parser: FormParser | MultiPartParser = FormParser(request.headers, whole())
+    if media_type(request) == MULTIPART:
+        parser = InMemory(request.headers, whole(), max_files=most_files)
     try:
-        form = await Request(scope, receive).form(max_files=0)
-    except (MultiPartException, HTTPException, ValueError) as error:
+        form = await parser.parse()
+    except (MultiPartException, HTTPException, ValueError, KeyError) as error:
         raise RequestError(f"the body is not a valid form: {getattr(error, 'detail', error)}") from None
     return {name: values if len(values := form.getlist(name)) > 1 else values[0] for name in form}
 
@@ -586,6 +740,7 @@ def create_application(
     logs_texts: bool = False,
     hosts: Collection[str] = (),
     origins: Collection[str] = (),
+    files_folder: str | None = None,
 ) -> Starlette:
     """
     The application, for uvicorn or any other ASGI server.
@@ -597,6 +752,7 @@ def create_application(
         logs_texts: Whether the texts of requests and their translations are logged.
         hosts: Names by which requests may call the server; empty: any, and pages of any site may send requests.
         origins: Origins whose pages may send requests in any case, and read the answers (CORS); "*": all.
+        files_folder: Where translated files wait to be fetched, shared by processes; None: in memory.
 
     Raises:
         ValueError: `models` is empty, or two models have the same name.
@@ -620,7 +776,7 @@ def create_application(
     if not models or len({model.name for model in models}) < len(models):
         names = ", ".join(model.name for model in models)
         raise ValueError(f"each model needs a name of its own: got {names or 'none'}; name them as NAME=FOLDER")
-    service = Service(models, limits or Limits(), api_keys, logs_texts)
+    service = Service(models, limits or Limits(), api_keys, logs_texts, files_folder)
 
     @contextlib.asynccontextmanager
     async def lifespan(application: Starlette) -> AsyncIterator[None]:
@@ -637,6 +793,8 @@ def create_application(
 
     routes = [
         Route("/translate", counted(service.metrics, service.libretranslate), methods=["POST"]),
+        Route("/translate_file", counted(service.metrics, service.translate_file), methods=["POST"]),
+        Route("/download_file/{name}", counted(service.metrics, service.download_file)),
         Route("/", counted(service.metrics, service.hugging_face), methods=["POST"]),
         Route("/models/{name:path}", counted(service.metrics, service.hugging_face), methods=["POST"]),
         Route("/detect", counted(service.metrics, service.detect), methods=["POST"]),

@@ -1,122 +1,290 @@
-"""The OpenAPI description of the server, from the same tables that requests are checked with."""
+"""
+The OpenAPI description of the server, from the tables that requests are checked with, and the models' languages.
 
+Lengths of texts and lists are told in words: JSON Schema cannot say how long all texts are together, and what is
+longer gets 413, which tools that check servers by their description do not take for a refusal.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ..model.config.release import VERSION
-from .protocols import FORMATS, MOST_ALTERNATIVES, SEARCH_PARAMETERS, Limits
+from .protocols import (
+    AUTO,
+    FORMATS,
+    MOST_ALTERNATIVES,
+    SEARCH_PARAMETERS,
+    TEXTS_OF_SWITCHES,
+    Limits,
+)
 
 
-def describe(limits: Limits, needs_key: bool) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Served:
+    """
+    What requests may name.
+
+    Attributes:
+        models: Names of models.
+        sources, targets: Codes of languages, of targets also their tags.
+        endings: Of the files that are translated.
+    """
+
+    models: Sequence[str]
+    sources: Sequence[str]
+    targets: Sequence[str]
+    endings: Sequence[str]
+
+
+Schema = dict[str, Any]
+
+
+def describe(limits: Limits, needs_key: bool, served: Served) -> Schema:
     """The description, as OpenAPI 3.1."""
-    text_or_null = {"type": ["string", "null"]}
-    text = {"type": "string", "maxLength": limits.characters}
-    texts = {"oneOf": [text, {"type": "array", "items": text, "minItems": 1, "maxItems": limits.texts}]}
-    language = _object(["confidence", "language"], confidence={"type": "number"}, language={"type": "string"})
-    count = {"type": "integer", "minimum": 0, "maximum": MOST_ALTERNATIVES, "default": 0}
-    stream = {"type": "boolean", "default": False, "description": "Send parts as server-sent events."}
-    search = {
-        name: {"type": "integer" if kind is int else "number", "minimum": least, "maximum": most}
-        for name, (kind, least, most) in SEARCH_PARAMETERS.items()
-    }
-    libretranslate = _object(
-        ["q"],
-        q=texts,
-        source={**text_or_null, "description": "Language code; 'auto': the language of the texts."},
-        target=text_or_null,
-        format={"enum": [*FORMATS, "", None], "default": "text"},
-        alternatives=count,
-        model={**text_or_null, "description": "Name of the model; else the first one with the languages."},
-        api_key=text_or_null,
-        secret={},
-        stream=stream,
-    )
-    libretranslate["additionalProperties"] = True  # ignored, and named in the header X-Ignored-Fields
-    detection = {**_object(["q"], q=texts, api_key=text_or_null), "additionalProperties": True}
-    parameters = _object([], src_lang={"type": "string"}, tgt_lang={"type": "string"}, **search)
-    parameters["properties"]["num_return_sequences"] = {"type": "integer", "minimum": 1, "maximum": MOST_ALTERNATIVES}
-    parameters["properties"]["generate_parameters"] = _object([], **search)
-    hugging_face = _object(["inputs"], inputs=texts, parameters=parameters, options={"type": "object"}, stream=stream)
-    translated = _object(
-        ["translatedText"],
-        translatedText={"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
-        alternatives={
-            "type": "array",
-            "items": {"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
-        },
-        detectedLanguage={"oneOf": [language, {"type": "array", "items": language}]},
-        suspicious={"oneOf": [{"type": "boolean"}, {"type": "array", "items": {"type": "boolean"}}]},
-    )
-    generated = {
-        "type": "array",
-        "items": _object(["translation_text"], translation_text={"type": "string"}, suspicious={"type": "boolean"}),
-    }
-    languages = {
-        "type": "array",
-        "items": _object(
-            ["code", "name", "targets"],
-            code={"type": "string"},
-            name={"type": "string"},
-            targets={"type": "array", "items": {"type": "string"}},
-        ),
-    }
+    schemas = _schemas(limits, served)
     paths = {
-        "/translate": {"post": _operation("Translate, LibreTranslate's protocol", libretranslate, translated, True)},
-        "/detect": {"post": _operation("Languages of texts", detection, {"type": "array", "items": language}, True)},
-        "/suggest": {"post": {"summary": "Suggestions are off", "responses": {"403": _REFUSED["403"]}}},
-        "/": {"post": _operation("Translate, Hugging Face's protocol", hugging_face, generated)},
-        "/models/{name}": {
-            "post": _operation("Translate with a named model, Hugging Face's protocol", hugging_face, generated),
-            "parameters": [{"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}],
+        "/translate": {
+            "post": {
+                **_operation("translate", "Translate, LibreTranslate's protocol", "Translation", streams=True),
+                "requestBody": _body(JSON, "TranslateRequest"),
+                "description": OR_FORM,
+            }
         },
-        "/languages": {"get": _look("Languages and what they are translated into", schema=languages)},
-        "/frontend/settings": {"get": _look("What LibreTranslate's page requests first", schema={"type": "object"})},
-        "/health": {"get": _look("Whether the process works")},
-        "/ready": {"get": _look("Whether requests are taken")},
-        "/metrics": {"get": _look("Metrics for Prometheus", "text/plain")},
+        "/translate_file": {
+            "post": {
+                **_operation("translateFile", "Translate a document", "TranslatedFile"),
+                "requestBody": _file_body(),
+            }
+        },
+        "/download_file/{name}": {
+            "get": {
+                "operationId": "downloadFile",
+                "summary": "A translated document, by the link of the answer",
+                "parameters": [_path_parameter({"type": "string"})],
+                "responses": {"200": _response("The document", {"type": "string", "format": "binary"}, BYTES)}
+                | _refused("404"),
+            }
+        },
+        "/detect": {
+            "post": {
+                **_operation("detect", "Languages of texts", "Detections"),
+                "requestBody": _body(JSON, "DetectRequest"),
+                "description": OR_FORM,
+            }
+        },
+        "/suggest": {
+            "post": {"operationId": "suggest", "summary": "Suggestions are off", "responses": _refused("403")}
+        },
+        "/": {
+            "post": {
+                **_operation("generate", "Translate, Hugging Face's protocol", "Generations", streams=True),
+                "requestBody": _body(JSON, "GenerateRequest"),
+            }
+        },
+        "/models/{name}": {
+            "post": {
+                **_operation("generateWithModel", "Translate with a model", "Generations", streams=True),
+                "parameters": [_path_parameter(_enumeration(served.models))],
+                "requestBody": _body(JSON, "GenerateRequest"),
+            }
+        },
+        "/languages": {"get": _look("languages", "Languages, and what they are translated to", _ref("Languages"))},
+        "/frontend/settings": {
+            "get": _look("frontendSettings", "What LibreTranslate's page requests first", _ref("FrontendSettings"))
+        },
+        "/health": {"get": _look("health", "Whether the process works", _ref("Health"), "503")},
+        "/ready": {"get": _look("ready", "Whether requests are taken", _ref("Readiness"), "503")},
+        "/metrics": {"get": _look("metrics", "Metrics for Prometheus", {"type": "string"}, kind="text/plain")},
     }
-    document: dict[str, Any] = {
+    components: Schema = {"schemas": schemas}
+    document: Schema = {
         "openapi": "3.1.0",
         "info": {"title": "vanilla-transformer serve", "version": VERSION},
         "paths": paths,
+        "components": components,
     }
     if needs_key:
-        document["components"] = {"securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}}
+        components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
         document["security"] = [{"key": []}]
+        for path in ("/languages", "/frontend/settings", "/health", "/ready", "/metrics", "/download_file/{name}"):
+            paths[path]["get"]["security"] = []
+        paths["/suggest"]["post"]["security"] = []
     return document
 
 
-def _object(required: list[str], **properties: Any) -> dict[str, Any]:
-    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+# ---------------------------------------------------------------------------------------------------------- schemas
+
+TEXT: Schema = {"type": "string"}
+COUNT: Schema = {"type": "integer", "minimum": 0}
 
 
-_ERROR = _object(["error", "field"], error={"type": "string"}, field={"type": ["string", "null"]})
-_REFUSED = {
-    status: {"description": description, "content": {"application/json": {"schema": _ERROR}}}
-    for status, description in {
-        "400": "A field is wrong",
-        "403": "The key is missing or not valid, or this is off here",
-        "404": "There is no such model",
-        "408": "The body came too slowly",
-        "413": "The request exceeds a limit",
-        "415": "A body of another type",
-        "429": "Too many texts wait; Retry-After says when to come back",
-        "501": "Languages are not detected here",
-        "503": "The server is stopping",
-        "504": "Not translated in time",
-    }.items()
+def _schemas(limits: Limits, served: Served) -> Schema:
+    together = f"At most {limits.characters:,} characters together, and {limits.texts:,} texts of a list."
+    texts: Schema = {"anyOf": [TEXT, {"type": "array", "items": TEXT, "minItems": 1}], "description": together}
+    languages: Schema = {
+        "source": {**_enumeration(["", AUTO, *served.sources]), "description": "'auto': that of the texts."},
+        "target": _enumeration(["", *served.targets]),
+    }
+    model = {**_enumeration(["", *served.models]), "description": "Else the first one with the languages."}
+    common: Schema = {
+        "q": texts,
+        "format": _enumeration(["", *FORMATS]),
+        "alternatives": {"anyOf": [{**COUNT, "maximum": MOST_ALTERNATIVES}, _digits(MOST_ALTERNATIVES)]},
+        "stream": {
+            "anyOf": [{"type": "boolean"}, _enumeration([*TEXTS_OF_SWITCHES])],
+            "description": "Send parts as server-sent events.",
+        },
+        "api_key": TEXT,
+        "model": model,
+        **languages,
+    }
+    # As LibreTranslate, JSON takes null, which forms do not have.
+    lenient = {name: schema if name in ("q", "stream") else _or_null(schema) for name, schema in common.items()}
+    search: Schema = {
+        name: _or_null({"type": "integer" if kind is int else "number", "minimum": least, "maximum": most})
+        for name, (kind, least, most) in SEARCH_PARAMETERS.items()
+    }
+    search["num_return_sequences"] = _or_null({"type": "integer", "minimum": 1, "maximum": MOST_ALTERNATIVES})
+    parameters = _object(
+        [],
+        src_lang=_or_null(_enumeration(["", *served.sources])),
+        tgt_lang=_or_null(_enumeration(["", *served.targets])),
+        generate_parameters=_or_null(_ref("SearchParameters")),
+        **search,
+        clean_up_tokenization_spaces={"type": ["boolean", "null"]},
+        truncation=_or_null(_enumeration(["do_not_truncate"])),
+    )
+    language = _object(["confidence", "language"], confidence={"type": "number"}, language=TEXT)
+    named_language = _object(["code", "name"], code=TEXT, name=TEXT)
+    listed = {"type": "array", "items": TEXT}
+    return {
+        # Other fields are ignored, and named in the header X-Ignored-Fields.
+        "TranslateRequest": {**_object(["q"], **lenient), "additionalProperties": True},
+        "DetectRequest": {**_object(["q"], q=texts, api_key=_or_null(TEXT)), "additionalProperties": True},
+        "FileForm": _object(
+            ["file"],
+            file={
+                "type": "string",
+                "format": "binary",
+                "description": f"A file whose name ends in {', '.join(served.endings)}.",
+            },
+            model=model,
+            **languages,
+        )
+        | {"additionalProperties": True},  # such as LibreTranslate's api_key
+        "GenerateRequest": _object(
+            ["inputs"],
+            inputs=texts,
+            parameters=_or_null(_ref("Parameters")),
+            options={"type": ["object", "null"]},
+            stream=common["stream"],
+        ),
+        "Parameters": parameters,
+        "SearchParameters": _object([], **search),
+        "Translation": _object(
+            ["translatedText"],
+            translatedText={"anyOf": [TEXT, listed]},
+            alternatives={"type": "array", "items": {"anyOf": [TEXT, listed]}},
+            detectedLanguage={"anyOf": [_ref("Detection"), _ref("Detections")]},
+            suspicious={"anyOf": [{"type": "boolean"}, {"type": "array", "items": {"type": "boolean"}}]},
+        ),
+        "Event": _object(["event", "data"], event=_enumeration(["part", "answer", "error"]), data=TEXT),
+        "TranslatedFile": _object(["translatedFileUrl"], translatedFileUrl=TEXT, detectedLanguage=_ref("Detection")),
+        "Detection": language,
+        "Detections": {"type": "array", "items": _ref("Detection")},
+        "Generation": _object(["translation_text"], translation_text=TEXT, suspicious={"type": "boolean"}),
+        "Generations": {"type": "array", "items": _ref("Generation")},
+        "Language": _object(["code", "name", "targets"], code=TEXT, name=TEXT, targets=listed),
+        "Languages": {"type": "array", "items": _ref("Language")},
+        "NamedLanguage": named_language,
+        "DefaultLanguages": _object(["source", "target"], source=_ref("NamedLanguage"), target=_ref("NamedLanguage")),
+        "FrontendSettings": _object(
+            ["charLimit", "filesTranslation", "language", "supportedFilesFormat"],
+            **{name: {"type": "boolean"} for name in ("apiKeys", "filesTranslation", "keyRequired", "suggestions")},
+            charLimit=COUNT,
+            frontendTimeout=COUNT,
+            language=_ref("DefaultLanguages"),
+            supportedFilesFormat=listed,
+        ),
+        "Health": _object(["status"], status=TEXT, error=TEXT),
+        "Readiness": _object(["status"], status=TEXT, models=listed),
+        "Error": _object(["error", "field"], error=TEXT, field={"type": ["string", "null"]}),
+    }
+
+
+def _object(required: Sequence[str], **properties: Any) -> Schema:
+    return {"type": "object", "properties": properties, "required": [*required], "additionalProperties": False}
+
+
+def _ref(name: str) -> Schema:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _enumeration(values: Sequence[str]) -> Schema:
+    return {"type": "string", "enum": [*dict.fromkeys(values)]}
+
+
+def _or_null(schema: Schema) -> Schema:
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
+def _digits(most: int) -> Schema:
+    """Texts of whole numbers up to this one."""
+    return _enumeration(["", *map(str, range(most + 1))])
+
+
+# ------------------------------------------------------------------------------------------------------- operations
+
+JSON, MULTIPART = "application/json", "multipart/form-data"
+# Not described as a body of its own: generators of clients have one function for an operation and one body for that.
+OR_FORM = "A form with these fields, application/x-www-form-urlencoded or multipart/form-data, is taken as well."
+BYTES = "application/octet-stream"
+REFUSALS = {
+    "400": "A field is wrong",
+    "403": "The key is missing or not valid, or this is off here",
+    "404": "There is no such model or file",
+    "408": "The body came too slowly",
+    "413": "More than a request may ask for",
+    "415": "A body of another type",
+    "429": "Too many texts wait; Retry-After says when to come back",
+    "501": "Languages are not detected here",
+    "503": "The server is stopping",
+    "504": "Not translated in time",
 }
 
 
-def _operation(summary: str, body: dict[str, Any], answer: dict[str, Any], forms: bool = False) -> dict[str, Any]:
-    kinds = ["application/json", *(["application/x-www-form-urlencoded", "multipart/form-data"] if forms else [])]
-    content = {kind: {"schema": body} for kind in kinds}
-    found: dict[str, Any] = {"application/json": {"schema": answer}}
-    if "stream" in body["properties"]:
-        found["text/event-stream"] = {"schema": {"type": "string"}}
-    answers = {"200": {"description": "What was found", "content": found}, **_REFUSED}
-    return {"summary": summary, "requestBody": {"required": True, "content": content}, "responses": answers}
+def _response(description: str, schema: Schema, kind: str = JSON) -> Schema:
+    return {"description": description, "content": {kind: {"schema": schema}}}
 
 
-def _look(summary: str, kind: str = "application/json", schema: dict[str, Any] | None = None) -> dict[str, Any]:
-    content: dict[str, Any] = {} if schema is None else {"schema": schema}
-    return {"summary": summary, "responses": {"200": {"description": summary, "content": {kind: content}}}}
+def _refused(*statuses: str) -> Schema:
+    return {status: _response(REFUSALS[status], _ref("Error")) for status in statuses or REFUSALS}
+
+
+def _operation(name: str, summary: str, answer: str, streams: bool = False) -> Schema:
+    """A request that texts come with, but for its body."""
+    found = _response("What was found", _ref(answer))
+    if streams:
+        found["content"]["text/event-stream"] = {"schema": _ref("Event")}
+    return {"operationId": name, "summary": summary, "responses": {"200": found} | _refused()}
+
+
+def _body(kind: str, name: str) -> Schema:
+    return {"required": True, "content": {kind: {"schema": _ref(name)}}}
+
+
+def _file_body() -> Schema:
+    body = _body(MULTIPART, "FileForm")
+    example = {"type": "string", "example": 'form-data; name="file"; filename="text.txt"'}
+    body["content"][MULTIPART]["encoding"] = {"file": {"headers": {"Content-Disposition": {"schema": example}}}}
+    return body
+
+
+def _look(name: str, summary: str, schema: Schema, *refusals: str, kind: str = JSON) -> Schema:
+    answers = {"200": _response(summary, schema, kind)} | {each: _response(summary, schema) for each in refusals}
+    return {"operationId": name, "summary": summary, "responses": answers}
+
+
+def _path_parameter(schema: Schema) -> Schema:
+    return {"name": "name", "in": "path", "required": True, "schema": schema}

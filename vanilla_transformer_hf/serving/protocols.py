@@ -3,6 +3,7 @@ Requests and answers in the two protocols of translation clients.
 
 - LibreTranslate: POST /translate {q, source, target, format, alternatives, api_key} → {translatedText, alternatives,
   detectedLanguage}. `model` and `stream` are ours; unknown fields are ignored, as there.
+  POST /translate_file {file, source, target, api_key} → {translatedFileUrl}.
 - Hugging Face: POST / or /models/NAME {inputs, parameters} → [{translation_text}].
 
 Both become a `TranslationRequest`. An invalid request raises a `RequestError` that names the field.
@@ -19,7 +20,7 @@ from ..translation.results import Translation
 # Options of the search that a client may set -> (type, smallest, largest).
 SEARCH_PARAMETERS: dict[str, tuple[type, float, float]] = {
     "num_beams": (int, 1, 16),
-    "max_new_tokens": (int, 1, 4096),
+    "max_new_tokens": (int, 1, 512),
     "length_penalty": (float, -10, 10),
     "no_repeat_ngram_size": (int, 0, 100),
     "repetition_penalty": (float, 0.01, 100),
@@ -28,10 +29,13 @@ MOST_ALTERNATIVES = 16
 
 # `secret` is sent by LibreTranslate's own page and is ignored here.
 LIBRETRANSLATE_FIELDS = ("q", "source", "target", "format", "alternatives", "api_key", "model", "stream", "secret")
+FILE_FIELDS = ("file", "source", "target", "api_key", "model", "secret")
 # What a text may be.
 FORMATS = ("text", "html")
 # The value of `source` with which the language of the texts is detected.
 AUTO = "auto"
+# What forms say for true and false.
+TEXTS_OF_SWITCHES = {"true": True, "false": False, "1": True, "0": False, "": False}
 HUGGING_FACE_FIELDS = ("inputs", "parameters", "options", "stream")
 # Fields of `parameters` beside those of the search, with the only values that are accepted.
 HUGGING_FACE_PARAMETERS = ("src_lang", "tgt_lang", "num_return_sequences", "generate_parameters")
@@ -49,6 +53,8 @@ class Limits:
         body_bytes: Of the body.
         seconds: From the request to its answer.
         body_seconds: Until the body has arrived.
+        file_bytes: Of the body with a file; 0: none are translated.
+        file_seconds: For which a translated file is kept.
     """
 
     characters: int = 50_000
@@ -56,10 +62,12 @@ class Limits:
     body_bytes: int = 2**20
     seconds: float = 60.0
     body_seconds: float = 10.0
+    file_bytes: int = 10 * 2**20
+    file_seconds: float = 600.0
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            if not value > 0:
+            if not (value > 0 or (name == "file_bytes" and value == 0)):
                 raise ValueError(f"{name}={value}: must be above 0")
 
 
@@ -103,23 +111,42 @@ def read_libretranslate(body: Mapping[str, Any], limits: Limits) -> TranslationR
         RequestError: A field is missing, of the wrong type or out of range.
     """
     texts, is_list = _texts(body, "q", limits)
-    markup = body.get("format") or "text"
+    markup = "text" if body.get("format") in (None, "") else body["format"]
     if markup not in FORMATS:
         raise RequestError(f"must be {' or '.join(map(repr, FORMATS))}, got {shown(markup)}", "format")
-    stream = _switch(body, "stream")
-    if stream and markup == "html":
-        raise RequestError("texts with markup are answered whole; leave it out", "stream")
+    given = body.get("alternatives")
+    alternatives = 0
+    if given is not None and given != "":
+        alternatives = _number(given, "alternatives", int, 0, MOST_ALTERNATIVES, takes_text=True)
     return TranslationRequest(
         texts,
         is_list,
         _language(body, "source"),
         _language(body, "target"),
-        _number(body.get("alternatives") or 0, "alternatives", int, 0, MOST_ALTERNATIVES),
-        stream=stream,
+        alternatives,
+        stream=_switch(body, "stream"),
         api_key=_optional_text(body, "api_key"),
         is_html=markup == "html",
         model=_optional_text(body, "model"),
         ignored=tuple(name for name in body if name not in LIBRETRANSLATE_FIELDS),
+    )
+
+
+def read_file_request(body: Mapping[str, Any]) -> TranslationRequest:
+    """
+    The fields of a form beside its file, which brings the texts.
+
+    Raises:
+        RequestError: As `read_libretranslate`.
+    """
+    return TranslationRequest(
+        [],
+        True,
+        _language(body, "source"),
+        _language(body, "target"),
+        api_key=_optional_text(body, "api_key"),
+        model=_optional_text(body, "model"),
+        ignored=tuple(name for name in body if name not in FILE_FIELDS),
     )
 
 
@@ -139,6 +166,11 @@ def languages_as_json(found: Sequence[tuple[str, float]]) -> list[dict[str, Any]
     return [{"confidence": confidence, "language": code} for code, confidence in found]
 
 
+def detected_language(request: TranslationRequest) -> dict[str, Any]:
+    """The field of an answer with the language that was found for `AUTO`."""
+    return {} if request.detected is None else {"detectedLanguage": languages_as_json([request.detected])[0]}
+
+
 def answer_libretranslate(request: TranslationRequest, found: Sequence[Sequence[Translation]]) -> dict[str, Any]:
     """The n-best lists of the texts as LibreTranslate sends them; `suspicious` only where a best one is."""
     best = [str(each[0]) for each in found]
@@ -146,8 +178,7 @@ def answer_libretranslate(request: TranslationRequest, found: Sequence[Sequence[
     if request.alternatives:
         others = [[str(one) for one in each[1:]] for each in found]
         answer["alternatives"] = others if request.is_list else others[0]
-    if request.detected is not None:
-        (language,) = languages_as_json([request.detected])
+    if language := detected_language(request).get("detectedLanguage"):
         answer["detectedLanguage"] = [language for _ in best] if request.is_list else language
     if any(suspicious := [each[0].is_suspicious for each in found]):
         answer["suspicious"] = suspicious if request.is_list else suspicious[0]
@@ -167,27 +198,35 @@ def read_hugging_face(body: Mapping[str, Any], limits: Limits) -> TranslationReq
     parameters = _object(body, "parameters")
     _check_names(parameters, (*SEARCH_PARAMETERS, *HUGGING_FACE_PARAMETERS, *IGNORED_PARAMETERS), prefix="parameters.")
     for name, values in IGNORED_PARAMETERS.items():
-        if parameters.get(name) not in values:
+        given = parameters.get(name)
+        if not any(given == value and type(given) is type(value) for value in values):  # 0 is not false
             raise RequestError(f"{shown(parameters[name])} is not supported; leave it out", f"parameters.{name}")
     inner = _object(parameters, "generate_parameters", "parameters.")
     _check_names(inner, (*SEARCH_PARAMETERS, "num_return_sequences"), prefix="parameters.generate_parameters.")
-    both = {**parameters, **inner}
-    count = _number(
-        both.get("num_return_sequences") or 1, "parameters.num_return_sequences", int, 1, MOST_ALTERNATIVES
-    )
+    options = {
+        **_search_options(parameters, "parameters."),
+        **_search_options(inner, "parameters.generate_parameters."),
+    }
+    _object(body, "options")
     return TranslationRequest(
         texts,
         is_list,
         _language(parameters, "src_lang", "parameters."),
         _language(parameters, "tgt_lang", "parameters."),
-        count - 1,
-        {
-            name: _number(both[name], f"parameters.{name}", *bounds)
-            for name, bounds in SEARCH_PARAMETERS.items()
-            if both.get(name) is not None
-        },
+        options.pop("num_return_sequences", 1) - 1,
+        options,
         stream=_switch(body, "stream"),
     )
+
+
+def _search_options(given: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """Settings of the search, and the number of translations."""
+    known = {**SEARCH_PARAMETERS, "num_return_sequences": (int, 1, MOST_ALTERNATIVES)}
+    return {
+        name: _number(given[name], f"{prefix}{name}", *bounds)
+        for name, bounds in known.items()
+        if given.get(name) is not None
+    }
 
 
 def answer_hugging_face(request: TranslationRequest, found: Sequence[Sequence[Translation]]) -> list[dict[str, Any]]:
@@ -253,17 +292,16 @@ def _language(body: Mapping[str, Any], name: str, prefix: str = "") -> str | Non
 
 def _switch(body: Mapping[str, Any], name: str) -> bool:
     value = body.get(name, False)
-    named = {"true": True, "false": False, "1": True, "0": False, "": False}
-    value = named.get(value.lower(), value) if isinstance(value, str) else value
+    value = TEXTS_OF_SWITCHES.get(value.lower(), value) if isinstance(value, str) else value
     if not isinstance(value, bool):
         raise RequestError(f"must be true or false, got {shown(value)}", name)
     return value
 
 
-def _number(value: Any, where: str, kind: type, least: float, most: float) -> Any:
-    """The number, of a form's text as well."""
+def _number(value: Any, where: str, kind: type, least: float, most: float, takes_text: bool = False) -> Any:
+    """The number; where fields may come from a form (`takes_text`), that of a text as well."""
     try:
-        number = kind(value) if isinstance(value, str) else value
+        number = kind(value) if takes_text and isinstance(value, str) else value
     except ValueError:
         number = None
     if kind is int and isinstance(number, float) and number.is_integer():

@@ -1,8 +1,10 @@
 """From settings to a running server: open the models, create the application, run one process or several."""
 
 import logging
+import multiprocessing
 import os
 import re
+import shutil
 import socket
 import tempfile
 from collections.abc import Callable, Sequence
@@ -16,7 +18,7 @@ from starlette.applications import Starlette
 from transformers.utils.logging import disable_progress_bar
 
 from ..common.connections import ending_in_time
-from ..common.hosts import names_of
+from ..common.hosts import ANY, names_of
 from ..common.http import run_server
 from ..common.lines import read_lines
 from ..common.split_sentences import SplitSentences, check_split_sentences
@@ -32,6 +34,7 @@ from .workers import BEAT_INTERVAL, Supervisor
 logger = logging.getLogger(__name__)
 
 NAMED = re.compile(r"(?P<name>[\w.+-]+)=(?P<place>.+)")
+ORIGIN = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://[^/\s]+/?")
 PAIR = re.compile(r"(?P<source>[^-\s]+)-(?P<target>[^-\s]+)")
 # Seconds that a request and its answer may take beside the limits on its body and its translation.
 SPARE_SECONDS = 30.0
@@ -59,6 +62,7 @@ class ServerSettings:
         without_letters: As in `Translator`.
         allowed_hosts: Names by which requests may call it; empty: any.
         allowed_origins: Origins whose pages may send requests to it and read the answers.
+        files_folder: Where translated files wait to be fetched, for all workers; None: in memory.
 
     Raises:
         ValueError: A value is out of range.
@@ -82,6 +86,7 @@ class ServerSettings:
     without_letters: WithoutLetters = "copy"
     allowed_hosts: Sequence[str] = ()
     allowed_origins: Sequence[str] = ()
+    files_folder: str | None = None
 
     def __post_init__(self) -> None:
         if self.languages and len(self.languages) != len(self.models):
@@ -89,6 +94,14 @@ class ServerSettings:
         for pair in self.languages:
             if not PAIR.fullmatch(pair):
                 raise ValueError(f"languages: {pair!r} is not a language pair: expected SOURCE-TARGET, such as en-de")
+        names = [name_and_place(model)[0] for model in self.models]
+        if len({*names}) < len(names):
+            raise ValueError(f"each model needs a name of its own: got {', '.join(names)}; name them as NAME=FOLDER")
+        for origin in self.allowed_origins:
+            if origin != ANY and not ORIGIN.fullmatch(origin):
+                raise ValueError(
+                    f"allowed_origins: {origin!r} is not an origin: expected one such as https://example.org"
+                )
         if self.log not in LOGS:
             raise ValueError(f"log={self.log!r}: must be one of {', '.join(map(repr, LOGS))}")
         if self.workers < 1:
@@ -121,12 +134,19 @@ def read_api_keys(path: str | None) -> list[str] | None:
 
 
 def languages_of(translator: Translator, pair: str | None) -> tuple[str | None, dict[str, str | None]]:
-    """Source language of a model, and its target languages with their tags."""
-    if pair and (found := PAIR.fullmatch(pair)):
-        return found["source"], {found["target"]: None}
-    tokenizer = translator.tokenizer
+    """
+    Source language of a model, and its target languages with their tags.
+
+    Raises:
+        ValueError: `pair` names a target for which a multilingual model has no tag.
+    """
+    tokenizer, tags = translator.tokenizer, translator.target_lang_tags
     source, target = (getattr(tokenizer, name, None) for name in ("src_lang", "tgt_lang"))
-    if tags := translator.target_lang_tags:
+    if pair and (found := PAIR.fullmatch(pair)):
+        if tags and found["target"] not in tags:
+            raise ValueError(f"languages: {pair!r} is not a pair of a model that translates to {', '.join(tags)}")
+        return found["source"], {found["target"]: tags[found["target"]] if tags else None}
+    if tags:
         return source, dict[str, str | None](tags)
     return source, {target: None} if target else {}
 
@@ -170,6 +190,7 @@ def try_out(translator: Translator) -> None:
     batcher.start()
     try:
         batcher.submit([TRIAL], {"max_new_tokens": TRIAL_TOKENS}).future.result()
+        batcher.align([(TRIAL, TRIAL)])  # for texts with markup
     finally:
         batcher.stop()
 
@@ -184,7 +205,13 @@ def make_application(settings: ServerSettings) -> Starlette:
     keys = read_api_keys(settings.api_keys)
     models, limits = open_models(settings), Limits(**settings.limits)
     return create_application(
-        models, limits, keys, settings.log == "texts", settings.allowed_hosts, settings.allowed_origins
+        models,
+        limits,
+        keys,
+        settings.log == "texts",
+        settings.allowed_hosts,
+        settings.allowed_origins,
+        settings.files_folder,
     )
 
 
@@ -216,8 +243,9 @@ def serve(settings: ServerSettings, listening: socket.socket, host: str | None =
             run_server(application, listening, **_limits(settings))
         return
     del application  # opened here to check that it opens: workers that cannot start are restarted endlessly
-    with tempfile.TemporaryDirectory() as counts:
+    with tempfile.TemporaryDirectory() as counts, tempfile.TemporaryDirectory() as files:
         os.environ[FOLDER_VARIABLE] = counts
+        settings = replace(settings, files_folder=files)
         Supervisor(
             partial(_work, settings), settings.workers, listening, settings.seconds_to_finish, preload=__name__
         ).run()
@@ -231,14 +259,19 @@ def _work(settings: ServerSettings, listening: socket.socket, beat: Callable[[],
 
     start_log(settings)
     disable_progress_bar()
-    with ending_in_time():
-        run_server(
-            make_application(settings),
-            listening,
-            callback_notify=notify,
-            timeout_notify=BEAT_INTERVAL,
-            **_limits(settings),
-        )
+    supervisor = multiprocessing.parent_process()
+    try:
+        with ending_in_time():
+            run_server(
+                make_application(settings),
+                listening,
+                callback_notify=notify,
+                timeout_notify=BEAT_INTERVAL,
+                **_limits(settings),
+            )
+    finally:
+        if settings.files_folder is not None and supervisor is not None and not supervisor.is_alive():
+            shutil.rmtree(settings.files_folder, ignore_errors=True)  # nobody else does, if that was killed
 
 
 def _limits(settings: ServerSettings) -> dict[str, Any]:

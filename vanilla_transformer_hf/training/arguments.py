@@ -37,6 +37,14 @@ class DataArguments:
     validation_target: str | None = _help("the translations of a plain-text validation_source")
     test_source: str | None = _help("text that is scored once, at the end; as train_source")
     test_target: str | None = _help("the translations of a plain-text test_source")
+    corpora: dict[str, Any] | str | None = _help(  # noqa: RUF009
+        "several corpora, in place of the fields above: for each a name, these fields, languages and columns, and the "
+        "rate of its pairs, in a recipe or in a YAML file that is named here"
+    )
+    corpus_temperature: float | None = _help(
+        "T of the rates n^(1/T) of corpora of n pairs, such as 5; if not given, and without rates, an epoch has each "
+        "pair once"
+    )
     train_text: list[str] | None = _help(  # noqa: RUF009
         "text of denoising: plain-text files, a text on each line, or files that hold both sides, as train_source, of "
         "which each side is a text"

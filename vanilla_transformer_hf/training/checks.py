@@ -14,12 +14,22 @@ from ..evaluation.scores import METRICS
 from ..model.config.kept_heads import HEAD_FIELDS, heads_of_layers
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..publishing.model_card import check_metadata, check_project_url
+from .arguments import DataArguments
 from .checkpoints.averaging import check_averaging
 from .checkpoints.files import check_early_stopping
 from .checkpoints.moving_average import check_decay
+from .data.mixture import check_rates
+from .data.parts import ROLES, corpus_parts, rates_of, refuse_several
 from .model import make_generation_config, paper_learning_rate, plan_config
 from .pretraining.denoising import DENOISING, NOISE_FIELDS, PAIR_FIELDS, check_denoising
-from .recipe import CHANGEABLE_FIELDS, KINDS_OF_ONE_WEIGHT, SENTENCE_FIELDS, RunArguments, TranslationTrainingArguments
+from .recipe import (
+    CHANGEABLE_FIELDS,
+    CORPUS_TEXTS,
+    KINDS_OF_ONE_WEIGHT,
+    SENTENCE_FIELDS,
+    RunArguments,
+    TranslationTrainingArguments,
+)
 from .transfer import check_transfer
 
 
@@ -40,7 +50,10 @@ def check_run(run: RunArguments, settings: dict[str, Any]) -> None:
         ValueError: Arguments contradict each other, or one of them has no effect.
     """
     if run.data.task == DENOISING:
+        refuse_several(run.data, "task=denoising")
         check_denoising(run.data)
+    elif run.data.corpora:
+        _check_corpora(run.data)
     elif not run.data.train_source:
         raise ValueError("train_source is not given: name the text to train on.")
     _check_evaluation(run)
@@ -58,6 +71,20 @@ def check_run(run: RunArguments, settings: dict[str, Any]) -> None:
     if problems:
         raise ValueError(f"{problems[0]}.")
     _check_callbacks(run.training)
+
+
+def _check_corpora(data: DataArguments) -> None:
+    """Several corpora: each has a text, one of them is for training, and their rates fit."""
+    if given := [name for name in CORPUS_TEXTS if getattr(data, name) is not None]:
+        raise ValueError(f"corpora and {given[0]} exclude each other: say it of one of the corpora.")
+    for name, part in corpus_parts(data).items():
+        if not any(getattr(part, f"{role}_source") for role in ROLES):
+            raise ValueError(
+                f"corpora: {name} names no text; expected train_source, validation_source or test_source."
+            )
+    if not (rates := rates_of(data)):
+        raise ValueError("corpora: none of them has a train_source, the text to train on.")
+    check_rates(list(rates.values()), data.corpus_temperature)
 
 
 def _check_callbacks(training: TranslationTrainingArguments) -> None:
@@ -79,6 +106,8 @@ def _without_effect(run: RunArguments) -> dict[str, str]:
         reasons |= dict.fromkeys(SENTENCE_FIELDS, "with tokens_per_step, batches are filled by tokens")
     else:
         reasons["per_device_train_tokens"] = "it needs tokens_per_step"
+    if not run.data.corpora:
+        reasons["corpus_temperature"] = "it needs corpora"
     if not run.data.streaming:
         reasons["shuffle_buffer_size"] = "it needs streaming"
     if run.model.model_name_or_path is None:
@@ -107,10 +136,13 @@ def _check_evaluation(run: RunArguments) -> None:
     translates = training.predict_with_generate and run.data.task != DENOISING
     known = SCORES if translates else ("loss",)
     metric = training.metric_for_best_model
-    if metric is not None and metric.removeprefix("eval_") not in known:
+    # Of several validation texts, the score of one, or without a name their mean.
+    of_one = {f"{name}_{score}" for name in corpus_parts(run.data) for score in known}
+    if metric is not None and metric.removeprefix("eval_") not in (*known, *of_one):
         raise ValueError(f"metric_for_best_model={metric}: must be one of {', '.join(known)}.")
     name = "validation_text" if run.data.task == DENOISING else "validation_source"
-    if training.eval_strategy != "no" and not getattr(run.data, name):
+    texts = corpus_parts(run.data).values() or [run.data]
+    if training.eval_strategy != "no" and not any(getattr(text, name) for text in texts):
         raise ValueError(
             f"eval_strategy={training.eval_strategy.value} needs {name}, the text to evaluate on; "
             "name one or set eval_strategy to no."
@@ -137,6 +169,8 @@ def _check_batches(run: RunArguments) -> None:
         )
     if not data.streaming:
         return
+    if data.corpora:
+        raise ValueError("corpora and streaming exclude each other: the sizes of streams are not known.")
     if training.dataloader_num_workers > 1:
         raise ValueError(
             f"dataloader_num_workers={training.dataloader_num_workers}: a stream is read by one worker at most."

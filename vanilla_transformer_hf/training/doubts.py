@@ -41,11 +41,13 @@ def find_doubts(run: RunArguments, tokenizer: Any, corpora: dict[str, Any], data
             yield from _doubts_of_pairs(corpora["train"])
         if run.model.begins_with is None:
             yield from _doubts_of_vocabulary(tokenizer, train)
-    if (validation := data.get("validation")) is not None and len(validation) < FEWEST_SCORED:
-        yield (
-            f"the validation text has {len(validation):,} pairs: scores of so few differ by several points by chance, "
-            f"and so does the choice of a checkpoint; take {FEWEST_SCORED:,} or more."
-        )
+    for role, validation in data.items():
+        if role.partition(".")[0] == "validation" and len(validation) < FEWEST_SCORED:
+            unit = "texts" if run.data.task == DENOISING else "pairs"
+            yield (
+                f"the {role} text has {len(validation):,} {unit}: scores of so few differ by several points by "
+                f"chance, and so does the choice of a checkpoint; take {FEWEST_SCORED:,} or more."
+            )
 
 
 def _doubts_of_pairs(corpus: datasets.Dataset) -> Iterator[str]:

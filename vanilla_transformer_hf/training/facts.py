@@ -6,13 +6,19 @@ from typing import Any
 
 from ..publishing.model_card import NOT_TRAINED, TRAINED, CardFacts, public_settings
 from .arguments import DataArguments
+from .data.parts import corpus_parts
 from .machine import describe_hardware
 from .pretraining.denoising import DENOISING, NoisePlan
 from .recipe import RunArguments
 
 
 def facts_of_run(
-    run: RunArguments, settings: dict[str, Any], folder: Path, pairs: int | None, origin: Sequence[str] = ()
+    run: RunArguments,
+    settings: dict[str, Any],
+    folder: Path,
+    pairs: int | None,
+    origin: Sequence[str] = (),
+    mixture: Sequence[str] = (),
 ) -> CardFacts:
     """
     The facts for the card of a run's model.
@@ -23,12 +29,17 @@ def facts_of_run(
         folder: The folder of the model, which names it.
         pairs: The number of sentence pairs, or of texts; None of a stream.
         origin: Sentences about the weights that the model began with.
+        mixture: Sentences about the corpora of an epoch, if there are several.
     """
-    data, model, source = run.data, run.model.model_name_or_path, str(run.data.train_source)
+    data, model = run.data, run.model.model_name_or_path
+    parts = corpus_parts(data)
+    sources = [str(part.train_source) for part in parts.values() if part.train_source]
+    names = data.train_text or sources or [str(data.train_source)]
+    named = ", ".join(name for name, part in parts.items() if part.train_source)
+    targets = {part.target_lang for part in parts.values() or [data]}
     # Pretraining, pruning and distillation, from the card of the model that is fine-tuned.
     known = CardFacts.read(Path(model)) if model is not None and Path(model).is_dir() else CardFacts()
-    names = data.train_text or [source]
-    corpus = data.corpus_name or ", ".join(Path(each).name for each in names)
+    corpus = data.corpus_name or named or ", ".join(Path(each).name for each in names)
     about = [] if data.task != DENOISING else [_about_denoising(data, corpus, pairs)]
     return CardFacts(
         name=folder.resolve().name,
@@ -36,9 +47,10 @@ def facts_of_run(
         languages=data.text_langs or [],
         corpus=corpus,
         pairs=pairs,
-        datasets=[each for each in names if not Path(each).exists()],
+        datasets=[each for each in dict.fromkeys(names) if not Path(each).exists()],
         source_lang=data.source_lang,
-        target_lang=data.target_lang,
+        target_lang=targets.pop() if len(targets) == 1 else None,
+        mixture=list(mixture),
         license=run.model.license,
         # A local folder has no name that others could look up.
         base_model=None if model is None or Path(model).exists() else model,

@@ -15,7 +15,7 @@ import torch
 
 from ..common.checksums import OPENED, SUMS_FILE, digest, write_checksums
 from ..common.files import new_file, new_files, open_output
-from ..evaluation.scores import Scores, read_predictions, write_predictions
+from ..evaluation.scores import METRICS, Scores, read_predictions, write_predictions
 from ..model.layers.base_model import remove_older_weights
 from ..publishing.model_card import (
     CARD_FILE,
@@ -30,11 +30,13 @@ from ..publishing.model_card import (
 from .checkpoints.record import RECORD_FILE
 from .console import say
 from .machine import of_main_process
-from .trainer.translation import TranslationTrainer
+from .trainer.translation import TranslationTrainer, changed
 
 
 # In the folder of the checkpoints: the scores of the written model, of those texts that are scored already.
 SCORES_FILE = "final_scores.json"
+# There, too: the scores of the model that a run has begun with.
+BEFORE_FILE = "scores_before.json"
 
 
 class UnfinishedRunError(OSError):
@@ -194,11 +196,16 @@ class ScoredSet:
     rows: list[tuple[str, str, str]]
 
 
-def score_corpus(trainer: TranslationTrainer, role: str, corpus: Any) -> ScoredSet:
-    """Translate a tokenized corpus with the model's own search, and score it against its references."""
+def score_corpus(trainer: TranslationTrainer, role: str, corpus: Any, when: str = "") -> ScoredSet:
+    """
+    Translate a tokenized corpus with the model's own search, and score it against its references; `when` stands before
+    the printed line.
+    """
     num_beams = trainer.model.generation_config.num_beams or 1
-    trainer.predict(corpus, metric_key_prefix=role, num_beams=num_beams)
-    say(trainer.args, f"{role}, {num_beams} beams: {trainer.scores}")
+    language = trainer.target_langs.get(role.partition(".")[2], trainer.target_lang)
+    with changed(trainer, target_lang=language):
+        trainer.predict(corpus, metric_key_prefix=role, num_beams=num_beams)
+    say(trainer.args, f"{when}{role}, {num_beams} beams: {trainer.scores}")
     rows = sorted(zip(corpus["line"], corpus["source"], trainer.translations, corpus["target"]))
     return ScoredSet(role, trainer.scores, [(source, text, reference) for _, source, text, reference in rows])
 
@@ -225,6 +232,39 @@ def score_all(
     return scored
 
 
+def score_before(trainer: TranslationTrainer, data: dict[str, Any], is_new: bool) -> list[ScoredText]:
+    """
+    The scores of the model that a run begins with on each of several validation texts, so that what it forgets is
+    seen; those of a run that is continued were kept beside its checkpoints.
+    """
+    path = Path(str(trainer.args.output_dir), BEFORE_FILE)
+    found = list[ScoredText]()
+    if is_new:
+        for role, corpus in data.items():
+            if role.startswith("validation"):
+                found.append(ScoredText(role, score_corpus(trainer, role, corpus, "before training: ").scores))
+        if trainer.is_world_process_zero():
+            with open_output(path) as file:
+                file.write(json.dumps([asdict(part) for part in found], indent=1).encode())
+    elif path.is_file():
+        found = [ScoredText(part["role"], Scores(**part["scores"])) for part in json.loads(path.read_bytes())]
+    return found
+
+
+def say_changes(trainer: TranslationTrainer, before: list[ScoredText], scored: list[ScoredSet]) -> None:
+    """A line for each text that was scored before training and after it."""
+    after = {part.role: part.scores for part in scored}
+    for part in before:
+        if (now := after.get(part.role)) is not None:
+            changes = [
+                f"{label} {getattr(part.scores, name):.2f} before, {getattr(now, name):.2f} after "
+                f"({getattr(now, name) - getattr(part.scores, name):+.2f})"
+                for name, label in list(METRICS.items())[:2]
+            ]
+            lost = " The model has forgotten some of it." if now.bleu < part.scores.bleu else ""
+            say(trainer.args, f"{part.role}: {', '.join(changes)}.{lost}")
+
+
 def finish_translation(
     folder: Path, trainer: TranslationTrainer, data: dict[str, Any], keep_scores: bool
 ) -> list[ScoredSet]:
@@ -243,6 +283,7 @@ def finish_translation(
     parts = LaterParts(folder, trainer.args.world_size)
     _write_first_card(folder, trainer, parts)
     scored = score_all(folder, trainer, data, parts, keep_scores)
+    say_changes(trainer, trainer.facts.before, scored)
     trainer.facts = replace(trainer.facts, scored=[ScoredText(part.role, part.scores) for part in scored])
     _finish(folder, trainer, parts)
     return scored
@@ -284,8 +325,8 @@ def _finish(folder: Path, trainer: TranslationTrainer, parts: LaterParts) -> Non
             trainer.facts = replace(trainer.facts, co2=co2)
             write_final_card(folder, trainer, trainer.current_facts())
         if not parts.failed:
-            what = "curves" if trainer.facts.measured else "curves and translations"
-            say(trainer.args, f"{folder}: model card, {what} written.")
+            what = "model card and curves" if trainer.facts.task else "model card, curves and translations"
+            say(trainer.args, f"{folder}: {what} written.")
         if trainer.args.push_to_hub and not parts.failed:  # what is published has its scores
             with parts.part("published"):
                 say(trainer.args, f"published: {trainer.upload(folder, 'End of training').url}")

@@ -16,6 +16,7 @@ from transformers import (
 from ..common.opening import check_fit, naming, open_config, open_tokenizer, open_weights
 from ..model.config.generation import VanillaTransformerGenerationConfig
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
+from .data.collators import vocabulary_sizes
 from .pretraining.denoising import DENOISING
 from .pretraining.warm_start import fields_of_origins, find_origins
 from .recipe import CONFIGS, FIELDS_OF_OTHERS, RunArguments
@@ -84,12 +85,20 @@ def make_model(run: RunArguments, tokenizer: PreTrainedTokenizerBase) -> PreTrai
     model = _open_model(run) if run.model.model_name_or_path else _new_model(run, tokenizer)
     if run.model.tokenizer == "new":
         transfer(model, open_tokenizer(str(run.model.model_name_or_path)), tokenizer)
-    if (run.data.source_tags or run.data.task == DENOISING) and model.config.vocab_size < len(tokenizer):
-        model.resize_token_embeddings(len(tokenizer))
+    if run.data.source_tags or run.data.corpora or run.data.task == DENOISING:
+        _make_room_for_tags(model, tokenizer)
     check_fit(model, tokenizer)
     base = None if run.model.model_name_or_path is None else model.generation_config
     model.generation_config = make_generation_config(run, model.config, base)
     return model
+
+
+def _make_room_for_tags(model: Any, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Embeddings for tokens that were added to the tokenizer of a model that is fine-tuned."""
+    if model.config.vocab_size < len(tokenizer):
+        model.resize_token_embeddings(len(tokenizer))
+    if (size := getattr(model.config, "source_vocab_size", None)) and size < vocabulary_sizes(tokenizer)[0]:
+        model.resize_source_token_embeddings(vocabulary_sizes(tokenizer)[0])
 
 
 def _open_model(run: RunArguments) -> PreTrainedModel:

@@ -25,6 +25,8 @@ from ..model.config.position_schemes import POSITION_SCHEMES
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.predecessors.configuration import RecurrentSeq2SeqConfig
 from .arguments import DataArguments, ModelArguments, OwnTrainingArguments
+from .data.column_names import SIDES
+from .data.parts import ROLES, check_corpora, exchange_parts
 from .objectives.first_moment import OPTIMIZERS
 from .options import UNSET, Option, config_option, documented_fields, options_of
 
@@ -149,21 +151,27 @@ CHANGEABLE_FIELDS = (
     *("encoder_attention_type", "decoder_attention_type", "attention_window", "attention_block", "chunk_summary"),
     *("global_tokens", "global_projections"),
 )
+# The fields of a single corpus.
+CORPUS_TEXTS = tuple(f"{role}_{side}" for role in ROLES for side in SIDES)
 
 
 def _replaced_by_stack(free: str) -> tuple[str, ...]:
     """The fields that a stack of another model decides; those of the other stack begin with `free`."""
-    names = ("model_name_or_path", "tokenizer", "tokenizer_name_or_path", "model_type", "preset", "tokenizer_model")
+    names = (
+        *("model_name_or_path", "model_type", "preset", "tokenizer", "tokenizer_name_or_path", "tokenizer_model"),
+        *("separate_vocabularies", "target_lang_tags"),
+    )
     fixed = set(ConfigArguments.__annotations__) - {*CHANGEABLE_FIELDS, "embedding_sharing"}
-    names += ("separate_vocabularies", "target_lang_tags")
     return *names, *sorted(name for name in fixed if not name.startswith(free))
 
 
 # A field -> those that it excludes.
 EXCLUDED = {
+    "corpora": (*CORPUS_TEXTS, "streaming", "shuffle_buffer_size"),
+    "train_source": ("corpora", "corpus_temperature"),
     "tokens_per_step": SENTENCE_FIELDS,
     **dict.fromkeys(SENTENCE_FIELDS, TOKEN_FIELDS),
-    "streaming": ("drop_duplicates", *SENTENCE_FIELDS),
+    "streaming": ("corpora", "corpus_temperature", "drop_duplicates", *SENTENCE_FIELDS),
     "drop_duplicates": ("streaming", "shuffle_buffer_size"),
     "average_last": ("average_best", "moving_average", "load_best_model_at_end"),
     "average_best": ("average_last", "moving_average", "load_best_model_at_end"),
@@ -235,6 +243,8 @@ def exchange_sides(data: DataArguments) -> None:
         ours, theirs = getattr(data, source), getattr(data, target)
         setattr(data, source, theirs)
         setattr(data, target, ours)
+    if data.corpora:
+        data.corpora = exchange_parts(data)
     data.max_source_length, data.max_target_length = data.max_target_length, data.max_source_length
 
 
@@ -298,6 +308,8 @@ class RecipeParser(HfArgumentParser):
         for name, value in values.items():
             if value == REQUIRED:
                 self.error(f"{path}: {name} must be set: --{name} VALUE.")
+        if "corpora" in values:
+            values["corpora"] = self._corpora(values["corpora"], path if "corpora" in recipe else "corpora")
         try:
             data, model, config, training = self.parse_dict(values)
         except ValueError as error:
@@ -310,6 +322,17 @@ class RecipeParser(HfArgumentParser):
         settings = {name: values[name] for name in defaults if name in values and values[name] != defaults[name]}
         stated = {name: value for name, value in vars(config).items() if value is not None}
         return RunArguments(data, model, stated, training), settings
+
+    def _corpora(self, value: Any, where: str | None) -> dict[str, dict[str, Any]]:
+        """The corpora of a recipe; on the command line a file of them, or YAML (and so JSON) in braces."""
+        try:
+            if isinstance(value, str) and value.lstrip().startswith("{"):
+                value = yaml.load(value, RecipeLoader)
+            elif isinstance(value, str):
+                where, value = value, read_yaml(value, RecipeLoader)
+            return check_corpora(value, f"{where}")
+        except (OSError, ValueError, yaml.YAMLError) as error:
+            self.error(" ".join(str(error).split()))
 
     def _unknown(self, name: str, where: str) -> str:
         near = get_close_matches(name, self.names, n=1, cutoff=0.0)

@@ -15,10 +15,20 @@ from .checkpoints.record import find_data_sums, settings_of_all_parts
 from .checkpoints.resume import Start, check_rate, find_start, lock_folder, prepare_folder
 from .checks import check_run
 from .console import quiet_libraries, say
-from .data.corpora import by_length, load_corpora, make_collators, tokenize
+from .data.corpora import (
+    by_length,
+    join_corpora,
+    load_corpora,
+    make_collators,
+    mix,
+    tokenize,
+    training_text,
+    validation_of,
+)
+from .data.parts import corpus_parts
 from .doubts import find_doubts
 from .facts import facts_of_run
-from .finishing import ScoredSet, finish_denoising, finish_translation, write_model
+from .finishing import ScoredSet, finish_denoising, finish_translation, score_before, write_model
 from .machine import find_matmul, of_main_process
 from .model import make_model, paper_learning_rate
 from .objectives.distillation import digest_of_teacher, open_teacher
@@ -26,7 +36,7 @@ from .pretraining.denoising import DENOISING, make_denoising_collators
 from .pretraining.texts import load_texts
 from .pretraining.warm_start import begin_with, find_origins
 from .recipe import RunArguments, TranslationTrainingArguments
-from .tokenizer import describe_tokenizer, get_tokenizer, record_longest_source, record_sentences
+from .tokenizer import describe_tokenizer, get_tokenizer, record_longest_source, record_sentences, tags_of_corpora
 from .trainer.callbacks import make_callbacks
 from .trainer.translation import TranslationTrainer
 from .transfer import describe_transfer
@@ -55,6 +65,15 @@ class TrainingJob:
         """The checkpoint to continue from, if any."""
         return None if self.start.checkpoint is None else str(self.start.checkpoint)
 
+    @property
+    def compares_before(self) -> bool:
+        """
+        Whether the model that the run begins with is scored: one that is fine-tuned on several corpora. A new
+        vocabulary is not known to it, and a sharded model is not whole before it is trained.
+        """
+        is_further = self.run.model.model_name_or_path is not None and self.run.model.tokenizer != "new"
+        return bool(self.run.data.corpora) and is_further and not self.trainer.is_fsdp_enabled
+
 
 def prepare_job(run: RunArguments, settings: dict[str, Any]) -> TrainingJob:
     """
@@ -81,16 +100,18 @@ def prepare_job(run: RunArguments, settings: dict[str, Any]) -> TrainingJob:
     with quiet_libraries(), training.main_process_first(local=False, desc="data"):
         corpora = load_texts(run) if denoises else load_corpora(run.data)
         start, lock = _find_start(run, settings, training, corpora)
-        tokenizer = get_tokenizer(run, corpora["train"], checkpoints / "tokenizer", start)
+        tokenizer = get_tokenizer(run, training_text(run, corpora), checkpoints / "tokenizer", start)
         say(training, describe_tokenizer(tokenizer, run))
         origin = describe_transfer(run, tokenizer)
         for sentence in origin:
             say(training, sentence)
-        data = tokenize(corpora, tokenizer, run)
+        joined = join_corpora(run, corpora, tags_of_corpora(run, tokenizer))
+        data = tokenize(joined, tokenizer, run)
+        mixture = mix(run, corpora, data["train"])
         if not denoises:  # what translation has to know of its sentences
             record_longest_source(tokenizer, run, data["train"])
-            record_sentences(tokenizer, run, corpora["train"])
-        for doubt in find_doubts(run, tokenizer, corpora, data):
+            record_sentences(tokenizer, run, joined["train"])
+        for doubt in find_doubts(run, tokenizer, joined, data):
             say(training, f"Warning: {doubt}")
     told = settings_of_all_parts(settings, start.earlier)
     if training.device.type == "cpu":
@@ -114,12 +135,21 @@ def prepare_job(run: RunArguments, settings: dict[str, Any]) -> TrainingJob:
         model=model,
         args=training,
         train_dataset=data["train"],
-        eval_dataset=scored_data.get("validation"),
+        eval_dataset=validation_of(run.data, scored_data),
         processing_class=tokenizer,
         target_lang=run.data.target_lang,
+        target_langs={name: part.target_lang for name, part in corpus_parts(run.data).items()},
+        mixture=mixture,
         callbacks=make_callbacks(training, start.checkpoint),
         teacher=teacher,
-        facts=facts_of_run(run, told, folder, pairs=None if run.data.streaming else len(data["train"]), origin=origin),
+        facts=facts_of_run(
+            run,
+            told,
+            folder,
+            pairs=None if run.data.streaming else len(data["train"]),
+            origin=origin,
+            mixture=[] if mixture is None else mixture.sentences(),
+        ),
         **(make_denoising_collators if denoises else make_collators)(run, model, tokenizer),
     )
     return TrainingJob(run, settings, folder, start, trainer, scored_data, earlier, lock)
@@ -166,6 +196,9 @@ def run_job(job: TrainingJob, keep_scores: bool = True) -> list[ScoredSet]:
     with job.lock or nullcontext(), quiet_libraries(), trainer.signals.listening():
         begin = f"continuing from {job.checkpoint}." if job.checkpoint else f"checkpoints in {args.output_dir}."
         say(args, f"{trainer.model.num_parameters():,} parameters, {args.batches_in_words}; {begin}")
+        if job.compares_before:
+            before = score_before(trainer, job.scored_data, is_new=job.checkpoint is None)
+            trainer.facts = replace(trainer.facts, before=before)
         if trainer.is_world_process_zero():
             trainer.facts.write(Path(str(args.output_dir)))  # for cards of its checkpoints and their averages
         result = trainer.train(resume_from_checkpoint=job.checkpoint)

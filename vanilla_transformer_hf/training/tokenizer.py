@@ -21,8 +21,9 @@ from ..translation.text.texts import PART_MAX_LENGTH, TARGET_LANG_TAGS
 from .checkpoints.resume import Start
 from .data.collators import vocabulary_sizes
 from .data.corpus import iterate_texts
+from .data.parts import new_tags
 from .model import planned_vocab_size
-from .pretraining.denoising import add_noise_tokens, noise_tokens
+from .pretraining.denoising import DENOISING, add_noise_tokens, check_tokenizer, noise_tokens
 from .pretraining.warm_start import find_origins, open_common_tokenizer
 from .recipe import RunArguments
 from .transfer import start_token
@@ -53,6 +54,9 @@ def get_tokenizer(run: RunArguments, corpus: Any, folder: Path, start: Start | N
             name, origins = str(start.checkpoint), []
     if name is not None:
         tokenizer = open_common_tokenizer(origins) if origins else open_tokenizer(name)
+        if run.data.task == DENOISING:
+            check_tokenizer(tokenizer)
+        tokenizer = add_target_tags(tokenizer, new_tags(run.data))
         return add_noise_tokens(add_source_tags(tokenizer, run.data.source_tags), run.data)
     if not folder.exists():
         tokenizer = _train_tokenizer(run, corpus)
@@ -65,7 +69,7 @@ def get_tokenizer(run: RunArguments, corpus: Any, folder: Path, start: Start | N
 def _train_tokenizer(run: RunArguments, corpus: Any) -> PreTrainedTokenizerBase:
     if isinstance(corpus, datasets.IterableDataset):
         corpus = corpus.take(STREAM_SAMPLE)
-    tags = {language: f"<2{language}>" for language in run.data.target_lang_tags or ()}
+    tags = {language: f"<2{language}>" for language in run.data.target_lang_tags or new_tags(run.data)}
     others = run.data.source_tags or []
     found = dict.fromkeys(tags.values(), 0)
     parent = open_config(str(run.model.model_name_or_path)) if run.model.tokenizer == "new" else None
@@ -83,19 +87,33 @@ def _train_tokenizer(run: RunArguments, corpus: Any) -> PreTrainedTokenizerBase:
         show_progress=sys.stderr.isatty(),
         length=None if isinstance(corpus, datasets.IterableDataset) else len(corpus),
     )
-    if missing := [tag for tag, count in found.items() if count == 0]:
+    if missing := [tag for tag, count in found.items() if count == 0 and run.data.target_lang_tags]:
         raise ValueError(
             f"target_lang_tags={' '.join(tags)}: no training source begins with {missing[0]}; put before each source "
             "the tag of the language that it is translated to."
         )
     if start is not None:
         tokenizer.add_special_tokens({"bos_token": start})
+    add_target_tags(tokenizer, tags)
+    return add_noise_tokens(add_source_tags(tokenizer, others), run.data)
+
+
+def add_target_tags(tokenizer: PreTrainedTokenizerBase, languages: Iterable[str]) -> PreTrainedTokenizerBase:
+    """The tokenizer, with a tag for each of these target languages that has none, registered with it."""
+    known = tokenizer.init_kwargs.get(TARGET_LANG_TAGS) or {}
+    tags = {language: f"<2{language}>" for language in languages if language not in known}
     if tags:
         # With rstrip, "<2de> one" and "<2de>one" are the same.
         added = [AddedToken(tag, special=True, normalized=False, rstrip=True) for tag in tags.values()]
         tokenizer.add_tokens(added, special_tokens=True)
-        tokenizer.init_kwargs[TARGET_LANG_TAGS] = tags  # saved with the tokenizer
-    return add_noise_tokens(add_source_tags(tokenizer, others), run.data)
+        tokenizer.init_kwargs[TARGET_LANG_TAGS] = {**known, **tags}  # saved with the tokenizer
+    return tokenizer
+
+
+def tags_of_corpora(run: RunArguments, tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
+    """Target language -> the tag that is put before its sources, where corpora have several target languages."""
+    known = tokenizer.init_kwargs.get(TARGET_LANG_TAGS) or {}
+    return {language: known[language].strip() for language in new_tags(run.data)}
 
 
 def add_source_tags(tokenizer: PreTrainedTokenizerBase, tags: Iterable[str] | None) -> PreTrainedTokenizerBase:

@@ -105,7 +105,7 @@ class Vocabulary:
 
 def vocabulary_of(tokenizer: Any, side: str) -> Vocabulary:
     """The source or the target vocabulary of a tokenizer; both may be one."""
-    backend = getattr(tokenizer, "source_backend_tokenizer" if side == "source" else "backend_tokenizer", None)
+    backend: Any = getattr(tokenizer, "source_backend_tokenizer" if side == "source" else "backend_tokenizer", None)
     is_own = side == "source" and getattr(tokenizer, "separate_vocabularies", False)
     known = backend.get_vocab() if is_own else tokenizer.get_vocab()
     listed = getattr(tokenizer, "source_listed_pieces" if is_own else "listed_pieces", None)
@@ -190,7 +190,7 @@ def describe_transfer(run: RunArguments, tokenizer: PreTrainedTokenizerBase) -> 
     return [f"{' and '.join(parts)} have the vectors of the parent model; those of the others were drawn."]
 
 
-def transfer(model: PreTrainedModel, parent: PreTrainedTokenizerBase, tokenizer: PreTrainedTokenizerBase) -> None:
+def transfer(model: Any, parent: PreTrainedTokenizerBase, tokenizer: PreTrainedTokenizerBase) -> None:
     """
     Give a model another vocabulary.
 

@@ -299,8 +299,8 @@ def range_ids(*limits):
     [
         ({"ensemble": 3}, "ensemble: must be a list of models, not int"),
         ({"prefixes": [[5]]}, "prefixes: must be a list with an entry for each of the 9 sentences, not 1"),
-        ({"prefixes": [[5]] * 8 + [[99]]}, r"prefixes\[8\]: token id 99 lies outside the vocabulary of 99 pieces"),
-        ({"prefixes": [[EOS]] * 9}, r"prefixes\[0\]: token id 1 ends a sentence and cannot be asked for"),
+        ({"prefixes": [[5]] * 8 + [[99]]}, r"prefixes\[8\]: token id 99 lies outside the vocabulary of 99 tokens"),
+        ({"prefixes": [[EOS]] * 9}, r"prefixes\[0\]: token id 1 ends a sentence and cannot be required"),
         ({"prefixes": ["no"] * 9}, r"prefixes\[0\]: must be a list of token ids, not no"),
         ({"prefixes": [[5] * 4] * 9, "max_length": 5}, r"prefixes\[0\]: leaves no room for another token"),
         ({"prefixes": [[5]] * 9, "min_new_tokens": 3}, "prefixes: not possible together with MinNewTokensLength"),

@@ -4,9 +4,11 @@ import pytest
 import torch
 from transformers import (
     AutoModelForSeq2SeqLM,
+    AutoTokenizer,
     BertConfig,
     BertLMHeadModel,
     BertModel,
+    BertTokenizer,
     EncoderDecoderModel,
 )
 
@@ -18,6 +20,7 @@ from vanilla_transformer_hf import (
     VanillaTransformerTokenizer,
 )
 from vanilla_transformer_hf.training.arguments import ModelArguments
+from vanilla_transformer_hf.training.pretraining.denoising import check_tokenizer
 from vanilla_transformer_hf.training.pretraining.warm_start import (
     begin_with,
     fields_of_origins,
@@ -123,12 +126,21 @@ def test_one_model_may_give_both_stacks_or_one(folders):
     assert torch.equal(model.state_dict()["model.shared.weight"], causal.state_dict()["model.shared.weight"])
 
 
-def test_texts_end_with_the_end_token(folders):
+def test_texts_end_with_the_end_token(folders, tmp_path):
     encoder, decoder, *_ = folders
     for origins in ({"encoder_from": encoder}, {"decoder_from": decoder}):
         tokenizer = open_common_tokenizer(find_origins(ModelArguments(**origins)))
         ids = tokenizer("one two")["input_ids"]
         assert ids[-1] == tokenizer.eos_token_id and tokenizer.eos_token_id not in ids[:-1]
+    with pytest.raises(
+        ValueError, match=r"one vocabulary, whose texts are pieces and the end token; this one makes o"
+    ):
+        check_tokenizer(AutoTokenizer.from_pretrained(decoder))
+    # BERT's tokenizer has no end token, but its texts end with one of another name.
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\none\n")
+    BertTokenizer(vocab=str(tmp_path / "vocab.txt")).save_pretrained(encoder)
+    tokenizer = open_common_tokenizer(find_origins(ModelArguments(encoder_from=encoder)))
+    assert tokenizer("one")["input_ids"] == [2, 5, tokenizer.eos_token_id]
 
 
 def test_a_run_says_what_came_from_where_and_writes_it_on_the_card(folders, prepare, capsys):

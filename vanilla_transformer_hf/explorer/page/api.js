@@ -21,9 +21,20 @@ function keyOf(question, request) {
   return `${question} ${JSON.stringify(sorted)}`;
 }
 
+/** A kept page lacks the answer. */
+export class NotKept extends AnswerError {
+  constructor() {
+    super("This file does not hold this: open the explorer to see it.", null);
+  }
+}
+
+/** Whether a question can be answered: a kept page holds some of them. */
+export function holds(question, request = {}) {
+  return !isOffline || keyOf(question, request) in saved.answers;
+}
+
 async function fetchAnswer(question, request) {
-  if (isOffline)
-    throw new AnswerError("This file does not hold this: open the explorer to see it.", null);
+  if (isOffline) throw new NotKept();
   let response;
   try {
     response = await fetch(`/api/${question}`, {
@@ -34,7 +45,11 @@ async function fetchAnswer(question, request) {
   } catch {
     throw new AnswerError("The server does not answer: is the command still running?", null);
   }
-  const body = await response.json();
+  // What stands between the page and the explorer, as a proxy, answers in its own words.
+  const body = await response.json().catch(() => null);
+  if (body === null || (!response.ok && !body.error)) {
+    throw new AnswerError(`The server answers with status ${response.status}.`, null);
+  }
   if (!response.ok) throw new AnswerError(body.error, body.field);
   return body.answer;
 }

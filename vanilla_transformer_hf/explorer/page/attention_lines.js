@@ -2,14 +2,15 @@
 
 import { announce, contextOf, html, oncePerFrame, percent, themed } from "./dom.js";
 import { pictureButtons } from "./keep.js";
+import { roving } from "./roving.js";
 
-const ROW = 24,
-  TOP = 6;
+const ROW = 24;
+const TOP = 6;
 
 /**
- * Options: title; maps (values of rows × columns, and a colour; null is the theme's), rowLabels, columnLabels;
- * threshold (weights below it are not drawn); pinned, pinnedColumn (row or column whose lines alone are drawn, or -1);
- * pin (called with both).
+ * Options: title; maps (values of rows × columns, and a colour; null is the theme's), rowLabels,
+ * columnLabels; threshold (weights below it are not drawn); pinned, pinnedColumn (row or column
+ * whose lines alone are drawn, or -1); pin (called with both).
  */
 export function attentionLines({
   title,
@@ -104,7 +105,7 @@ export function attentionLines({
   const scroller = html(
     "div",
     { class: "lines", tabindex: -1 },
-    html("div", { class: "line-sheet", style: `height:${height}px` }, left, middle, right),
+    roving(html("div", { class: "line-sheet", style: `height:${height}px` }, left, middle, right)),
   );
 
   /** Lines whose row or column lies in a window from `y` on. */

@@ -1,13 +1,14 @@
-// The tree of a beam search: a column for each step, a box for each hypothesis, pruned ones where they ended.
+// The tree of a beam search: a column for each step, a box for each hypothesis, pruned ones too.
 
-import { announce, button, html, number, svg } from "./dom.js";
+import { announce, button, html, kept, number, svg } from "./dom.js";
 import { pictureButtons } from "./keep.js";
 import { label } from "./pieces.js";
+import { roving } from "./roving.js";
 
-const COLUMN = 178,
-  ROW = 32,
-  BOX = { width: 146, height: 24 },
-  LETTERS = 13;
+const COLUMN = 178;
+const ROW = 32;
+const BOX = { width: 146, height: 24 };
+const LETTERS = 13;
 const STATES = {
   running: "continued",
   finished: "finished",
@@ -15,11 +16,11 @@ const STATES = {
   open: "ran until the end",
 };
 
-/** The row of each node in the column of its step: in the order of its parent, then of its score. */
+/** The row of each node in the column of its step: by its parent's, then by its score. */
 function places(tree, isShown) {
   const rows = new Map([[0, 0]]);
-  let column = [0],
-    count = 1;
+  let column = [0];
+  let count = 1;
   const children = new Map();
   tree.forEach((node, place) => {
     if (!place || !isShown(place)) return;
@@ -40,7 +41,7 @@ export function pathOf(tree, node) {
   return ids;
 }
 
-export function beamTree({ state, set, translation }) {
+export function beamTree({ state, set, can, translation }) {
   const tree = translation.tree;
   const chosen = translation.hypotheses[state.hypothesis] ?? translation.hypotheses[0];
   const ids = state.ids || chosen.ids.join(",");
@@ -52,34 +53,36 @@ export function beamTree({ state, set, translation }) {
   const isShown = (node) => state.dead || tree[node].state !== "dead" || onPath.has(node);
   const { rows, count } = places(tree, isShown);
   const steps = Math.max(...[...rows.keys()].map((node) => tree[node].step));
-  const x = (node) => 8 + tree[node].step * COLUMN,
-    y = (node) => 8 + rows.get(node) * ROW;
+  const x = (node) => 8 + tree[node].step * COLUMN;
+  const y = (node) => 8 + rows.get(node) * ROW;
   const details = html(
     "div",
-    { class: "details", "aria-live": "polite" },
-    "Choose a box for its numbers.",
+    { class: "details" },
+    "Choose a box for its numbers; arrow keys move between boxes.",
   );
 
   function choose(node) {
-    const one = tree[node],
-      path = pathOf(tree, node);
-    const text = `${label(one.piece)}: log-probability ${number(one.log_probability)}, score ${number(one.score)}, ${STATES[one.state]}`;
+    const one = tree[node];
+    const ids = pathOf(tree, node).join(",");
+    const numbers = `log-probability ${number(one.log_probability)}, score ${number(one.score)}`;
+    const text = `${label(one.piece)}: ${numbers}, ${STATES[one.state]}`;
+    const further = { prefix: ids, hypothesis: 0, ids: "" };
     announce(text);
     details.replaceChildren(
-      html("span", {}, text),
-      button("Continue from here", () => set({ prefix: path.join(","), hypothesis: 0, ids: "" })),
-      button("See its attention", () => set({ ids: path.join(","), view: "attention" })),
+      html("span", { dir: "auto" }, text),
+      button("Continue from here", () => set(further), kept(can(further))),
+      button("See its attention", () => set({ ids, view: "attention" })),
     );
   }
 
-  const lines = [],
-    boxes = [];
+  const lines = [];
+  const boxes = [];
   for (const node of rows.keys()) {
-    const one = tree[node],
-      kind = onPath.has(node) ? "best" : one.state;
+    const one = tree[node];
+    const kind = onPath.has(node) ? "best" : one.state;
     if (node) {
-      const [fromX, fromY] = [x(one.parent) + BOX.width, y(one.parent) + BOX.height / 2],
-        toY = y(node) + BOX.height / 2;
+      const [fromX, fromY] = [x(one.parent) + BOX.width, y(one.parent) + BOX.height / 2];
+      const toY = y(node) + BOX.height / 2;
       const middle = (fromX + x(node)) / 2;
       lines.push(
         svg("path", {
@@ -89,15 +92,18 @@ export function beamTree({ state, set, translation }) {
       );
     }
     const name = label(one.piece);
+    const shownName = name.length > LETTERS ? `${name.slice(0, LETTERS - 1)}…` : name;
+    const seen = node ? number(one.log_probability, 3) : "";
     boxes.push(
       svg(
         "g",
         {
           class: `node ${kind}`,
-          tabindex: 0,
+          id: `node-${node}`,
           role: "button",
           transform: `translate(${x(node)},${y(node)})`,
-          "aria-label": `${name}, log-probability ${number(one.log_probability, 4)}, ${STATES[one.state]}`,
+          // What is seen comes first: who speaks to the page says that.
+          "aria-label": `${shownName} ${seen}, ${name}, log-probability, ${STATES[one.state]}`,
           click: () => node && choose(node),
           keydown: (event) => {
             if (event.key === "Enter" || event.key === " ") {
@@ -107,17 +113,9 @@ export function beamTree({ state, set, translation }) {
           },
         },
         svg("rect", { width: BOX.width, height: BOX.height, rx: 4 }),
-        svg(
-          "text",
-          { x: 7, y: 16 },
-          name.length > LETTERS ? `${name.slice(0, LETTERS - 1)}…` : name,
-        ),
+        svg("text", { x: 7, y: 16 }, shownName),
         node
-          ? svg(
-              "text",
-              { class: "value", x: BOX.width - 6, y: 16, "text-anchor": "end" },
-              number(one.log_probability, 3),
-            )
+          ? svg("text", { class: "value", x: BOX.width - 6, y: 16, "text-anchor": "end" }, seen)
           : null,
         svg("title", {}, `${name}: ${number(one.log_probability)}`),
       ),
@@ -149,7 +147,7 @@ export function beamTree({ state, set, translation }) {
     "div",
     {},
     legend,
-    html("div", { class: "scroll tall", tabindex: 0, "aria-label": "beam tree, scrolls" }, picture),
+    html("div", { class: "scroll tall" }, roving(picture, ".node")),
     details,
   );
 }

@@ -19,31 +19,41 @@ function parse(color) {
 }
 
 function mix(from, to, share) {
-  return `rgb(${from.map((value, place) => Math.round(value + (to[place] - value) * share)).join(",")})`;
+  const parts = from.map((value, place) => Math.round(value + (to[place] - value) * share));
+  return `rgb(${parts.join(",")})`;
 }
 
 /** value -> colour, from 0 (paper) to `most`; small values show, too. */
 export function sequential(most = 1) {
-  const from = parse(themed("cell")),
-    to = parse(themed("ink-strong"));
+  const from = parse(themed("cell"));
+  const to = parse(themed("ink-strong"));
   return (value) => mix(from, to, Math.sqrt(Math.min(1, Math.max(0, value / (most || 1)))));
 }
 
 /** value -> colour: blue above 0, orange below. */
 export function diverging(most) {
-  const zero = parse(themed("cell")),
-    above = parse(themed("above")),
-    below = parse(themed("below"));
+  const zero = parse(themed("cell"));
+  const above = parse(themed("above"));
+  const below = parse(themed("below"));
   return (value) => {
     const share = Math.sqrt(Math.min(1, Math.abs(value) / (most || 1)));
     return mix(zero, value < 0 ? below : above, Number.isFinite(value) ? share : 1);
   };
 }
 
-/** Black or white, whichever can be read on a colour "rgb(…)". */
+/** The relative luminance of a colour, as WCAG defines it. */
+function luminance(parts) {
+  const [red, green, blue] = parts.map((part) => {
+    const share = part / 255;
+    return share <= 0.04045 ? share / 12.92 : ((share + 0.055) / 1.055) ** 2.4;
+  });
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+}
+
+/** Black or white, whichever has more contrast with a colour "rgb(…)": at least 4.58. */
 export function readableOn(color) {
-  const [red, green, blue] = color.match(/\d+/g).map(Number);
-  return 0.299 * red + 0.587 * green + 0.114 * blue > 140 ? "#111" : "#fff";
+  const light = luminance(color.match(/\d+/g).map(Number));
+  return (light + 0.05) / 0.05 >= 1.05 / (light + 0.05) ? "#000" : "#fff";
 }
 
 /** The scale for values: shares if all lie in 0 … 1. */

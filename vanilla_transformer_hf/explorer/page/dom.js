@@ -2,11 +2,15 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** Give an element attributes (functions are listeners) and children (elements, texts, arrays; null is nothing). */
+/**
+ * Give an element attributes (functions are listeners) and children (elements, texts, arrays; null
+ * is nothing).
+ */
 function fill(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes ?? {})) {
     if (value === null || value === undefined || value === false) continue;
     if (typeof value === "function") element.addEventListener(name, value);
+    else if (name === "value" && "defaultValue" in element) element.defaultValue = value;
     else if (name === "value" || name === "checked" || name === "selected") element[name] = value;
     else element.setAttribute(name, value === true ? "" : value);
   }
@@ -24,18 +28,23 @@ export function svg(tag, attributes, ...children) {
   return fill(document.createElementNS(SVG, tag), attributes, children);
 }
 
+/** A text as an id: the focus stays on a control when a view is drawn again, by its id. */
+export function idOf(text) {
+  return text.toLowerCase().replaceAll(/[^\p{L}\p{N}.-]+/gu, "-");
+}
+
 /** A label with its control. */
 export function labelled(text, control, hint) {
   return html("label", { class: "field", title: hint }, html("span", {}, text), control);
 }
 
-/** A choice among values; `options` are [value, text] pairs. */
-export function choice(text, value, options, change) {
+/** A choice among values; `options` are [value, text, whether it cannot be chosen]. */
+export function choice(text, value, options, change, id = `choose-${idOf(text)}`) {
   const select = html(
     "select",
-    { change: (event) => change(event.target.value) },
-    options.map(([name, label]) =>
-      html("option", { value: name, selected: String(name) === String(value) }, label),
+    { id, change: (event) => change(event.target.value) },
+    options.map(([name, label, disabled]) =>
+      html("option", { value: name, selected: String(name) === String(value), disabled }, label),
     ),
   );
   return labelled(text, select);
@@ -44,14 +53,67 @@ export function choice(text, value, options, change) {
 export function checkbox(text, checked, change) {
   const box = html("input", {
     type: "checkbox",
+    id: idOf(text),
     checked,
     change: (event) => change(event.target.checked),
   });
   return html("label", { class: "check" }, box, html("span", {}, text));
 }
 
+/** A box for a number between two others; any other is refused beside it and changes nothing. */
+export function numberBox(id, text, [least, most, step], { value, placeholder, disabled }, change) {
+  const note = html("span", { role: "alert", id: `${id}-error`, hidden: true });
+  const check = (box) => {
+    const typed = Number(box.value);
+    const isWhole = step !== 1 || Number.isInteger(typed);
+    const isGood =
+      !box.validity.badInput && (box.value === "" || (typed >= least && typed <= most && isWhole));
+    note.hidden = isGood;
+    note.className = isGood ? "" : "error";
+    note.textContent = isGood
+      ? ""
+      : `${text}: expected ${step === 1 ? "a whole number from " : ""}${least} to ${most}`;
+    box.setAttribute("aria-invalid", String(!isGood));
+    return isGood;
+  };
+  const box = html("input", {
+    type: "number",
+    id,
+    min: least,
+    max: most,
+    step,
+    value,
+    placeholder,
+    disabled,
+    "aria-describedby": note.id,
+    input: (event) => event.target.validity.badInput || check(event.target), // "-" begins a number
+    change: (event) => check(event.target) && change(event.target.value),
+  });
+  check(box);
+  return html("div", { class: "number" }, labelled(text, box), note);
+}
+
 export function button(text, click, attributes) {
-  return html("button", { type: "button", click, ...attributes }, text);
+  const name = attributes?.["aria-label"] ?? text;
+  const id = typeof name === "string" ? idOf(name) : null;
+  return html("button", { type: "button", id, click, ...attributes }, text);
+}
+
+/** The look of a choice that a kept page may lack; trying it shows a note. */
+export function kept(isThere, className = "") {
+  return isThere
+    ? { class: className || null }
+    : { class: `${className} missing`, title: "not in this file" };
+}
+
+/** A part that scrolls by keyboard, too; for contents without controls. */
+export function scroller(label, attributes, ...children) {
+  const named = { role: "group", tabindex: 0, "aria-label": `${label}, scrolls` };
+  return html(
+    "div",
+    { ...named, ...attributes, class: `scroll ${attributes?.class ?? ""}` },
+    children,
+  );
 }
 
 /** A part of a view with a heading. */
@@ -69,7 +131,7 @@ export function themed(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
 
-/** A function that has `draw` called in the next frame of the screen, once, however often it is called before. */
+/** A function that has `draw` called in the next frame, once, however often it is called before. */
 export function oncePerFrame(draw) {
   let waiting = false;
   return () => {
@@ -82,7 +144,7 @@ export function oncePerFrame(draw) {
   };
 }
 
-/** The context of a canvas that is made so large, in pixels of the page, and sharp on any screen. */
+/** The context of a canvas that is made so large, in pixels of the page; sharp on any screen. */
 export function contextOf(canvas, width, height) {
   const ratio = window.devicePixelRatio || 1;
   canvas.width = width * ratio;

@@ -151,7 +151,8 @@ const SPOKEN = {
   ids: () => "x = (x₁, …, x_S)",
   embedding: ({ isScaled }) => (isScaled ? "X = E[x] · √d_model" : "X = E[x]"),
   sinusoidal: () =>
-    "PE(pos, 2i) = sin(pos / 10000^(2i / d_model)), PE(pos, 2i + 1) = cos(pos / 10000^(2i / d_model))",
+    "PE(pos, 2i) = sin(pos / 10000^(2i / d_model)), " +
+    "PE(pos, 2i + 1) = cos(pos / 10000^(2i / d_model))",
   added: () => "X_pos + P_pos",
   inside: () => "X + 0",
   project: () => "Q = X W^Q, K = X W^K, V = X W^V",

@@ -3,12 +3,13 @@
 import { sequential } from "./colors.js";
 import { button, html, themed } from "./dom.js";
 import { pictureButtons } from "./keep.js";
+import { roving } from "./roving.js";
 
 const SIDE = 112;
 
 /**
- * Weights { shape: [layers, heads, rows, columns], values }, of which each layer has so many heads as `counts` says;
- * `open` is called with a layer's number and a head.
+ * Weights { shape: [layers, heads, rows, columns], values }, of which each layer has so many heads
+ * as `counts` says; `open` is called with a layer's number and a head.
  */
 export function headGrid({ shape, values }, layers, counts, open) {
   const [, heads, rows, columns] = shape,
@@ -90,11 +91,13 @@ export function headGrid({ shape, values }, layers, counts, open) {
     html(
       "div",
       { class: "scroll" },
-      html(
-        "table",
-        { class: "grid" },
-        html("thead", {}, html("tr", {}, html("td"), names)),
-        html("tbody", {}, table),
+      roving(
+        html(
+          "table",
+          { class: "grid" },
+          html("thead", {}, html("tr", {}, html("td"), names)),
+          html("tbody", {}, table),
+        ),
       ),
     ),
   );

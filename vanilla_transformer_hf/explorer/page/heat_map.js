@@ -1,12 +1,26 @@
-// A matrix as coloured cells on a canvas. Only cells that are seen are drawn, so that 512 × 512 stay fluid.
+// A matrix as coloured cells on a canvas. Only cells that are seen are drawn: 512 × 512 stay fluid.
 
 import { readableOn, scaleFor } from "./colors.js";
-import { announce, contextOf, html, number, oncePerFrame, themed } from "./dom.js";
+import { announce, contextOf, html, idOf, number, oncePerFrame, themed } from "./dom.js";
 import { pictureButtons } from "./keep.js";
 
 // Pixels of a cell in which a number can be read.
 const READABLE = 38;
 const LARGEST_PICTURE = 6000;
+
+// Where the cursor was last: a map that is drawn again has it there.
+let lastCursor = { id: "", row: -1, column: -1 };
+
+/** Pixels for a map in one of `columns` columns of the view, without the labels of its rows. */
+export function roomFor(columns, rowLabels) {
+  const width = document.getElementById("view").clientWidth - 2 * 20;
+  return Math.floor((width - 24 * (columns - 1)) / columns) - leftOf(rowLabels) - 4;
+}
+
+/** Pixels for the labels of rows. */
+function leftOf(rowLabels) {
+  return 14 + 7 * Math.min(14, Math.max(...rowLabels.map((text) => text.length), 1));
+}
 
 /** A number that fits into a cell; the readout has all of its digits. */
 function short(value) {
@@ -19,8 +33,9 @@ function short(value) {
 /**
  * A map with its readout and buttons.
  *
- * Options: title; values (Float32Array), rows, columns; rowLabels, columnLabels (arrays of text; numbers if missing);
- * cell (pixels); scale; marked (row that is pinned); pick (called with row and column on click or Enter).
+ * Options: title; id (the title's if missing); values (Float32Array), rows, columns; rowLabels,
+ * columnLabels (arrays of text; numbers if missing); cell (pixels); scale; marked (row that is
+ * pinned); pick (called with row and column on click or Enter).
  */
 export function heatMap(options) {
   const { title, values, rows, columns, pick } = options;
@@ -33,13 +48,15 @@ export function heatMap(options) {
     options.columnLabels || rows < 40 ? Math.min(18, cell + 14) : cell,
   );
   const scale = options.scale ?? scaleFor(values);
-  const left = 14 + 7 * Math.min(14, Math.max(...rowLabels.map((text) => text.length), 1));
+  const left = leftOf(rowLabels);
   const top = options.columnLabels
     ? 14 + 6 * Math.min(14, Math.max(...columnLabels.map((text) => text.length), 1))
     : 22;
   const width = left + columns * cell + 2,
     height = top + rows * cellHeight + 2;
-  let cursor = { row: -1, column: -1 };
+  const id = `map-${options.id ?? idOf(title)}`;
+  const isSame = lastCursor.id === id && lastCursor.row < rows && lastCursor.column < columns;
+  let cursor = isSame ? lastCursor : { row: -1, column: -1 };
 
   const canvas = html("canvas", { class: "map-canvas" });
   const spacer = html("div", { class: "map-spacer" });
@@ -47,6 +64,7 @@ export function heatMap(options) {
     "div",
     {
       class: "map",
+      id,
       tabindex: 0,
       role: "group",
       "aria-label": `${title}: ${rows} rows, ${columns} columns; arrow keys read the values`,
@@ -173,7 +191,7 @@ export function heatMap(options) {
   });
 
   function tell(row, column, isSpoken) {
-    cursor = { row, column };
+    cursor = lastCursor = { id, row, column };
     const value = values[row * columns + column];
     const text = `${rowLabels[row]}, ${columnLabels[column]}: ${number(value, 7)}`;
     readout.textContent = text;

@@ -78,7 +78,10 @@ function drawnSvg({ width, height, paint }) {
   return context.text(width, height);
 }
 
-/** Buttons that save a picture; `find` gives an SVG element, or a drawing { width, height, paint(context) }. */
+/**
+ * Buttons that save a picture; `find` gives an SVG element, or a drawing
+ * { width, height, paint(context) }.
+ */
 export function pictureButtons(name, find) {
   let problem = null;
   const write = async (kind) => {

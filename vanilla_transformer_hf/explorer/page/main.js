@@ -1,174 +1,214 @@
 // The page: its header, its views, and the state behind the # of the address.
 
-import { AnswerError, ask, firstState, isOffline } from "./api.js";
-import { announce, button, choice, html, labelled } from "./dom.js";
+import { AnswerError, NotKept, ask, firstState, holds } from "./api.js";
+import { changesBar, changesOf } from "./changes.js";
+import { announce, html } from "./dom.js";
+import { restoreDrafts, watchDrafts } from "./drafts.js";
+import { faultNote } from "./faults.js";
+import { invitation, readyToKeep, viewLine, withExample, withOtherExample } from "./first_page.js";
+import { makeHeader } from "./header.js";
 import { savePage } from "./keep.js";
-import { readState, translateRequest, writeState } from "./state.js";
-import { ACTION_LABELS, VIEWS } from "./views.js";
+import { isSmallStep, nextState, readState, translateRequest, writeState } from "./state.js";
+import { restoreTheme } from "./theme.js";
+import { searchControls } from "./view_translate.js";
+import { VIEWS } from "./views.js";
 
-const header = document.getElementById("header"),
-  view = document.getElementById("view");
-let models = [],
-  state = readState(location.hash.slice(1) || firstState),
-  drawing = 0;
+const SLOW = 300; // milliseconds after which waiting is shown and said
 
-/** Change what is shown. What depends on the sentence falls away with it. */
-function set(changes) {
-  const isOther = [
-    "text",
-    "model",
-    "prefix",
-    "num_beams",
-    "length_penalty",
-    "target_lang",
-    "applied",
-    "off",
-  ].some((name) => name in changes && changes[name] !== state[name]);
-  const fresh = isOther ? { hypothesis: 0, ids: "", row: -1, column: -1 } : {};
-  if ("text" in changes && changes.text !== state.text)
-    Object.assign(fresh, { prefix: "", target: "" });
-  state = { ...state, ...fresh, ...changes };
-  history.replaceState(null, "", `#${writeState(state)}`);
+const view = document.getElementById("view");
+const panel = document.getElementById("panel");
+const bar = html("div"); // what is not the plain model
+let models = [];
+let header = null;
+let state = null;
+let shown = null; // the last state that could be drawn
+let notice = null; // the error of a state that could not
+let said = ""; // the translation that screen readers were told last
+let smallSteps = ""; // the names of the changes, where the last ones were small steps
+let drawing = 0;
+
+/** A state of models that are open and views that there are. */
+function fitting(found) {
+  const model = models.some((one) => one.name === found.model) ? found.model : models[0].name;
+  const name = VIEWS.some((one) => one.name === found.view) ? found.view : readState("").view;
+  return withExample({ ...found, model, view: name }, models);
+}
+
+/** Write the state into the address; a page in a frame of another page has none of its own. */
+function remember(replaces) {
+  const address = `#${writeState(state)}`;
+  if (address === location.hash) return;
+  try {
+    if (replaces) history.replaceState(null, "", address);
+    else history.pushState(null, "", address);
+  } catch (error) {
+    if (error.name !== "SecurityError") throw error;
+  }
+}
+
+/** Change what is shown. */
+function set(wanted) {
+  const changes = withOtherExample(wanted, state, models);
+  const names = isSmallStep(changes) ? Object.keys(changes).join() : "";
+  state = nextState(state, changes);
+  remember(names !== "" && names === smallSteps);
+  smallSteps = names;
+  notice = null;
   return draw();
 }
 
-function theme(name) {
-  if (name) document.documentElement.dataset.theme = name;
-  else delete document.documentElement.dataset.theme;
+/** Show new elements; the focus stays on the control that had it, and what is typed stays. */
+function replace(elements, changes) {
+  const focused = document.activeElement;
+  const hadFocus = view.contains(focused) || bar.contains(focused);
+  const kept = window.scrollY;
+  panel.replaceChildren(...elements);
+  bar.replaceChildren(...changes);
+  restoreDrafts(panel);
+  const field = panel.querySelector("[data-field]")?.dataset.field;
+  if (field) document.getElementById(field)?.setAttribute("aria-invalid", "true");
+  window.scrollTo(0, kept);
+  if (!hadFocus) return;
+  const again = focused.id ? document.getElementById(focused.id) : null;
+  (again && !again.disabled ? again : view).focus({ preventScroll: true });
 }
 
-function drawHeader() {
-  const action = ACTION_LABELS[models.find((model) => model.name === state.model).kind];
-  const names = models.map((model) => [model.name, model.name]);
-  const input = html("textarea", {
-    id: "text",
-    rows: 2,
-    value: state.text,
-    spellcheck: "false",
-    lang: "",
-    placeholder: models.find((model) => model.name === state.model).mask
-      ? "A sentence with a mask token where a token is missing"
-      : "A sentence",
-  });
-  const submit = (event) => {
-    event.preventDefault();
-    set({ text: input.value, prefix: "" });
+/** Say and show that an answer is waited for, if it takes long; the function it gives ends that. */
+function waiting(title) {
+  const timer = setTimeout(() => {
+    view.classList.add("slow");
+    announce("Loading…");
+  }, SLOW);
+  return () => {
+    clearTimeout(timer);
+    if (!view.classList.contains("slow")) return;
+    view.classList.remove("slow");
+    announce(`${title} is loaded.`);
   };
-  input.addEventListener("keydown", (event) => {
-    if (event.key === "Enter" && !event.shiftKey) submit(event);
-  });
-  const tabs = VIEWS.map((one) =>
-    button(one.name === "translate" ? action : one.title, () => set({ view: one.name }), {
-      role: "tab",
-      id: `tab-${one.name}`,
-      "aria-selected": String(one.name === state.view),
-      "aria-controls": "view",
-      tabindex: one.name === state.view ? 0 : -1,
-    }),
-  );
-  const move = (event) => {
-    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-    if (!step) return;
-    const next =
-      VIEWS[
-        (VIEWS.findIndex((one) => one.name === state.view) + step + VIEWS.length) % VIEWS.length
-      ];
-    set({ view: next.name });
-    document.getElementById(`tab-${next.name}`).focus();
-  };
-  const dark = matchMedia("(prefers-color-scheme: dark)").matches;
-  const current = document.documentElement.dataset.theme ?? (dark ? "dark" : "light");
-  header.replaceChildren(
-    html(
-      "form",
-      { class: "sentence", submit },
-      models.length > 1
-        ? choice("Model", state.model, names, (model) => set({ model }))
-        : html("p", { class: "name" }, state.model),
-      labelled("Sentence", input),
-      html("button", { type: "submit", class: "primary", id: "translate" }, action),
-    ),
-    html(
-      "div",
-      { class: "bar" },
-      html("div", { role: "tablist", "aria-label": "Views", keydown: move }, tabs),
-      html(
-        "span",
-        { class: "tools" },
-        isOffline
-          ? html("span", { class: "note" }, "kept page")
-          : button("Save page", () => savePage(state), { id: "save" }),
-        button(
-          current === "dark" ? "Light" : "Dark",
-          () => {
-            theme(current === "dark" ? "light" : "dark");
-            draw();
-          },
-          { "aria-label": "change the theme" },
-        ),
-      ),
-    ),
-  );
 }
 
-function fault(error) {
-  const isKnown = error instanceof AnswerError;
-  if (!isKnown) console.error(error);
-  const text = isKnown ? error.message : "Something went wrong; see the browser console.";
-  announce(text);
-  return html("p", { class: "error", role: "alert" }, text);
+function tabName(view) {
+  return document.querySelector(`#tab-${view} .tab-name`).textContent;
+}
+
+function titleOf(model, one) {
+  const name = tabName(one.name);
+  const start = state.text.length > 40 ? `${state.text.slice(0, 40)}…` : state.text;
+  return [name, start, model.name, "model explorer"].filter(Boolean).join(" · ");
+}
+
+/** Show what has an answer, or where a kept page began; null if there is neither. */
+function stateBefore() {
+  if (shown) return shown;
+  const first = fitting(readState(firstState) ?? readState(""));
+  return writeState(first) === writeState(state) ? null : first;
+}
+
+/** Go back from a state that a kept page has no answer for, and say so; whether there is a way. */
+function goBack(error) {
+  const before = error instanceof NotKept ? stateBefore() : null;
+  if (before === null) return false;
+  [state, notice] = [before, error];
+  remember(true);
+  return true;
 }
 
 async function draw() {
   const mine = ++drawing;
-  const focused = document.activeElement?.id;
-  drawHeader();
-  if (focused) document.getElementById(focused)?.focus();
-  const one = VIEWS.find((each) => each.name === state.view) ?? VIEWS[0];
-  view.setAttribute("role", "tabpanel");
-  view.setAttribute("aria-labelledby", `tab-${one.name}`);
+  const one = VIEWS.find((each) => each.name === state.view);
+  const model = models.find((each) => each.name === state.model);
+  header.update(state);
+  document.title = titleOf(model, one);
+  panel.setAttribute("aria-labelledby", `tab-${one.name}`);
   view.setAttribute("aria-busy", "true");
+  const done = waiting(tabName(one.name));
+  const can = (changes) => holds("translate", translateRequest(nextState(state, changes)));
+  const context = { state, set, ask, can, holds, model, models, translation: null };
   let made;
   try {
-    made = await content(one);
+    made = await content(one, context);
   } catch (error) {
-    made = fault(error);
+    if (mine === drawing && goBack(error)) made = null;
+    else made = [searchControlsOf(error, context), faultNote(error)];
   }
+  done();
   if (mine !== drawing) return; // something newer is shown
-  const kept = window.scrollY;
-  view.replaceChildren(...[made].flat());
-  window.scrollTo(0, kept);
+  if (made === null) return draw();
+  if (context.translation) shown = state;
+  const changes = changesBar(changesOf(state, model, context.translation), set);
+  const parts = [notice && faultNote(notice), made].flat().filter(Boolean);
+  replace(parts, changes ? [changes] : []);
+  tell(context.translation);
   view.setAttribute("aria-busy", "false");
 }
 
-async function content(one) {
-  const model = models.find((each) => each.name === state.model);
-  if (one.needsOurs && !model.is_ours) {
-    return html(
-      "p",
-      { class: "note" },
-      `${one.title} needs a model of this package; ${model.name} shows its attention alone.`,
-    );
-  }
-  if (state.text.trim() === "") {
-    return html(
-      "p",
-      { class: "note" },
-      "Type a sentence and press Enter: every number of its translation can be seen here.",
-    );
-  }
-  const translation = await ask("translate", translateRequest(state));
-  return one.draw({ state, set, ask, model, models, translation });
+/** The controls that may have led to an error of the model. */
+function searchControlsOf(error, context) {
+  const hasSearch = error instanceof AnswerError && context.model.kind !== "masked";
+  return hasSearch ? searchControls(context) : null;
 }
 
-addEventListener("hashchange", () => {
-  if (location.hash.slice(1) === writeState(state)) return;
-  state = { ...readState(location.hash.slice(1)) };
-  state.model ||= models[0].name;
-  draw();
-});
+/** Say a translation that has not been said. */
+function tell(translation) {
+  const text =
+    (translation?.hypotheses[state.hypothesis] ?? translation?.hypotheses[0])?.text ?? "";
+  if (text !== said && text !== "") announce(text);
+  said = text;
+}
 
-models = await ask("models");
-if (!models.some((model) => model.name === state.model)) state.model = models[0].name;
-document.title = `${state.model} – model explorer`;
-draw();
+async function content(one, context) {
+  const { ask, model, state } = context;
+  if (one.needsOurs && !model.is_ours) {
+    const needs = `${one.title} needs a model of this package`;
+    return html("p", { class: "note" }, `${needs}; ${model.name} shows its attention alone.`);
+  }
+  if (state.text.trim() === "") {
+    const text =
+      "Type a sentence and press Enter: every number of its translation can be seen here.";
+    return html("p", { class: "note" }, text);
+  }
+  context.translation = await ask("translate", translateRequest(state));
+  const drawn = await one.draw(context);
+  return [viewLine(one.name, model.kind, state), invitation(context), drawn].flat();
+}
+
+/** Show the state of an address; an anchor of the page is none. */
+function show(address) {
+  const found = readState(address);
+  if (found === null) return remember(true);
+  state = fitting(found);
+  smallSteps = "";
+  notice = null;
+  return draw();
+}
+
+/** Open the page: its models, then the sentence of the address. */
+async function start() {
+  restoreTheme();
+  try {
+    models = await ask("models");
+  } catch (error) {
+    panel.replaceChildren(faultNote(error));
+    view.setAttribute("aria-busy", "false");
+    return;
+  }
+  const save = async () => {
+    await readyToKeep({ state, ask, models }, translateRequest);
+    await savePage(state);
+  };
+  header = makeHeader(models, { set, save, redraw: draw });
+  document.getElementById("header").append(...header.elements, bar);
+  watchDrafts(view);
+  const first = readState(location.hash.slice(1) || firstState);
+  state = fitting(first ?? readState(firstState) ?? readState(""));
+  addEventListener("popstate", () => {
+    if (location.hash.slice(1) !== writeState(state)) show(location.hash.slice(1));
+  });
+  await draw();
+}
+
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault(); // the address behind # is the state
+  view.focus();
+});
+start();

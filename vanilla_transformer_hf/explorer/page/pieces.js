@@ -1,20 +1,39 @@
 // Tokens as labels, and tokens joined to words.
 
-/** What a token is called: one inside a word begins with "·". */
+/** What a piece is called: "·" begins what continues a word; a letter's parts are counted. */
 export function label(piece) {
-  return piece.continues ? `·${piece.text}` : piece.text;
+  const text = piece.parts > 1 ? `${piece.text} ${piece.part}/${piece.parts}` : piece.text;
+  return piece.continues ? `·${text}` : text;
 }
 
-/** Groups of places that make one word each, if `joinsWords`; without special tokens, unless `showsSpecial`. */
-export function groups(pieces, joinsWords, showsSpecial) {
+/** Whether a piece is some of the bytes of a letter, and not the first. */
+function isInLetter(piece) {
+  return piece.parts > 1 && piece.part > 1;
+}
+
+/** Whether some letters are cut into several pieces. */
+export function hasCutLetters(pieces) {
+  return pieces.some(isInLetter);
+}
+
+/**
+ * Groups of places: pieces that make a letter, or a word, are one if `letters` or `words`. Without
+ * special tokens, if these are to be hidden.
+ */
+export function groups(pieces, { letters, words, special }) {
   const found = [];
   pieces.forEach((piece, place) => {
-    if (piece.special && !showsSpecial) return;
+    if (piece.special && !special) return;
     const last = found.at(-1);
-    if (joinsWords && piece.continues && last && last.places.at(-1) === place - 1) {
+    const isNext = last && last.places.at(-1) === place - 1;
+    if (isNext && isInLetter(piece) && (letters || words)) last.places.push(place);
+    else if (isNext && words && piece.continues) {
       last.places.push(place);
-      last.label += piece.text;
-    } else found.push({ label: joinsWords ? piece.text : label(piece), places: [place] });
+      last.label = last.label === "␣" ? piece.text : last.label + piece.text;
+    } else {
+      const isWhole = letters && !words ? { ...piece, parts: 1 } : piece;
+      found.push({ label: words ? piece.text : label(isWhole), places: [place] });
+    }
   });
   return found;
 }

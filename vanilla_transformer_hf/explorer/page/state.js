@@ -1,5 +1,8 @@
 // What is shown, as it stands behind the # of the address: a link restores it.
 
+const flag = (text) => text === "true";
+const place = (least) => (text) => (Number.isInteger(Number(text)) ? Number(text) : least);
+
 // Name -> how it is read. What has its default is left out of the address.
 const FIELDS = {
   view: ["translate", String],
@@ -11,43 +14,52 @@ const FIELDS = {
   length_penalty: ["", String],
   length_penalty_type: ["", String],
   max_new_tokens: ["", String],
-  hypothesis: [0, Number],
+  draws: ["", String], // translations that are drawn in place of a search
+  seed: ["", String],
+  temperature: ["", String],
+  top_k: ["", String],
+  top_p: ["", String],
+  hypothesis: [0, place(0)],
   ids: ["", String], // a hypothesis of the tree that is not in the list
-  dead: [true, (text) => text === "true"],
+  dead: [true, flag],
   picture: ["lines", String],
   part: ["cross", String],
-  layer: [-1, Number],
+  layer: [-1, place(-1)],
   heads: ["mean", String],
-  row: [-1, Number],
-  column: [-1, Number],
-  words: [false, (text) => text === "true"],
-  special: [true, (text) => text === "true"],
-  threshold: [0.03, Number],
-  head: [0, Number],
+  row: [-1, place(-1)],
+  column: [-1, place(-1)],
+  letters: [true, flag],
+  words: [false, flag],
+  special: [true, flag],
+  threshold: [0.03, (text) => (Number.isFinite(Number(text)) ? Number(text) : 0.03)],
+  head: [0, place(0)],
   box: ["", String],
   off: ["", String],
-  applied: [false, (text) => text === "true"],
+  applied: [false, flag],
   model_b: ["", String],
   beams_b: ["", String],
   penalty_b: ["", String],
   target: ["", String],
   language: ["", String],
-  stop: [0, Number], // of the tour
-  token: [-1, Number], // that the tour follows
-  step: [-1, Number], // of the decoder
-  unfolded: [false, (text) => text === "true"], // all layers of the figure in full
+  stop: [0, place(0)], // of the tour
+  token: [-1, place(-1)], // that the tour follows
+  step: [-1, place(-1)], // of the decoder
+  unfolded: [false, flag], // all layers of the figure in full
 };
+
+// What a control changes in many small steps: they are one entry of the browser's history.
+const SMALL_STEPS = new Set(["threshold", "row", "column"]);
 
 export function defaults() {
   return Object.fromEntries(Object.entries(FIELDS).map(([name, [value]]) => [name, value]));
 }
 
+/** The state of an address; null where it names none, as "view", the anchor of the skip link. */
 export function readState(text) {
   const state = defaults();
-  for (const [name, value] of new URLSearchParams(text)) {
-    if (name in FIELDS) state[name] = FIELDS[name][1](value);
-  }
-  return state;
+  const found = [...new URLSearchParams(text)].filter(([name]) => name in FIELDS);
+  for (const [name, value] of found) state[name] = FIELDS[name][1](value);
+  return text === "" || (found.length && text.includes("=")) ? state : null;
 }
 
 export function writeState(state) {
@@ -64,10 +76,16 @@ function base(state) {
   return { model: state.model, off: state.applied && state.off ? state.off.split(",") : [] };
 }
 
-/** Settings of a search that were chosen. */
+const NUMBERS = ["num_beams", "length_penalty", "max_new_tokens", "draws", "seed"].concat([
+  "temperature",
+  "top_k",
+  "top_p",
+]);
+
+/** Settings of a search or of draws that were chosen. */
 export function settingsOf(state) {
   const found = {};
-  for (const name of ["num_beams", "length_penalty", "max_new_tokens"]) {
+  for (const name of NUMBERS) {
     if (state[name] !== "") found[name] = Number(state[name]);
   }
   if (state.length_penalty_type !== "") found.length_penalty_type = state.length_penalty_type;
@@ -86,6 +104,27 @@ export function pairRequest(state, translation) {
   const chosen = translation.hypotheses[state.hypothesis] ?? translation.hypotheses[0];
   const target_ids = state.ids !== "" ? numbersOf(state.ids) : chosen.ids;
   return { ...base(state), text: state.text, target_ids, target_lang: state.target_lang };
+}
+
+/** Whether changes are small steps of one control. */
+export function isSmallStep(changes) {
+  return Object.keys(changes).every((name) => SMALL_STEPS.has(name));
+}
+
+/** A state after changes: what belongs to another sentence, model or translation falls away. */
+export function nextState(state, changes) {
+  const fresh = {};
+  if ("text" in changes && changes.text !== state.text)
+    Object.assign(fresh, { prefix: "", target: "" });
+  if ("model" in changes && changes.model !== state.model) {
+    // Token ids, heads and languages of one model mean nothing to another.
+    Object.assign(fresh, { prefix: "", off: "", applied: false, target_lang: "", box: "" });
+    if (state.model_b === changes.model) fresh.model_b = "";
+  }
+  const next = { ...state, ...fresh, ...changes };
+  const isSame = JSON.stringify(translateRequest(next)) === JSON.stringify(translateRequest(state));
+  if (isSame) return next;
+  return { ...next, hypothesis: 0, ids: "", row: -1, column: -1, token: -1, step: -1, ...changes };
 }
 
 /** The part of attention that is chosen, or the last that the model has. */

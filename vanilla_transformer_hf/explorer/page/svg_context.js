@@ -26,7 +26,8 @@ export class SvgContext {
     this.#shapes += 1;
     if (this.#shapes > MOST_SHAPES) {
       throw new RangeError(
-        `An SVG of this picture would have more than ${MOST_SHAPES.toLocaleString("en")} shapes: save it as PNG, or choose fewer tokens.`,
+        `An SVG of this picture would have more than ${MOST_SHAPES.toLocaleString("en")} shapes: ` +
+          "save it as PNG, or choose fewer tokens.",
       );
     }
     this.#parts.push(shape);
@@ -61,10 +62,10 @@ export class SvgContext {
   fillText(text, x, y) {
     const [, size, family] = /([\d.]+)px (.*)/.exec(this.font);
     const middle = this.textBaseline === "middle" ? ' dominant-baseline="central"' : "";
-    const type = `font-size="${size}" font-family="${escaped(family)}" text-anchor="${ANCHORS[this.textAlign]}"${middle}`;
-    this.#add(
-      `<text x="${round(x)}" y="${round(y)}" ${type} ${this.#paint("fill", this.fillStyle)}>${escaped(text)}</text>`,
-    );
+    const anchor = `text-anchor="${ANCHORS[this.textAlign]}"${middle}`;
+    const type = `font-size="${size}" font-family="${escaped(family)}" ${anchor}`;
+    const color = this.#paint("fill", this.fillStyle);
+    this.#add(`<text x="${round(x)}" y="${round(y)}" ${type} ${color}>${escaped(text)}</text>`);
   }
 
   beginPath() {
@@ -120,6 +121,7 @@ export class SvgContext {
   /** The picture as the text of a file. */
   text(width, height) {
     const size = `width="${width}" height="${height}" viewBox="0 0 ${width} ${height}"`;
-    return `<svg xmlns="http://www.w3.org/2000/svg" ${size}>${this.#parts.join("")}${"</g>".repeat(this.#open)}</svg>`;
+    const ends = "</g>".repeat(this.#open);
+    return `<svg xmlns="http://www.w3.org/2000/svg" ${size}>${this.#parts.join("")}${ends}</svg>`;
   }
 }

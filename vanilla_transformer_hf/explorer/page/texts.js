@@ -23,19 +23,16 @@ export function textsOf(state) {
     texts[key].replace(/\s*\n\s*/g, space).replace(/\{(\w+)\}/g, (_, name) => String(values[name]));
 }
 
-/** The menu of languages. */
-export function languageMenu(state, set) {
-  const language = languageOf(state);
+/** The menu of languages, and `update(state)`, which makes it that of a state. */
+export function languageMenu(set) {
   const options = Object.entries(LANGUAGES).map(([code, { name }]) =>
-    html("option", { value: code, lang: code, selected: code === language }, name),
+    html("option", { value: code, lang: code }, name),
   );
-  return html(
-    "select",
-    {
-      id: "language",
-      "aria-label": textsOf(state)("page.language"),
-      change: (event) => set({ language: event.target.value }),
-    },
-    options,
-  );
+  const change = (event) => set({ language: event.target.value });
+  const menu = html("select", { id: "language", change }, options);
+  const update = (state) => {
+    menu.value = languageOf(state);
+    menu.setAttribute("aria-label", textsOf(state)("page.language"));
+  };
+  return { menu, update };
 }

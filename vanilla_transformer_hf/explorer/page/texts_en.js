@@ -17,7 +17,7 @@ export const en = {
   "line.translation": `each token's probability, beams`,
   "line.causal": `each token's probability, beams`,
   "line.masked": `what fits into each gap`,
-  "line.attention": `which token looks at which, in each head`,
+  "line.attention": `which token looks at which`,
   "line.head": `one head's queries, keys and values`,
   "line.walk": `figure 1 with this model's layers`,
   "line.intervene": `parts off, other targets or models`,

@@ -140,7 +140,7 @@ async function embedding({ row, boxes, side, stack, name, pieces, token }) {
   };
 }
 
-/** Which of the three kinds of position scheme a model has: the paper's, another sum, or none here. */
+/** Which kind of position scheme a model has: the paper's, another sum, or none here. */
 function positionKind({ boxes, side, stack }) {
   if (!boxes.has(`${side}.positions`)) return "inside";
   return stack.positions === "sinusoidal" ? "sinusoidal" : "added";

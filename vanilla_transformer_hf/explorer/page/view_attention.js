@@ -1,12 +1,14 @@
 // Attention: lines between tokens, all heads of all layers, or a heat map with numbers.
 
 import { attentionLines } from "./attention_lines.js";
-import { tensor } from "./api.js";
+import { holds, tensor } from "./api.js";
 import { HEADS, sequential } from "./colors.js";
-import { checkbox, choice, html, labelled, percent, section } from "./dom.js";
+import { button, checkbox, choice, html, labelled, percent, section } from "./dom.js";
+import { attempt, faultNote } from "./faults.js";
 import { headGrid } from "./head_grid.js";
 import { heatMap } from "./heat_map.js";
-import { grouped, groups } from "./pieces.js";
+import { grouped, groups, hasCutLetters } from "./pieces.js";
+import { roving } from "./roving.js";
 import { pairRequest, partOf } from "./state.js";
 
 const PARTS = [
@@ -14,26 +16,29 @@ const PARTS = [
   ["decoder", "decoder: target to target"],
   ["cross", "cross: target to source"],
 ];
+const SMALL = 32; // side of a picture in the grid
 const PICTURES = [
   ["lines", "lines"],
   ["map", "heat map"],
   ["grid", "all heads"],
 ];
 
+function isMerged(state) {
+  return state.heads === "mean" || state.heads === "max";
+}
+
 /** Heads that are chosen: all of them for the mean and the maximum. */
 function chosenHeads(state, count) {
-  if (state.heads === "mean" || state.heads === "max")
-    return Array.from({ length: count }, (_, head) => head);
-  return state.heads
-    .split(",")
-    .map(Number)
-    .filter((head) => head < count);
+  const all = Array.from({ length: count }, (_, head) => head);
+  if (isMerged(state)) return all;
+  const named = new Set(state.heads.split(",").map(Number));
+  return all.filter((head) => named.has(head));
 }
 
 /** The weights (rows, columns) of several heads as one map: their mean or their maximum. */
 function merged({ shape, values }, heads, kind) {
-  const [, rows, columns] = shape,
-    size = rows * columns;
+  const [, rows, columns] = shape;
+  const size = rows * columns;
   const made = new Float32Array(size);
   for (const head of heads) {
     const start = head * size;
@@ -47,53 +52,55 @@ function merged({ shape, values }, heads, kind) {
   return made;
 }
 
+/** Buttons for the mean, the maximum, and each head. */
 function headButtons({ state, set }, count) {
-  const isAll = state.heads === "mean" || state.heads === "max",
-    chosen = new Set(chosenHeads(state, count));
+  const chosen = isMerged(state) ? [] : chosenHeads(state, count);
+  const flip = (head) => {
+    const next = chosen.includes(head)
+      ? chosen.filter((one) => one !== head)
+      : [...chosen, head].sort((a, b) => a - b);
+    set({ heads: next.length ? next.join(",") : "mean" });
+  };
   const boxes = Array.from({ length: count }, (_, head) =>
-    html(
-      "button",
-      {
-        type: "button",
-        class: "swatch",
-        style: `--head:${HEADS[head % HEADS.length]}`,
-        "aria-pressed": String(!isAll && chosen.has(head)),
-        "aria-label": `head ${head}`,
-        click: () => {
-          const before = isAll ? [] : [...chosen];
-          const next = before.includes(head)
-            ? before.filter((one) => one !== head)
-            : [...before, head].sort((a, b) => a - b);
-          set({ heads: next.length ? next.join(",") : "mean" });
-        },
-      },
-      String(head),
-    ),
+    button(String(head), () => flip(head), {
+      class: "swatch",
+      style: `--head:${HEADS[head % HEADS.length]}`,
+      "aria-pressed": String(chosen.includes(head)),
+      "aria-label": `head ${head}`,
+    }),
   );
   const all = [
     ["mean", "mean"],
     ["max", "maximum"],
   ].map(([name, text]) =>
-    html(
-      "button",
-      {
-        type: "button",
-        "aria-pressed": String(state.heads === name),
-        click: () => set({ heads: name }),
-      },
-      text,
-    ),
+    button(text, () => set({ heads: name }), { "aria-pressed": String(state.heads === name) }),
   );
+  const group = { class: "heads", role: "group", "aria-label": "heads; arrow keys move" };
+  return roving(html("div", group, html("span", {}, "Heads"), all, boxes));
+}
+
+/** The controls of all pictures, and `more` of this one; `layers` are those that are on. */
+function controls({ state, set, model }, pair, layers, more) {
+  const parts = PARTS.filter(([name]) => name in model.layers).map(([name, text]) => {
+    return [name, text, !holds("grid", { ...pair, part: name, size: SMALL })];
+  });
+  const choices = layers.map((layer) => {
+    return [layer, layer, !holds("attention", { ...pair, part: state.part, layer })];
+  });
+  const setPart = (part) => set({ part, layer: -1, heads: "mean", row: -1, column: -1 });
+  const setLayer = (layer) => set({ layer: Number(layer) });
   return html(
     "div",
-    { class: "heads", role: "group", "aria-label": "heads" },
-    html("span", {}, "Heads"),
-    all,
-    boxes,
+    { class: "controls" },
+    choice("Attention", state.part, parts, setPart),
+    choice("Picture", state.picture, PICTURES, (picture) => set({ picture })),
+    state.picture === "grid" ? null : choice("Layer", state.layer, choices, setLayer),
+    more,
   );
 }
 
-function controls(context, layers, count) {
+/** The controls of one layer's pictures. */
+function layerControls(context, count, hasLetters) {
   const { state, set } = context;
   const threshold = html("input", {
     type: "range",
@@ -104,111 +111,113 @@ function controls(context, layers, count) {
     value: state.threshold,
     change: (event) => set({ threshold: Number(event.target.value) }),
   });
-  return html(
-    "div",
-    { class: "controls" },
-    choice(
-      "Attention",
-      state.part,
-      PARTS.filter(([name]) => name in context.model.layers),
-      (part) => set({ part, layer: -1, heads: "mean", row: -1, column: -1 }),
-    ),
-    choice("Picture", state.picture, PICTURES, (picture) => set({ picture })),
-    state.picture === "grid"
-      ? null
-      : choice(
-          "Layer",
-          state.layer,
-          layers.map((one) => [one, one]),
-          (layer) => set({ layer: Number(layer) }),
-        ),
-    state.picture === "grid" ? null : headButtons(context, count),
+  const flag = (name, text) =>
+    checkbox(text, state[name], (value) => set({ [name]: value, row: -1, column: -1 }));
+  return [
+    headButtons(context, count),
     state.picture === "lines" ? labelled(`Threshold ${percent(state.threshold)}`, threshold) : null,
-    state.picture === "grid"
-      ? null
-      : checkbox("join tokens to words", state.words, (words) =>
-          set({ words, row: -1, column: -1 }),
-        ),
-    state.picture === "grid"
-      ? null
-      : checkbox("special tokens", state.special, (special) =>
-          set({ special, row: -1, column: -1 }),
-        ),
+    hasLetters && !state.words ? flag("letters", "join bytes to letters") : null,
+    flag("words", "join tokens to words"),
+    flag("special", "special tokens"),
+  ];
+}
+
+/** The picture of one layer. */
+function layerPicture({ state, set }, found, count) {
+  const weights = tensor(found.weights);
+  const columns = weights.shape[2];
+  const size = weights.shape[1] * columns;
+  const rowGroups = groups(found.rows, state);
+  const columnGroups = groups(found.columns, state);
+  const heads = chosenHeads(state, count);
+  const group = (values) => grouped(values, columns, rowGroups, columnGroups);
+  const options = {
+    title: titleOf(state, heads),
+    rowLabels: rowGroups.map((one) => one.label),
+    columnLabels: columnGroups.map((one) => one.label),
+  };
+  if (state.picture === "map") {
+    return heatMap({
+      ...options,
+      id: "attention",
+      values: group(merged(weights, heads, state.heads)),
+      rows: rowGroups.length,
+      columns: columnGroups.length,
+      cell: columnGroups.length <= 24 ? 44 : columnGroups.length <= 80 ? 18 : 9,
+      scale: sequential(1),
+      marked: state.row,
+      pick: (row, column) => set({ row: row === state.row ? -1 : row, column }),
+    });
+  }
+  const maps = isMerged(state)
+    ? [{ values: group(merged(weights, heads, state.heads)), color: null }]
+    : heads.map((head) => ({
+        values: group(weights.values.subarray(head * size, (head + 1) * size)),
+        color: HEADS[head % HEADS.length],
+      }));
+  return attentionLines({
+    ...options,
+    maps,
+    threshold: state.threshold,
+    pinned: state.row,
+    pinnedColumn: state.column,
+    pin: (row, column) => set({ row, column }),
+  });
+}
+
+function titleOf(state, heads) {
+  const which = isMerged(state) ? `${state.heads} of heads` : `head ${heads.join(", ")}`;
+  return `${state.part} attention, layer ${state.layer}, ${which}`;
+}
+
+/** What rows and columns are. */
+function noteOf(model, part) {
+  if (model.kind === "causal") {
+    return "Left: tokens that were read; each row predicts the next token.";
+  }
+  if (part === "encoder") return "Left: source tokens as queries. Right: source tokens as keys.";
+  return (
+    "Left: tokens that the decoder has read, <pad> being its start; " +
+    "each row predicts the next token."
   );
 }
 
+/** The state with a part and a layer that there are, and heads of it. */
+function fitting(state, model, layers) {
+  const part = partOf(state, model);
+  const middle = Math.max(0, Math.floor(layers.length / 2) - (part === "cross" ? 1 : 0));
+  const layer = layers.includes(state.layer) ? state.layer : layers[middle];
+  const fits = { ...state, part, layer };
+  const isNone = !chosenHeads(fits, model.heads[part][layer] ?? 0).length;
+  return isNone ? { ...fits, heads: "mean" } : fits;
+}
+
 export async function attentionView(context) {
-  const { state, set, ask, model, translation } = context;
-  const pair = pairRequest(state, translation),
-    part = partOf(state, model);
-  const small = await ask("grid", { ...pair, part, size: 32 });
-  const layers = small.layers;
-  const layer = layers.includes(state.layer)
-    ? state.layer
-    : layers[Math.max(0, Math.floor(layers.length / 2) - (part === "cross" ? 1 : 0))];
-  const count = model.heads[part][layer];
-  const shown = { ...context, state: { ...state, layer, part } };
-  const bar = controls(shown, layers, count);
+  const { set, ask, model, translation } = context;
+  const pair = pairRequest(context.state, translation);
+  const part = partOf(context.state, model);
+  const small = await attempt(ask("grid", { ...pair, part, size: SMALL }));
+  const all = Array.from({ length: model.layers[part] }, (_, layer) => layer);
+  const state = fitting(context.state, model, small.layers ?? all);
+  const shown = { ...context, state };
+  const bar = (more) => controls(shown, pair, small.layers ?? all, more);
+  if (small instanceof Error) return [bar(), faultNote(small)];
   if (state.picture === "grid") {
-    return [
-      bar,
-      section(
-        "All heads of all layers",
-        headGrid(tensor(small.weights), layers, model.heads[part], (one, head) =>
-          set({ layer: one, heads: String(head), picture: "map" }),
-        ),
-      ),
-    ];
+    const open = (layer, head) => set({ layer, heads: String(head), picture: "map" });
+    const grid = headGrid(tensor(small.weights), small.layers, model.heads[part], open);
+    return [bar(), section("All heads of all layers", grid)];
   }
-  const found = await ask("attention", { ...pair, part, layer });
-  const weights = tensor(found.weights),
-    columns = weights.shape[2];
-  const rowGroups = groups(found.rows, state.words, state.special),
-    columnGroups = groups(found.columns, state.words, state.special);
-  const heads = chosenHeads(state, count),
-    isAll = state.heads === "mean" || state.heads === "max";
-  const group = (values) => grouped(values, columns, rowGroups, columnGroups);
-  const size = weights.shape[1] * columns;
-  const maps =
-    isAll || state.picture === "map"
-      ? [{ values: group(merged(weights, heads, state.heads)), color: null }]
-      : heads.map((head) => ({
-          values: group(weights.values.subarray(head * size, (head + 1) * size)),
-          color: HEADS[head % HEADS.length],
-        }));
-  const rowLabels = rowGroups.map((one) => one.label),
-    columnLabels = columnGroups.map((one) => one.label);
-  const title = `${part} attention, layer ${layer}, ${isAll ? `${state.heads} of heads` : `head ${heads.join(", ")}`}`;
-  const pin = (row, column) => set({ row: row === state.row ? -1 : row, column });
-  const picture =
-    state.picture === "map"
-      ? heatMap({
-          title,
-          values: maps[0].values,
-          rows: rowGroups.length,
-          columns: columnGroups.length,
-          rowLabels,
-          columnLabels,
-          cell: columnGroups.length <= 24 ? 44 : columnGroups.length <= 80 ? 18 : 9,
-          scale: sequential(1),
-          marked: state.row,
-          pick: pin,
-        })
-      : attentionLines({
-          title,
-          maps,
-          rowLabels,
-          columnLabels,
-          threshold: state.threshold,
-          pinned: state.row,
-          pinnedColumn: state.column,
-          pin: (row, column) => set({ row, column }),
-        });
-  const note =
-    model.kind === "causal"
-      ? "Left: tokens that were read; each row predicts the next token."
-      : part === "encoder"
-        ? "Left: source tokens as queries. Right: source tokens as keys."
-        : "Left: tokens that the decoder has read, <pad> being its start; each row predicts the next token.";
-  return [bar, section(title, html("p", { class: "small" }, note), picture)];
+  const found = await attempt(ask("attention", { ...pair, part, layer: state.layer }));
+  if (found instanceof Error) return [bar(), faultNote(found)];
+  const count = model.heads[part][state.layer];
+  const hasLetters = hasCutLetters([...found.rows, ...found.columns]);
+  const picture = layerPicture(shown, found, count);
+  return [
+    bar(layerControls(shown, count, hasLetters)),
+    section(
+      titleOf(state, chosenHeads(state, count)),
+      html("p", { class: "small" }, noteOf(model, part)),
+      picture,
+    ),
+  ];
 }

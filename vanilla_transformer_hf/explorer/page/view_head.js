@@ -1,10 +1,12 @@
-// Inside one head: the formula of the paper with this sentence's values in it. And what the position scheme does.
+// Inside one head: the paper's formula with this sentence's values. What the position scheme does.
 
-import { tensor } from "./api.js";
+import { holds, tensor } from "./api.js";
 import { scaleFor, sequential } from "./colors.js";
-import { choice, html, number, section } from "./dom.js";
-import { heatMap } from "./heat_map.js";
+import { button, choice, html, number, section } from "./dom.js";
+import { attempt, faultNote } from "./faults.js";
+import { heatMap, roomFor } from "./heat_map.js";
 import { label } from "./pieces.js";
+import { roving } from "./roving.js";
 import { pairRequest, partOf, positionsRequest } from "./state.js";
 
 const PARTS = [
@@ -36,16 +38,11 @@ function rowTable(found, row, column, set) {
       html(
         "th",
         { scope: "row" },
-        html(
-          "button",
-          {
-            type: "button",
-            class: "plain",
-            id: `key-${place}`,
-            click: () => set({ column: place }),
-          },
-          label(piece),
-        ),
+        button(label(piece), () => set({ row, column: place }), {
+          class: "plain",
+          id: `key-${place}`,
+          "aria-pressed": String(place === column),
+        }),
       ),
       values.map((value) => html("td", {}, number(value))),
       html(
@@ -55,7 +52,7 @@ function rowTable(found, row, column, set) {
       ),
     );
   });
-  const heads = ["key", "q · k", "/ √d_k", "mask", "softmax", ""].map((text) =>
+  const heads = ["key", "q · k", "/ √d_k", "mask", "softmax"].map((text) =>
     html("th", { scope: "col" }, text),
   );
   return html(
@@ -64,25 +61,25 @@ function rowTable(found, row, column, set) {
     html(
       "table",
       { class: "numbers" },
-      html("thead", {}, html("tr", {}, heads)),
-      html("tbody", {}, rows),
+      html("thead", {}, html("tr", {}, heads, html("td"))),
+      roving(html("tbody", {}, rows)),
     ),
   );
 }
 
-/** Vectors as rows of a map. */
+/** Vectors as rows of a map as wide as the view, or, of a query alone, as one row. */
 function vectors(title, one, labels, only) {
   const { shape, values } = tensor(one);
-  const rows = only === undefined ? shape[0] : 1;
+  const rowLabels = only === undefined ? labels : [labels[only]];
   const shown =
     only === undefined ? values : values.subarray(only * shape[1], (only + 1) * shape[1]);
   return heatMap({
     title,
     values: shown,
-    rows,
+    rows: rowLabels.length,
     columns: shape[1],
-    rowLabels: only === undefined ? labels : [labels[only]],
-    cell: Math.max(5, Math.min(22, Math.floor(640 / shape[1]))),
+    rowLabels,
+    cell: Math.max(5, Math.min(32, Math.floor(roomFor(1, rowLabels) / shape[1]))),
     scale: scaleFor(values),
   });
 }
@@ -100,9 +97,11 @@ async function positionPictures({ state, ask, model }) {
       cell: Math.max(3, Math.min(14, Math.floor(760 / shape[1]))),
     });
   });
-  const text = pictures.length
-    ? `Scheme of the ${stack}: ${found.scheme}.`
-    : `Scheme of the ${stack}: ${found.scheme}, ${found.scheme === "none" ? "which adds nothing" : "which depends on the sentence: see the mask in the table above"}.`;
+  const more =
+    found.scheme === "none"
+      ? "which adds nothing"
+      : "which depends on the sentence: see the mask in the table above";
+  const text = `Scheme of the ${stack}: ${found.scheme}${pictures.length ? "" : `, ${more}`}.`;
   return section(
     "Positions",
     html("p", { class: "small" }, text),
@@ -110,63 +109,23 @@ async function positionPictures({ state, ask, model }) {
   );
 }
 
-export async function headView(context) {
-  const { state, set, ask, model, translation } = context;
-  const pair = pairRequest(state, translation),
-    part = partOf(state, model);
-  const layer = Math.min(Math.max(0, state.layer), model.layers[part] - 1);
-  const count = model.heads[part][layer],
-    head = Math.min(state.head, count - 1);
-  const numbers = (count) => Array.from({ length: count }, (_, place) => [place, place]);
-  const controls = (rows, row) =>
-    html(
-      "div",
-      { class: "controls" },
-      choice(
-        "Attention",
-        part,
-        PARTS.filter(([name]) => name in model.layers),
-        (value) => set({ part: value, row: -1, column: -1 }),
-      ),
-      choice("Layer", layer, numbers(model.layers[part]), (value) => set({ layer: Number(value) })),
-      choice("Head", head, numbers(count), (value) => set({ head: Number(value) })),
-      choice(
-        "Query",
-        row,
-        rows.map((piece, place) => [place, `${place}: ${label(piece)}`]),
-        (value) => set({ row: Number(value) }),
-      ),
-    );
-  const found = await ask("head", { ...pair, part, layer, head });
-  const row = state.row >= 0 && state.row < found.rows.length ? state.row : 0;
-  const weights = tensor(found.weights),
-    columns = found.columns.length;
-  const strongest = weights.values.subarray(row * columns, (row + 1) * columns);
-  const column =
-    state.column >= 0 && state.column < columns
-      ? state.column
-      : strongest.indexOf(Math.max(...strongest));
-  const rowLabels = found.rows.map(label),
-    columnLabels = found.columns.map(label);
+/** The formula of the paper, with the numbers of one query and one key. */
+function formula(found, rowLabel, columnLabel, at) {
   const shape = (name) => found[name].shape;
-  const d_k = shape("query")[1],
-    at = row * columns + column;
   const value = (name) => tensor(found[name]).values[at];
-  const formula = html(
+  const root = number(1 / found.scale);
+  const product = number(value("products"));
+  return html(
     "ol",
     { class: "formula" },
     step("Q", shape("query"), "queries: x W^Q, one row for each query token"),
     step("K", shape("key"), "keys: one row for each key token"),
     step("V", shape("value"), "values"),
-    step(
-      "Q Kᵀ",
-      shape("products"),
-      `${rowLabels[row]} · ${columnLabels[column]} = ${number(value("products"))}`,
-    ),
+    step("Q Kᵀ", shape("products"), `${rowLabel} · ${columnLabel} = ${product}`),
     step(
       "/ √d_k",
       shape("scaled"),
-      `√${d_k} = ${number(1 / found.scale)}: ${number(value("products"))} / ${number(1 / found.scale)} = ${number(value("scaled"))}`,
+      `√${shape("query")[1]} = ${root}: ${product} / ${root} = ${number(value("scaled"))}`,
     ),
     step(
       "+ mask",
@@ -180,9 +139,69 @@ export async function headView(context) {
     step(
       "· W^O",
       shape("contribution"),
-      `[${shape("output_weight").join(" × ")}]: what this head adds to the sublayer's output, in which all heads stand side by side`,
+      `[${shape("output_weight").join(" × ")}]: what this head adds to the sublayer's output, ` +
+        "in which all heads stand side by side",
     ),
   );
+}
+
+/** What is chosen, fitted to the model. */
+function chosenHead(state, model) {
+  const part = partOf(state, model);
+  const layer = Math.min(Math.max(0, state.layer), model.layers[part] - 1);
+  return { part, layer, head: Math.min(Math.max(0, state.head), model.heads[part][layer] - 1) };
+}
+
+function controls({ state, set, model }, pair, rows, row) {
+  const { part, layer, head } = chosenHead(state, model);
+  const numbers = (name, count) =>
+    Array.from({ length: count }, (_, place) => {
+      const asked = chosenHead({ ...state, part, layer, head, [name]: place }, model);
+      return [place, place, !holds("head", { ...pair, ...asked })];
+    });
+  const parts = PARTS.filter(([name]) => name in model.layers).map(([name, text]) => {
+    const asked = chosenHead({ ...state, part: name }, model);
+    return [name, text, !holds("head", { ...pair, ...asked })];
+  });
+  const queries = rows.map((piece, place) => [place, `${place}: ${label(piece)}`]);
+  const change = (name) => (value) => set({ [name]: Number(value) });
+  return html(
+    "div",
+    { class: "controls" },
+    choice("Attention", part, parts, (value) => set({ part: value, row: -1, column: -1 })),
+    choice("Layer", layer, numbers("layer", model.layers[part]), change("layer")),
+    choice("Head", head, numbers("head", model.heads[part][layer]), change("head")),
+    rows.length ? choice("Query", row, queries, change("row")) : null,
+  );
+}
+
+/** The vectors of the chosen query, and all keys and values. */
+function vectorMaps(found, row, rowLabels, columnLabels) {
+  const of = rowLabels[row];
+  return [
+    vectors(`q of ${of}`, found.query, rowLabels, row),
+    vectors("K", found.key, columnLabels),
+    vectors("V", found.value, columnLabels),
+    vectors(`weighted sum of ${of}`, found.mixed, rowLabels, row),
+    vectors(`contribution of ${of} through W^O`, found.contribution, rowLabels, row),
+  ];
+}
+
+export async function headView(context) {
+  const { state, set, ask, model, translation } = context;
+  const pair = pairRequest(state, translation);
+  const found = await attempt(ask("head", { ...pair, ...chosenHead(state, model) }));
+  if (found instanceof Error) return [controls(context, pair, [], 0), faultNote(found)];
+  const columns = found.columns.length;
+  const row = state.row >= 0 && state.row < found.rows.length ? state.row : 0;
+  const weights = tensor(found.weights).values.subarray(row * columns, (row + 1) * columns);
+  const isColumn = state.column >= 0 && state.column < columns;
+  const column = isColumn ? state.column : weights.indexOf(Math.max(...weights));
+  const rowLabels = found.rows.map(label);
+  const columnLabels = found.columns.map(label);
+  const cell = columns <= 24 ? 40 : 14;
+  const isNarrow = columns * cell <= roomFor(2, rowLabels);
+  const sideBySide = (...maps) => html("div", { class: isNarrow ? "pair" : null }, maps);
   const map = (name, title, scale) =>
     heatMap({
       title,
@@ -191,33 +210,23 @@ export async function headView(context) {
       columns,
       rowLabels,
       columnLabels,
-      cell: columns <= 24 ? 40 : 14,
+      cell,
       marked: row,
       scale,
       pick: (newRow, newColumn) => set({ row: newRow, column: newColumn }),
     });
   return [
-    controls(found.rows, row),
-    section("softmax(Q Kᵀ / √d_k) V W^O", formula),
-    section(`The row of ${rowLabels[row]}`, rowTable(found, row, column, set)),
+    controls(context, pair, found.rows, row),
     section(
-      "Vectors",
-      html(
-        "div",
-        { class: "pair" },
-        vectors(`q of ${rowLabels[row]}`, found.query, rowLabels, row),
-        vectors("K", found.key, columnLabels),
-        vectors("V", found.value, columnLabels),
-        vectors(`weighted sum of ${rowLabels[row]}`, found.mixed, rowLabels, row),
-        vectors(
-          `contribution of ${rowLabels[row]} through W^O`,
-          found.contribution,
-          rowLabels,
-          row,
-        ),
-      ),
+      "softmax(Q Kᵀ / √d_k) V W^O",
+      formula(found, rowLabels[row], columnLabels[column], row * columns + column),
     ),
-    section("Matrices", map("products", "Q Kᵀ"), map("weights", "softmax", sequential(1))),
+    section(`The row of ${rowLabels[row]}`, rowTable(found, row, column, set)),
+    section("Vectors", vectorMaps(found, row, rowLabels, columnLabels)),
+    section(
+      "Matrices",
+      sideBySide(map("products", "Q Kᵀ"), map("weights", "softmax", sequential(1))),
+    ),
     await positionPictures(context),
   ];
 }

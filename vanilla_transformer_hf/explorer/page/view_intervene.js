@@ -1,61 +1,56 @@
-// Intervene: heads and layers off, another target, other settings or another model; both sides with all their numbers.
+// Intervene: heads and layers off, another target, settings or model; both sides with numbers.
 
-import { AnswerError } from "./api.js";
-import { button, checkbox, choice, html, labelled, number, percent, section } from "./dom.js";
+import { holds, isOffline } from "./api.js";
+import {
+  button,
+  checkbox,
+  choice,
+  html,
+  labelled,
+  number,
+  numberBox,
+  percent,
+  scroller,
+  section,
+} from "./dom.js";
+import { dropDraft } from "./drafts.js";
+import { attempt, faultNote } from "./faults.js";
 import { label } from "./pieces.js";
+import { roving } from "./roving.js";
 import { translateRequest } from "./state.js";
 
 /** Toggles for all heads and layers of a part; a pressed one is off. */
-function toggles(part, model, off, change) {
-  const flip = (name) =>
-    change(off.has(name) ? [...off].filter((one) => one !== name) : [...off, name]);
+function toggles(part, model, { off, flip, can }) {
   const toggle = (name, text, spoken) =>
-    html(
-      "button",
-      {
-        type: "button",
-        class: "toggle",
-        id: `off-${name}`,
-        "aria-pressed": String(off.has(name)),
-        "aria-label": `${spoken} off`,
-        click: () => flip(name),
-      },
-      text,
-    );
+    button(text, () => flip(name), {
+      class: "toggle",
+      id: `off-${name}`,
+      "aria-pressed": String(off.has(name)),
+      "aria-label": `${spoken} off`,
+      disabled: !can(name),
+    });
   const rows = Array.from({ length: model.layers[part] }, (_, layer) => {
     const whole = `${part}.${layer}`;
-    const heads = Array.from({ length: model.heads[part][layer] }, (_, head) =>
-      html(
-        "td",
-        {},
-        toggle(`${whole}.${head}`, String(head), `${part}, layer ${layer}, head ${head}`),
-      ),
-    );
-    return html(
-      "tr",
-      {},
-      html(
-        "th",
-        { scope: "row" },
-        toggle(
-          whole,
-          part === "cross" ? `all of ${layer}` : `layer ${layer}`,
-          `${part}, layer ${layer}`,
-        ),
-      ),
-      heads,
-    );
+    const text = part === "cross" ? `all of ${layer}` : `layer ${layer}`;
+    const spoken = part === "cross" ? `cross: ${text}` : `${part} ${text}`;
+    const heads = Array.from({ length: model.heads[part][layer] }, (_, head) => {
+      const one = toggle(`${whole}.${head}`, String(head), `${part} layer ${layer}, head ${head}`);
+      return html("td", {}, one);
+    });
+    return html("tr", {}, html("th", { scope: "row" }, toggle(whole, text, spoken)), heads);
   });
-  return html(
-    "div",
-    {},
-    html("h3", {}, part),
-    html("table", { class: "toggles" }, html("tbody", {}, rows)),
-  );
+  const table = html("table", { class: "toggles" }, html("tbody", {}, rows));
+  return html("div", {}, html("h3", {}, part), table);
+}
+
+/** A set of names with one of them taken in or out, as the address has it. */
+function flipped(off, name) {
+  const names = off.has(name) ? [...off].filter((one) => one !== name) : [...off, name];
+  return names.sort().join(",");
 }
 
 /** What both sides ask: a translation, or the score of the target that was typed. */
-function questionsOf({ state }) {
+function questionsOf(state) {
   const off = state.off ? state.off.split(",") : [];
   const plain = translateRequest({ ...state, applied: false });
   const changed = { ...plain, model: state.model_b || state.model, off };
@@ -79,152 +74,165 @@ function changeOf(value) {
   return `${value > 0 ? "+" : "−"}${percent(Math.abs(value))}`;
 }
 
+/** The translation of a side and its score. */
 function side(title, result, other, id) {
-  if (result instanceof AnswerError)
-    return html(
-      "div",
-      { class: "side" },
-      html("h3", {}, title),
-      html("p", { class: "error", role: "alert" }, result.message),
-    );
+  if (result instanceof Error) {
+    return html("div", { class: "side" }, html("h3", {}, title), faultNote(result));
+  }
   const best = result.hypotheses[0];
-  const against = other instanceof AnswerError ? null : other.hypotheses[0];
-  const difference = against ? best.score - against.score : 0;
-  const rows = best.steps.map((step, place) => {
-    const theirs = against?.steps[place];
-    const isSame = theirs && theirs.piece.id === step.piece.id;
-    return html(
-      "tr",
-      { class: isSame ? null : "differs" },
-      html("td", { class: "piece" }, label(step.piece)),
-      html("td", {}, percent(step.probability)),
-      html(
-        "td",
-        { class: "bar-cell" },
-        html("span", { class: "bar", style: `width:${(100 * step.probability).toFixed(1)}%` }),
-      ),
-      html("td", {}, isSame ? changeOf(step.probability - theirs.probability) : "another"),
-    );
-  });
-  const heads = ["token", "p", "", "difference"].map((text) => html("th", { scope: "col" }, text));
+  const difference = other instanceof Error ? 0 : best.score - other.hypotheses[0].score;
+  const sign = difference > 0 ? "+" : "−";
   return html(
     "div",
     { class: "side" },
     html("h3", {}, title),
-    html("p", { class: "translation", id }, best.text || "(empty)"),
+    html("p", { class: "translation", id, dir: "auto" }, best.text || "(empty)"),
     html(
       "p",
       { class: "small" },
       `score ${number(best.score)}`,
-      difference ? ` (${difference > 0 ? "+" : "−"}${number(Math.abs(difference), 4)})` : "",
+      difference ? ` (${sign}${number(Math.abs(difference), 4)})` : "",
       ` · log p ${number(best.log_probability)}`,
     ),
+  );
+}
+
+/** The tokens of a side, each with its probability and how far that is from the other side's. */
+function tokenTable(title, result, other) {
+  if (result instanceof Error) return null;
+  const against = other instanceof Error ? [] : other.hypotheses[0].steps;
+  const rows = result.hypotheses[0].steps.map((step, place) => {
+    const isSame = against[place]?.piece.id === step.piece.id;
+    const change = isSame ? changeOf(step.probability - against[place].probability) : "another";
+    const width = `width:${(100 * step.probability).toFixed(1)}%`;
+    return html(
+      "tr",
+      { class: isSame ? null : "differs" },
+      html("td", { class: "piece", dir: "auto" }, label(step.piece)),
+      html("td", {}, percent(step.probability)),
+      html("td", { class: "bar-cell" }, html("span", { class: "bar", style: width })),
+      html("td", {}, change),
+    );
+  });
+  const head = (text) => html("th", { scope: "col" }, text);
+  const heads = [head("token"), head("p"), html("td"), head("difference")];
+  const table = html(
+    "table",
+    { class: "numbers" },
+    html("thead", {}, html("tr", {}, heads)),
+    html("tbody", {}, rows),
+  );
+  return html(
+    "div",
+    { class: "side" },
+    html("h3", {}, title),
+    scroller(`tokens of ${title}`, { class: "tall" }, table),
+  );
+}
+
+/** What is off on the changed side. */
+function offSection({ state, set, model }, changedModel) {
+  const off = new Set(state.off ? state.off.split(",") : []);
+  const can = (name) => holds(...questionsOf({ ...state, off: flipped(off, name) })[1]);
+  const switches = { off, can, flip: (name) => set({ off: flipped(off, name) }) };
+  const parts = Object.keys(changedModel.layers).map((part) =>
+    toggles(part, changedModel, switches),
+  );
+  const apply = (applied) => set({ applied });
+  const group = { class: "parts", role: "group", "aria-label": "switches; arrow keys move" };
+  return section(
+    "Heads and layers that are off",
     html(
       "div",
-      { class: "scroll tall" },
-      html(
-        "table",
-        { class: "numbers" },
-        html("thead", {}, html("tr", {}, heads)),
-        html("tbody", {}, rows),
-      ),
+      { class: "controls" },
+      button("All on", () => set({ off: "", applied: false }), { id: "all-on" }),
+      changedModel === model
+        ? checkbox("the other views show the changed model", state.applied, apply)
+        : null,
+    ),
+    isOffline ? html("p", { class: "note" }, "This file holds what was looked at.") : null,
+    roving(html("div", group, parts)),
+  );
+}
+
+/** A target that both sides score. */
+function targetSection({ state, set, translation }) {
+  const typed = html("textarea", {
+    id: "target",
+    rows: 2,
+    value: state.target,
+    dir: "auto",
+    readonly: isOffline,
+    placeholder: "empty: each side searches its own translation",
+  });
+  const use = (target) => {
+    dropDraft("target");
+    set({ target });
+  };
+  const own = () => use(translation.hypotheses[0].text);
+  return section(
+    "Target",
+    html(
+      "div",
+      { class: "controls wide" },
+      labelled("Target that both sides score", typed),
+      button("Score it", () => use(typed.value), { id: "score", disabled: isOffline }),
+      button("Take the translation", own, { disabled: isOffline }),
+      button("Search again", () => use("")),
+    ),
+  );
+}
+
+function settingsSection({ state, set, model, models }) {
+  const others = models.filter((one) => one.name !== model.name && one.is_ours);
+  const names = [["", "the same model"], ...others.map((one) => [one.name, one.name, isOffline])];
+  // Heads of one model are not those of another.
+  const setModel = (name) => set({ model_b: name, off: "", applied: false });
+  const box = (name, text, limits) => {
+    const given = { value: state[name], placeholder: "the same", disabled: isOffline };
+    return numberBox(name, text, limits, given, (value) => set({ [name]: value }));
+  };
+  return section(
+    "Settings of the changed side",
+    html(
+      "div",
+      { class: "controls" },
+      others.length ? choice("Model", state.model_b, names, setModel, "model_b") : null,
+      box("beams_b", "Beams", [1, 32, 1]),
+      box("penalty_b", "Length penalty α", [-10, 10, "any"]),
     ),
   );
 }
 
 export async function interveneView(context) {
-  const { state, set, ask, model, models, translation } = context;
-  const otherModel = models.find((one) => one.name === state.model_b) ?? model;
-  const off = new Set(state.off ? state.off.split(",") : []);
-  const change = (names) => set({ off: names.sort().join(",") });
+  const { state, ask, model, models } = context;
+  const changedModel = models.find((one) => one.name === state.model_b) ?? model;
+  const count = state.off ? state.off.split(",").length : 0;
   const [plain, changed] = await Promise.all(
-    questionsOf(context).map(([question, request]) =>
-      ask(question, request).catch((error) => {
-        if (error instanceof AnswerError) return error;
-        throw error;
-      }),
-    ),
+    questionsOf(state).map(([question, request]) => attempt(ask(question, request))),
   );
-  const typed = html("textarea", {
-    id: "target",
-    rows: 2,
-    value: state.target,
-    placeholder: "empty: each side searches its own translation",
-  });
-  const names = [
-    ["", "the same model"],
-    ...models
-      .filter((one) => one.name !== state.model && one.is_ours)
-      .map((one) => [one.name, one.name]),
+  const titles = [
+    `as it is: ${model.name}`,
+    `changed: ${changedModel.name}${count ? `, ${count} off` : ""}`,
   ];
-  const small = (name, text, least, most, step, hint) =>
-    labelled(
-      text,
-      html("input", {
-        type: "number",
-        id: name,
-        min: least,
-        max: most,
-        step,
-        value: state[name],
-        placeholder: hint,
-        change: (event) => set({ [name]: event.target.value }),
-      }),
-    );
   return [
+    html("h2", {}, "Both sides"),
+    html(
+      "div",
+      { class: "sides results" },
+      side(titles[0], plain, changed, "plain"),
+      side(titles[1], changed, plain, "changed"),
+    ),
+    offSection(context, changedModel),
+    model.kind === "masked" ? null : targetSection(context),
+    settingsSection(context),
     section(
-      "Both sides",
+      "Token by token",
       html(
         "div",
         { class: "sides" },
-        side(`as it is: ${model.name}`, plain, changed, "plain"),
-        side(
-          `changed: ${otherModel.name}${off.size ? `, ${off.size} off` : ""}`,
-          changed,
-          plain,
-          "changed",
-        ),
-      ),
-    ),
-    model.kind === "masked"
-      ? null
-      : section(
-          "Target",
-          html(
-            "div",
-            { class: "controls wide" },
-            labelled("Target that both sides score", typed),
-            button("Score it", () => set({ target: typed.value }), { id: "score" }),
-            button("Take the translation", () => set({ target: translation.hypotheses[0].text })),
-            button("Search again", () => set({ target: "" })),
-          ),
-        ),
-    section(
-      "Settings of the changed side",
-      html(
-        "div",
-        { class: "controls" },
-        names.length > 1
-          ? choice("Model", state.model_b, names, (value) => set({ model_b: value, off: "" }))
-          : null,
-        small("beams_b", "Beams", 1, 32, 1, "the same"),
-        small("penalty_b", "Length penalty α", -10, 10, 0.1, "the same"),
-      ),
-    ),
-    section(
-      "Heads and layers that are off",
-      html(
-        "p",
-        { class: "controls" },
-        button("All on", () => change([]), { id: "all-on" }),
-        checkbox("the other views show the changed model", state.applied, (applied) =>
-          set({ applied }),
-        ),
-      ),
-      html(
-        "div",
-        { class: "parts" },
-        Object.keys(otherModel.layers).map((part) => toggles(part, otherModel, off, change)),
+        tokenTable(titles[0], plain, changed),
+        tokenTable(titles[1], changed, plain),
       ),
     ),
   ].filter(Boolean);

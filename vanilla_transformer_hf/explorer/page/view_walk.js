@@ -3,7 +3,7 @@
 
 import { AnswerError, tensor } from "./api.js";
 import { sequential, readableOn } from "./colors.js";
-import { button, checkbox, html, number, percent, section, svg } from "./dom.js";
+import { button, checkbox, html, number, percent, scroller, section, svg } from "./dom.js";
 import { figure, orderOf } from "./figure.js";
 import { heatMap } from "./heat_map.js";
 import { pictureButtons } from "./keep.js";
@@ -180,7 +180,7 @@ function normChart(boxes) {
     Object.keys(stacks).map((name) => html("span", { class: `key ${name}` }, name)),
     pictureButtons("residual-norms", () => picture),
   );
-  return html("div", {}, legend, html("div", { class: "scroll" }, picture));
+  return html("div", {}, legend, scroller("length of the residual stream", {}, picture));
 }
 
 /** What every layer would predict: the last at the top, as the data flows upwards. */
@@ -209,9 +209,9 @@ function lensTable(found) {
       html("th", { scope: "col" }, label(piece)),
     ),
   ];
-  return html(
-    "div",
-    { class: "scroll", tabindex: 0, "aria-label": "logit lens, scrolls" },
+  return scroller(
+    "logit lens",
+    {},
     html(
       "table",
       { class: "lens" },
@@ -226,7 +226,8 @@ function streamAndLens(found) {
   const parts = [section("Length of the residual stream", normChart(found.boxes))];
   if (found.lenses.length) {
     const columns = found.predicted.length ? "what the model predicts" : "the text";
-    const about = `The output of each layer through the final norm and the output matrix. Columns: ${columns}.`;
+    const output = "The output of each layer through the final norm and the output matrix";
+    const about = `${output}. Columns: ${columns}.`;
     const title = "What each layer would predict (logit lens)";
     parts.push(section(title, html("p", { class: "small" }, about), lensTable(found)));
   }

@@ -1,7 +1,7 @@
 """
-Kinds of self-attention in which a query sees keys near it. One class a kind.
+Kinds of self-attention in which a query attends to keys near it. One class a kind.
 
-Each kind is exact: it gives the outputs of full attention under the mask that says the same. With
+Each kind is exact: it gives the outputs of full attention under the equivalent mask. With
 attn_implementation="eager" that is how it is computed, and weights are returned; otherwise in blocks, by torch's fused
 kernel ("sdpa"), by flex attention, or by flash attention where that can do it, so that time and memory grow with the
 length of a sequence and not with its square.
@@ -31,7 +31,7 @@ DENSE = 1.4
 # Positions of a block at least, so that products are large enough. torch's kernel for processors takes 32 queries at a
 # time, and blocks of as many have the fewest keys that no query sees.
 SMALLEST_BLOCK, SMALLEST_BLOCK_OF_PROCESSORS = 64, 32
-# Positions of blocks that a processor computes at once without gradients: then its caches hold what they see.
+# Positions of blocks that a CPU computes at once without gradients: then its caches hold what they see.
 AT_ONCE = 2**11
 
 
@@ -246,8 +246,8 @@ def additive(seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 class LocalAttention(VanillaTransformerAttention, ABC):
     """
-    Self-attention in which a query sees keys near it. A kind says which (`sees`), and in which blocks it is computed
-    (`block`, `reach`). Positions are counted from the first token of a sequence: padding on the left changes nothing.
+    Self-attention in which a query attends to keys near it. A kind defines which (`sees`), and in which blocks it is
+    computed (`block`, `reach`). Positions are counted from the first token: padding on the left changes nothing.
     """
 
     is_local = True

@@ -1,5 +1,5 @@
 """
-Windows with global tokens: some tokens see all others, and are seen by all.
+Windows with global tokens: some tokens attend to all others, and all others to them.
 
 Shapes: B sequences, T positions, D = d_model, H heads, C blocks of b positions, g global tokens of a sequence at most.
 """
@@ -55,7 +55,7 @@ class GlobalTokens:
 
 class GlobalWindowAttention(WindowAttention, kind="window_global"):
     """
-    `WindowAttention`, and global tokens that see all tokens and are seen by all: Beltagy et al. 2020, arXiv
+    `WindowAttention`, and global tokens that attend to all tokens, and all to them: Beltagy et al. 2020, arXiv
     2004.05150, section 3.1. Time and memory grow with n (w + g).
 
     In the encoder they are those of `global_attention_mask`, or the first `global_tokens` of a sequence. Their
@@ -111,7 +111,7 @@ class GlobalWindowAttention(WindowAttention, kind="window_global"):
         Raises:
             ValueError: The mask of padding or that of global tokens has another shape than (B, T).
         """
-        check_padding_mask(padding, "window_global", "; say which are global by global_attention_mask")
+        check_padding_mask(padding, "window_global", "; choose global ones by global_attention_mask")
         batch, length = embeddings.shape[:2]
         real = embeddings.new_ones(batch, length, dtype=torch.bool) if padding is None else padding.bool()
         count = min(self.config.global_tokens, length)

@@ -1,5 +1,5 @@
 """
-Kinds of attention, as the config knows them: a row each, and their options. `attention/` computes them.
+Kinds of attention in the config: a row each, and their options. `attention/` computes them.
 """
 
 from collections.abc import Mapping
@@ -184,7 +184,7 @@ def check_memory(config: Any, stack: str) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Rows: `encoder_attention_type` or `decoder_attention_type` -> what the config knows of it
+# Rows: `encoder_attention_type` or `decoder_attention_type` -> its row
 # ---------------------------------------------------------------------------------------------------------------------
 
 ATTENTION_KINDS: dict[str, AttentionKind] = {
@@ -198,7 +198,7 @@ ATTENTION_KINDS: dict[str, AttentionKind] = {
         has_weights_of_full=True,
     ),
     "window_global": AttentionKind(
-        about="the same, and global tokens, which see all and are seen by all",
+        about="the same, and global tokens, which attend to all tokens, and all to them",
         options=(WindowOptions, GlobalOptions),
         has_head_parameters=True,
         has_weights_of_full=True,  # with shared projections
@@ -323,7 +323,7 @@ def _check_combinations(config: Any, stack: str, kind: str) -> None:
 
 def attends_to_pieces(config: Any, part: str) -> bool:
     """
-    Whether weights of "encoder", "decoder" or "cross" attention are those of pieces; Linformer's are of sums, and
+    Whether weights of "encoder", "decoder" or "cross" attention are those of tokens; Linformer's are of sums, and
     those of an encoder that pools are of means.
     """
     is_pooled = part != "decoder" and bool(getattr(config, "encoder_pooling", None))

@@ -29,7 +29,7 @@ def refusing_with_value_errors(config_class: Config) -> Config:
     """
 
     def refusing(check: Callable[..., None]) -> Callable[..., None]:
-        @wraps(check)  # with the mark by which `@strict` knows its own method again in a subclass
+        @wraps(check)  # with the mark by which `@strict` finds its own method in a subclass
         def call(*args: Any) -> None:
             try:
                 check(*args)

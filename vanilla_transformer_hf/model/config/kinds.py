@@ -1,7 +1,7 @@
 """
 Kinds of attention and position encodings, as far as the config needs to know them.
 
-A kind is a row of a table: what it can be combined with, what the documentation says of it, and its options. Options
+A kind is a row of a table: what it can be combined with, its text in the documentation, and its options. Options
 are fields of the config that only this kind, or a few, use: each group is a class here, whose fields the config
 inherits, so that they are keyword arguments, entries of config.json and options of the command line under their own
 names. What computes a kind lies elsewhere and imports nothing of this: a config is opened without it.
@@ -19,7 +19,7 @@ from huggingface_hub.dataclasses import validated_field
 
 
 Options = TypeVar("Options", bound=type)
-# Far beyond any model. A downloaded config may ask for 10⁹ layers or a matrix of 2⁴⁰ columns, which would hang.
+# Far beyond any model. A downloaded config may have 10⁹ layers or a matrix of 2⁴⁰ columns, which would hang.
 LARGEST_DEPTH = 1_024
 LARGEST_SIZE = 2**24
 
@@ -32,7 +32,7 @@ def no_check(config: Any, stack: str) -> None:
 class Kind:
     """
     Attributes:
-        about: What the documentation of the field says of it, and `train --help-all`.
+        about: Its text in the documentation of the field and in `train --help-all`.
         options: Groups of options that it uses.
         check: A function of the config and "encoder" or "decoder", the stack that has this kind: raises a ValueError
             where it cannot be combined with other fields.
@@ -109,7 +109,7 @@ def check_positive(name: str, value: Any) -> None:
 
 def documented(docstring: str, tables: Mapping[str, Mapping[str, Kind]], groups: Iterable[type]) -> str:
     """
-    A config's docstring, completed: after the text of a field what the rows of its table say, and after the last
+    A config's docstring, completed: after the text of a field the texts of its table's rows, and after the last
     argument the options.
 
     Args:
@@ -127,7 +127,7 @@ def documented(docstring: str, tables: Mapping[str, Mapping[str, Kind]], groups:
 
 
 def rows_in_words(table: Mapping[str, Kind]) -> str:
-    """What the rows of a table say of themselves, as one sentence."""
+    """The texts of the rows of a table, as one sentence."""
     return "; ".join(f'`"{name}"`: {kind.about}' for name, kind in table.items()) + "."
 
 

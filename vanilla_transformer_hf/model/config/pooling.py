@@ -1,4 +1,4 @@
-"""An encoder that halves the length of its sequence between blocks of layers, as the config knows it."""
+"""The config of an encoder that halves the length of its sequence between blocks of layers."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ class PoolingOptions:
 def check_pooling(config: Any) -> None:
     """
     Raises:
-        ValueError: The encoder cannot pool where `encoder_pooling` says so, or not with its other fields.
+        ValueError: The encoder cannot pool at the layers of `encoder_pooling`, or not with its other fields.
     """
     if (blocks := config.encoder_pooling) is None:
         return

@@ -1,5 +1,5 @@
 """
-Position encodings, as the config knows them: a row each, and their options. `positions/` computes them.
+Position encodings in the config: a row each, and their options. `positions/` computes them.
 """
 
 from dataclasses import dataclass
@@ -116,7 +116,7 @@ def check_hierarchy(config: Any, stack: str) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Rows: `position_encoding` or `decoder_position_encoding` -> what the config knows of it
+# Rows: `position_encoding` or `decoder_position_encoding` -> its row
 # ---------------------------------------------------------------------------------------------------------------------
 
 POSITION_SCHEMES: dict[str, PositionScheme] = {
@@ -132,7 +132,7 @@ POSITION_SCHEMES: dict[str, PositionScheme] = {
     "learned": PositionScheme(about="a trained vector per position (Table 3, row E)"),
     "none": PositionScheme(about="no positions"),
     "rotary": PositionScheme(
-        about="queries and keys turned by their positions, neighbouring features together (arXiv 2104.09864)",
+        about="queries and keys rotated by their positions, neighbouring features together (arXiv 2104.09864)",
         options=(RotaryOptions,),
         check=check_rotary,
         rotates=True,

@@ -1,5 +1,5 @@
 """
-What a kind of attention may say of itself beside its computation: hooks with the answers of full attention.
+What a kind of attention may define beside its computation: hooks with the answers of full attention.
 
 Shapes: B sentences, T query positions, S key positions, n beams of a search.
 """
@@ -19,7 +19,7 @@ from .shared_projections import SharesProjections
 ATTENTION_TYPES: dict[str, type[Any]] = {}
 # `cross_attention_type` -> the class of the decoder's attention to the source.
 CROSS_ATTENTION_TYPES: dict[str, type[Any]] = {}
-# The class -> its `forward`, as it was defined: the search steps over it only while nobody has replaced it.
+# The class -> its `forward`, as it was defined: the search replaces it only while it is the original.
 ATTENTION_FORWARDS: dict[type[nn.Module], Callable[..., Any]] = {}
 
 
@@ -104,7 +104,7 @@ class AttentionHooks(SharesProjections):
         self, mask: Any, embeddings: torch.Tensor, padding: torch.Tensor | None, chosen: torch.Tensor | None
     ) -> Any:
         """
-        The mask of an encoder's self-attention with global tokens, which see all and are seen by all.
+        The mask of an encoder's self-attention with global tokens, which attend to all, and all to them.
 
         Args:
             mask: What `mask` returned.

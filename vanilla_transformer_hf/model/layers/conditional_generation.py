@@ -20,7 +20,7 @@ class ConditionalGeneration(ShiftedLabels):
     """The call of a `model` of encoder and decoder with an `lm_head`: logits, and the loss if there are labels."""
 
     @can_return_tuple
-    def forward(  # type: ignore[misc]  # from this type, transformers knows that attentions can be asked for
+    def forward(  # type: ignore[misc]  # transformers reads from this type that attentions can be returned
         self,
         input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,

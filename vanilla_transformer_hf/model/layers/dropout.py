@@ -1,4 +1,4 @@
-"""Dropout, section 5.4, with less time and memory on a processor than torch's."""
+"""Dropout, section 5.4, with less time and memory on a CPU than torch's."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ class SeededDropout(torch.autograd.Function):
 
 def drop_out(states: torch.Tensor, p: float, training: bool) -> torch.Tensor:
     """
-    Zeros in place of a share p of `states`, the rest divided by 1 - p; on a processor p is a multiple of 2^-16.
+    Zeros in place of a share p of `states`, the rest divided by 1 - p; on a CPU p is a multiple of 2^-16.
 
     torch draws its masks there with one call of the generator per value, and keeps them: an eighth of a training step
     of a small model, and an eighth of its memory. Sixteen random bits per value take a sixth of that time.

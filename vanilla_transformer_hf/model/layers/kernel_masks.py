@@ -46,7 +46,7 @@ def window_of_flash(name: str, width: int, padding: torch.Tensor | None) -> Flas
     In causal order the kernel itself hides the right side.
 
     Raises:
-        ValueError: This kernel takes no window; transformers would leave it out and say nothing.
+        ValueError: This kernel takes no window; transformers would leave it out without a message.
     """
     functions = [function for function in lazy_import_flash_attention(name)[0][:2] if function is not None]
     if any("window_size" not in inspect.signature(function).parameters for function in functions):
@@ -84,7 +84,7 @@ class FlashMemory:
     def flat(self, query: torch.Tensor, memory: list[torch.Tensor]) -> tuple[list[torch.Tensor], dict[str, Any]]:
         """
         Queries (B, H, T, d) as (1, H, B T, d), keys and values (B, H, S, d) as (1, H, tokens, d), and transformers'
-        arguments that say where sequences begin.
+        arguments with the places where sequences begin.
         """
         batch, _, length, _ = query.shape
         query, *memory = (  # (1, H, B T or B S, d)

@@ -1,5 +1,5 @@
 """
-The loss of training, section 5.4: cross-entropy with label smoothing, from logits or in pieces from the last states.
+The loss of training, section 5.4: cross-entropy with label smoothing, from logits or in parts from the last states.
 
 Shapes: B sentences, T target positions, N = B T, D = d_model, V vocabulary; K passes over the same sentences (one, but
 for R-Drop), R rows at a time.
@@ -17,7 +17,7 @@ from .shared_projections import is_plain
 
 # Logits that are in memory at once in training: 16 MiB in bfloat16. Fewer are slower, more need more memory.
 LOGITS_AT_ONCE = 2**23
-# Logits whose loss and gradient are computed at once. On a processor its caches hold them, which makes that three
+# Logits whose loss and gradient are computed at once. The caches of a CPU hold them, which makes that three
 # times as fast; an accelerator processes more, to launch fewer kernels.
 VALUES_AT_ONCE = 2**19
 VALUES_AT_ONCE_ELSEWHERE = 2**24
@@ -60,7 +60,7 @@ def smoothed_cross_entropy(
     num_items_in_batch: torch.Tensor | int | None = None,
 ) -> torch.Tensor:
     """
-    Cross-entropy of logits (B, T, V) with (1 - ε) of the weight on the label (B, T) and ε spread over all V pieces,
+    Cross-entropy of logits (B, T, V) with (1 - ε) of the weight on the label (B, T) and ε spread over all V tokens,
     section 5.4 (Szegedy et al. 2016, arXiv 1512.00567), in nats per token. Labels of -100 are ignored.
 
     The sum is divided by `num_items_in_batch`, the labels of all accumulated batches, where it is given: then the
@@ -242,7 +242,7 @@ def projected_loss(
     weight: torch.Tensor | None = None,
 ) -> torch.Tensor | None:
     """
-    The loss of states (K B, T, D) and labels (B, T) in pieces, or None where the logits have to be computed as a
+    The loss of states (K B, T, D) and labels (B, T) in parts, or None where the logits have to be computed as a
     whole.
 
     They are computed as a whole if an adapter, quantizer, shard or hook wraps the projection; in float16, whose

@@ -1,9 +1,9 @@
 """
 The base of position schemes: hooks that do nothing. Each scheme overrides some of them.
 
-A scheme says what it adds to the embeddings (`forward`), how it rotates queries and keys (`rotary_at`), what it adds
+A scheme has what it adds to the embeddings (`forward`), how it rotates queries and keys (`rotary_at`), what it adds
 to the scores of self-attention (`bias`), and what else it does in the self-attention of each layer (`layer_biases`).
-The layers and the search ask the same object.
+The layers and the search use the same object.
 
 Shapes: B sentences, T query positions, S key positions, D = d_model, H heads.
 """
@@ -194,7 +194,7 @@ def add_position_encoding(scheme: str, encoding: type[PositionEncoding]) -> None
     Add a class to the table.
 
     Raises:
-        ValueError: The config has no row for this scheme, or the row says something else of it than the class.
+        ValueError: The config has no row for this scheme, or row and class disagree about it.
     """
     row = POSITION_SCHEMES.get(scheme)
     if row is None:

@@ -52,7 +52,7 @@ class VanillaTransformerPreTrainedModel(SharedBase):
     """
     The base class: how transformers initialises, splits, quantizes and records every model of this package.
 
-    It is what `isinstance` asks for; make objects of the classes that extend it.
+    It is for `isinstance`; make objects of the classes that extend it.
 
     Example:
 

@@ -1,4 +1,4 @@
-"""Projections that another module may own or stand in for, and whether a module computes what its class says."""
+"""Projections that another module may own or stand in for, and whether a module computes what its class defines."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from .stand_ins import stand_in_for
 
 
 def is_unchanged(module: nn.Module) -> bool:
-    """Whether the module computes what its class says: no hook, no replaced forward."""
+    """Whether the module computes what its class defines: no hook, no replaced forward."""
     return not (module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
 
 

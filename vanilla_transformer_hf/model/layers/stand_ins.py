@@ -18,7 +18,7 @@ OPEN_CONTEXTS: list[None] = []
 
 
 def stand_in_for(module: nn.Module) -> Any:
-    """The module or, inside `standing_in`, what stands in for it. Whoever calls a projection asks for it each time."""
+    """The module or, inside `standing_in`, what stands in for it. Every call of a projection looks it up."""
     return STAND_INS.get().get(id(module), module) if OPEN_CONTEXTS else module
 
 

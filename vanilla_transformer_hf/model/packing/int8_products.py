@@ -31,13 +31,13 @@ PAUSE = 0.05
 def onednn_product(weight: torch.Tensor, steps: torch.Tensor) -> Product:
     """
     Rows (R, D) of whole numbers from -128 to 127 to products with a matrix of int8 (O, D), each times its step (O):
-    float32 (R, O). By oneDNN, for processors with instructions for int8.
+    float32 (R, O). By oneDNN, for CPUs with instructions for int8.
     """
     # It reads the rows of a transposed view as if they lay one after the other.
     packed = torch.ops.onednn.qlinear_prepack(weight.contiguous(), None)
     zeros = torch.zeros_like(steps, dtype=torch.long)
 
-    # Unsigned, as the instructions take one factor: for signed rows oneDNN 3.12 runs a plain loop on some processors,
+    # Unsigned, as the instructions take one factor: for signed rows oneDNN 3.12 runs a plain loop on some CPUs,
     # which takes ten thousand times as long (711 against 0.07 ms for 32 x 512 x 512, AMD with AVX-512 VNNI). The sum
     # wraps around; torch converts to int8 three times as fast as to uint8.
     def product(rows: torch.Tensor) -> torch.Tensor:
@@ -70,7 +70,7 @@ def product_of_halves(weight: torch.Tensor, steps: torch.Tensor) -> Product:
     Exact product by FBGEMM, on CPUs with AVX2 alone. They add products in pairs in 16 bits, and clip them: 255 · 127
     twice is too large. Here rows are the sum of two of at most 64, as 128 · 127 twice is not.
 
-    One thread of such a processor (AMD Zen 3), 512 x 2,048: 0.07 ms for one row, where float32 takes 0.11; 0.23 and
+    One thread of such a CPU (AMD Zen 3), 512 x 2,048: 0.07 ms for one row, where float32 takes 0.11; 0.23 and
     0.30 for eight, 0.86 and 0.96 for 32, 27.7 and 29.8 for 1,024.
     """
     kernel, packed = getattr(torch.ops.quantized, FBGEMM).default, packed_for_fbgemm(weight, torch.ones_like(steps))
@@ -97,7 +97,7 @@ def float64_product(weight: torch.Tensor, steps: torch.Tensor) -> Product:
 def rounding_product(weight: torch.Tensor, steps: torch.Tensor) -> Product:
     """
     Product by FBGEMM, which rounds inside: rows (R, D) of numbers from -1 to 1, in float32, become whole numbers from
-    -127 to 127. For processors with instructions for int8. For the few rows of a step it is faster than oneDNN's: all
+    -127 to 127. For CPUs with instructions for int8. For the few rows of a step it is faster than oneDNN's: all
     maps of a step of the base model, with one row, take 2.8 instead of 6.6 ms, and as long with 32 (one thread).
     """
     packed, kernel = packed_for_fbgemm(weight, LARGEST * steps), getattr(torch.ops.quantized, FBGEMM).default
@@ -105,13 +105,13 @@ def rounding_product(weight: torch.Tensor, steps: torch.Tensor) -> Product:
 
 
 def has_onednn() -> bool:
-    """Whether torch has oneDNN's kernel for this processor."""
+    """Whether torch has oneDNN's kernel for this CPU."""
     is_there = torch.backends.cpu.get_cpu_capability().startswith("AVX") and torch.backends.mkldnn.is_available()
     return is_there and hasattr(torch.ops.onednn, "qlinear_pointwise")
 
 
 def has_fbgemm() -> bool:
-    """Whether torch has FBGEMM's kernel for this processor."""
+    """Whether torch has FBGEMM's kernel for this CPU."""
     is_there = all(hasattr(torch.ops.quantized, name) for name in (FBGEMM, "linear_prepack"))
     is_there = is_there and hasattr(torch, "_make_per_channel_quantized_tensor")
     return is_there and "fbgemm" in torch.backends.quantized.supported_engines
@@ -142,7 +142,7 @@ def seconds(function: Product, rows: torch.Tensor) -> float:
 
 @cache
 def fast_product() -> MakeProduct | None:
-    """Which function makes fast, exact products of int8 on this processor; None if none does."""
+    """Which function makes fast, exact products of int8 on this CPU; None if none does."""
     if has_onednn() and is_fast_and_exact(onednn_product):
         return onednn_product
     return product_of_halves if has_fbgemm() and is_fast_and_exact(product_of_halves) else None

@@ -1,7 +1,7 @@
 """
 Linear maps of the search, for a few rows at a time, with weights packed once in oneDNN's layout.
 
-A packed matrix is a copy; a `WeightSignature` tells whether it is still up to date.
+A packed matrix is a copy; a `WeightSignature` shows whether it is still up to date.
 """
 
 import sys
@@ -73,7 +73,7 @@ def pack(weights: Sequence[torch.Tensor], bias: torch.Tensor | None, after: str 
     """
     x W ᵀ + b with W, the rows of all `weights`, packed once where oneDNN is available.
 
-    W in bfloat16 is packed as float32 where the processor has no instructions for bfloat16. Both add up in float32 and
+    W in bfloat16 is packed as float32 where the CPU has no instructions for bfloat16. Both add up in float32 and
     round the sum.
     """
     weight = joined(weights)
@@ -337,7 +337,7 @@ class StepWeights:
         """
         The maps of this model as it is now.
 
-        Packed maps are kept until the weights change (`WeightSignature` says what is noticed), until `train()` or
+        Packed maps are kept until the weights change (`WeightSignature` lists what is noticed), until `train()` or
         `eval()` is called, or the model is deleted; other copies are faster to make than to check.
 
         Args:

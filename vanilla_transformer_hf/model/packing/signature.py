@@ -45,10 +45,10 @@ def places_of(tensors: Sequence[torch.Tensor]) -> list[tuple[Any, ...]]:
 
 class WeightSignature:
     """
-    What tells the present weights of a model from others.
+    What distinguishes the present weights of a model from others.
 
     Args:
-        modules: Whatever says which modules there are; compared with ==.
+        modules: What identifies the modules; compared with ==.
         tensors: The weights that are packed, and their biases.
     """
 

@@ -1,5 +1,5 @@
 """
-Position schemes: how a stack knows the order of its tokens. One instance in each stack, one class a scheme.
+Position schemes: how the order of tokens enters a stack. One instance in each stack, one class a scheme.
 
 This file has the schemes that add to the embeddings or rotate queries and keys.
 
@@ -82,12 +82,12 @@ class HierarchicalPositionEncoding(LearnedPositionEncoding, scheme="hierarchical
 class RotaryPositionEncoding(PositionEncoding, scheme="rotary"):
     """
     Queries and keys rotated by their position: (x_2i, x_2i+1) by the angle pos · base^(-2i/r), where r = fraction ·
-    d_k features are turned and the others stay; Su et al. 2021, arXiv 2104.09864, equation 34.
+    d_k features are rotated and the others stay; Su et al. 2021, arXiv 2104.09864, equation 34.
 
     Args:
         head_width: d_k.
         base: `rotary_base`, 10,000 in the paper.
-        fraction: `rotary_fraction`, the share of each head's features that is turned; 1 in the paper.
+        fraction: `rotary_fraction`, the share of each head's features that is rotated; 1 in the paper.
     """
 
     def __init__(self, head_width: int, base: float, fraction: float):

@@ -1,5 +1,5 @@
 """
-How a recurrent decoder sees the source: not at all, or by the attention of Bahdanau et al. or of Luong et al.
+How a recurrent decoder attends to the source: not at all, or by the attention of Bahdanau et al. or of Luong et al.
 
 Shapes: B sentences, S source positions, T target positions, D = d_model.
 """
@@ -22,7 +22,7 @@ class Source:
 
 
 class NoAttention(nn.Module):
-    """The decoder's first state is all that it knows of the source (Sutskever et al. 2014, arXiv 1409.3215)."""
+    """The decoder's first state is its only input from the source (Sutskever et al. 2014, arXiv 1409.3215)."""
 
     # What a step is fed beside its embedding: nothing, or D values, for which positions are computed one by one.
     is_fed = False

@@ -26,7 +26,7 @@ class RecurrentSeq2SeqConfig(ConfigSavesCode, PreTrainedConfig):
         cell_type (`str`): `"lstm"` (Hochreiter and Schmidhuber 1997) or `"gru"` (Cho et al. 2014, arXiv 1406.1078).
         bidirectional (`bool`): Whether the encoder reads in both directions, each with half the width (Bahdanau et
             al. 2015, arXiv 1409.0473, section 3.2).
-        attention (`str`): How the decoder sees the source. `"none"`: only through its first state, the encoder's last
+        attention (`str`): How the decoder reads the source. `"none"`: only through its first state, the encoder's last
             one (Sutskever et al. 2014, arXiv 1409.3215). `"bahdanau"`: additive attention before each step (arXiv
             1409.0473). `"luong"`: multiplicative attention after each step, its "general" score (Luong et al. 2015,
             arXiv 1508.04025).

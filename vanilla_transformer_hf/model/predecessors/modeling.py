@@ -73,7 +73,7 @@ class RecurrentPreTrainedModel(SharedBase):
     config: RecurrentSeq2SeqConfig
     base_model_prefix = "model"
     main_input_name = "input_ids"
-    # A state cannot take tokens back; transformers refuses the searches that would.
+    # A state cannot take tokens back; searches that need this are errors in transformers.
     _is_stateful = True
 
     def _init_weights(self, module: nn.Module):
@@ -122,7 +122,7 @@ class RecurrentStack(StackEmbeddings, RecurrentPreTrainedModel):
         return self.dropout(self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds)
 
     def step_in(self, number: int, before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
-        """The output of a layer: with dropout, and with its input added where the config asks for it."""
+        """The output of a layer: with dropout, and with its input added where the config sets that."""
         after = drop_out(after, self.config.dropout, self.training)
         return before + after if self.config.residual_layers and number else after
 
@@ -397,6 +397,7 @@ class RecurrentSeq2SeqForConditionalGeneration(ShiftedLabels, RecurrentPreTraine
         self.post_init()
 
     def get_output_embeddings(self) -> nn.Linear:
+        """The map to the vocabulary (D to V)."""
         return self.lm_head
 
     def set_output_embeddings(self, new_embeddings: Any):

@@ -18,7 +18,7 @@ from pathlib import Path
 
 
 ROOT = Path(__file__).parents[1]
-# Where a wheel has the joined files; a checkout joins them when they are asked for.
+# Where a wheel has the joined files; a checkout joins them when they are needed.
 BUILT = ROOT / "saved_files"
 
 # The files that travel -> the modules and folders of modules that they have; each may import those before it.

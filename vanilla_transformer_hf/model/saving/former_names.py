@@ -88,7 +88,7 @@ class FormerModule(ModuleType):
     """A module under a former name, which is imported when something is taken from it."""
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # tools that go through all modules ask for such names
+        if name.startswith("__"):  # tools that go through all modules look up such names
             raise AttributeError(name)
         return getattr(import_module(self.__name__), name)
 

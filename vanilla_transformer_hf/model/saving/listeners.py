@@ -1,5 +1,5 @@
 """
-Who is told when one of our configs is made, and when one of our model classes is defined.
+Functions that are called when one of our configs is made, and when one of our model classes is defined.
 
 What is heavy to import is registered no sooner (see `registration.py`). The files that travel have none of this.
 """

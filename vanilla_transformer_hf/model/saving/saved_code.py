@@ -62,6 +62,7 @@ class ConfigSavesCode(SavesCode):
         super().__post_init__(**kwargs)  # type: ignore[misc]
 
     def save_pretrained(self, save_directory: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
+        """Save the config, as in every config of transformers, with the code that opens it."""
         if self.is_ours:
             config: Any = self
             config.auto_map = (getattr(self, "auto_map", None) or {}) | {
@@ -77,6 +78,7 @@ class TokenizerSavesCode(SavesCode):
     code_file = "tokenization_vanilla_transformer"
 
     def save_pretrained(self, save_directory: str | os.PathLike[str], *args: Any, **kwargs: Any) -> tuple[str, ...]:
+        """Save the tokenizer, as in every tokenizer of transformers, with its code; the paths of the files."""
         if self.is_ours:
             tokenizer: Any = self
             tokenizer.init_kwargs["auto_map"] = {"AutoTokenizer": [f"{self.code_file}.{type(self).__name__}", None]}
@@ -104,6 +106,7 @@ class ModelSavesCode(SavesCode):
     def save_pretrained(
         self, save_directory: str | os.PathLike[str], is_main_process: bool = True, *args: Any, **kwargs: Any
     ) -> None:
+        """Save the model, as in every model of transformers, with its code."""
         model: Any = self
         if self.is_ours:
             model.config.auto_map = (getattr(model.config, "auto_map", None) or {}) | model.config.auto_classes

@@ -30,9 +30,9 @@ def as_ids(ids: Any, name: str, vocab_size: int, ends: Sequence[int] = ()) -> li
         raise ValueError(f"{name}: must be a list of token ids, not {str(ids)[:40]}")
     for one in ids:
         if not 0 <= one < vocab_size:
-            raise ValueError(f"{name}: token id {one} lies outside the vocabulary of {vocab_size} pieces")
+            raise ValueError(f"{name}: token id {one} lies outside the vocabulary of {vocab_size} tokens")
         if one in ends:
-            raise ValueError(f"{name}: token id {one} ends a sentence and cannot be asked for")
+            raise ValueError(f"{name}: token id {one} ends a sentence and cannot be required")
     return list(ids)
 
 

@@ -81,7 +81,7 @@ def check_token_ids(ids: torch.Tensor, vocab_size: int, name: str) -> None:
     """
     wrong = ids[(ids < 0) | (ids >= vocab_size)]
     if wrong.numel():
-        raise ValueError(f"{name}: token id {wrong[0].item()} lies outside the vocabulary of {vocab_size} pieces")
+        raise ValueError(f"{name}: token id {wrong[0].item()} lies outside the vocabulary of {vocab_size} tokens")
 
 
 def with_settings(
@@ -134,6 +134,7 @@ class VanillaTransformerGenerationMixin(HostGenerationMixin):
     generation_config_class: type[GenerationConfig] = VanillaTransformerGenerationConfig
 
     def train(self: Any, mode: bool = True) -> Any:
+        """Put the model into training mode, or with False into evaluation mode; packed weights are dropped."""
         StepWeights.evict(self)
         return super().train(mode)  # type: ignore[misc]
 
@@ -240,6 +241,7 @@ class VanillaTransformerGenerationMixin(HostGenerationMixin):
             yield answer(work) if isinstance(work, Search) else work
 
     def adjust_generation_fn(self: Any, *args: Any, **kwargs: Any) -> None:
+        """Read the generation config (transformers' method), with the options that only this package has."""
         super().adjust_generation_fn(*args, **kwargs)  # type: ignore[misc]
         self.generation_config = VanillaTransformerGenerationConfig.of(self.generation_config)
 
@@ -388,7 +390,7 @@ class VanillaTransformerGenerationMixin(HostGenerationMixin):
         if records_attention and not attends_to_pieces(self.config, "cross"):
             raise ValueError(
                 "coverage_penalty: not possible with cross_attention_type='linformer' or encoder_pooling, where the "
-                "decoder attends to sums of the source's pieces"
+                "decoder attends to sums of the source's tokens"
             )
         source = call.request.source
         # generate() has repeated the encoder's output for each beam; here the beams of a row share one copy.

@@ -493,7 +493,7 @@ def norm_of(module: Any) -> Any:
 class Masks(dict[int, torch.Tensor | None]):
     """
     A mask of attention (B, 1 or H, 1 or n, T) for each number of heads H, as (B H, 1 or n, T): one operation adds it
-    to the scores. It is made when it is asked for; None stays None.
+    to the scores. It is made when it is needed; None stays None.
     """
 
     def __init__(self, mask: torch.Tensor | None):

@@ -9,14 +9,14 @@ from transformers.generation import logits_process
 
 
 def hide_ends_before_length(processor: Any, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-    """Apply the processor of a least length, in place."""
+    """Apply transformers' processor of `min_length`, in place."""
     if ids.shape[1] < processor.min_length:
         scores[:, processor.eos_token_id] = -math.inf
     return scores
 
 
 def hide_ends_before_new_tokens(processor: Any, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-    """Apply the processor of a least number of new tokens, in place."""
+    """Apply transformers' processor of `min_new_tokens`, in place."""
     if ids.shape[1] - processor.prompt_length_to_skip < processor.min_new_tokens:
         scores[:, processor.eos_token_id] = -math.inf
     return scores

@@ -157,11 +157,11 @@ class ReadSource:
 @dataclass(frozen=True, eq=False)
 class SearchRequest(StoppingCriteria):
     """
-    What a call of `generate()` asks for that transformers does not know, derived once from its arguments.
+    The options of a call of `generate()` that transformers does not have, derived once from its arguments.
 
     It is a stopping criterion because `generate()` hands these, and nothing else of its caller's, unchanged to each of
     its loops. `_search` finds it among them. In transformers' own loops it ends each hypothesis at the limit of its
-    sentence, and refuses what they cannot do.
+    sentence, and raises `ValueError` for what they cannot do.
 
     Attributes:
         options: Options of the search.
@@ -224,7 +224,7 @@ class LoopCall:
 
     @property
     def request(self) -> SearchRequest:
-        """What the caller of `generate()` asks for beside."""
+        """The other requests of the caller of `generate()`."""
         return SearchRequest.among(self.criteria)
 
 
@@ -387,7 +387,7 @@ def find_obstacle(model: Any, call: LoopCall) -> str | None:
 
 
 def treats_rows_alone(processor: Any) -> bool:
-    """Whether a processor does: one of the known ones, or one that says so itself."""
+    """Whether a processor does: one of the known ones, or one that declares it."""
     return type(processor) in PROCESSORS or getattr(processor, "treats_rows_alone", False)
 
 

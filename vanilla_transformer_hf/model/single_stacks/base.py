@@ -69,6 +69,7 @@ class SingleStackModel(TiedPlans, SharedEmbeddings, VanillaTransformerPreTrained
 
     @property
     def stack_names(self) -> tuple[str, ...]:
+        """The one stack of the model."""
         return (self.stack_name,)
 
 

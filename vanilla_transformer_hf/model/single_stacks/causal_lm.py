@@ -122,7 +122,7 @@ class VanillaTransformerDecoderModel(SingleStackModel):
     decoder: VanillaTransformerCausalDecoder
 
     @can_return_tuple
-    def forward(  # type: ignore[misc]  # from this type, transformers knows that attentions can be asked for
+    def forward(  # type: ignore[misc]  # transformers reads from this type that attentions can be returned
         self,
         input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,

@@ -48,7 +48,7 @@ class VanillaTransformerEncoderModel(SingleStackModel):
     encoder: VanillaTransformerEncoder
 
     @can_return_tuple
-    def forward(  # type: ignore[misc]  # from this type, transformers knows that attentions can be asked for
+    def forward(  # type: ignore[misc]  # transformers reads from this type that attentions can be returned
         self,
         input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
@@ -123,6 +123,7 @@ class VanillaTransformerForMaskedLM(EncoderWithHead):
         self.post_init()
 
     def get_output_embeddings(self) -> nn.Linear:
+        """The map to the vocabulary (D to V)."""
         return self.lm_head
 
     def set_output_embeddings(self, new_embeddings: Any) -> None:

@@ -18,6 +18,7 @@ from ...common.files import open_output
 from ...common.settings import read_yaml
 from ...common.too_long import current_name
 from ..arguments import DataArguments
+from ..data.parts import ROLES, corpus_parts
 
 
 RECORD_FILE = "recipe.yaml"
@@ -26,7 +27,6 @@ RECORD_FILE = "recipe.yaml"
 CHOSEN_MATMUL, DATA, EARLIER = "chosen_matmul", "data_sha256", "earlier_settings"
 # Settings that do not affect the result: where to begin, where to publish, and the card's contents.
 NO_MATTER = ("resume_from_checkpoint", "push_to_hub", "hub_", "license", "card_example", "project_url", "corpus_name")
-ROLES = ("train", "validation", "test")
 DATA_FIELDS = tuple(f"{role}_{side}" for role in ROLES for side in ("source", "target"))
 TEXT_FIELDS = tuple(f"{role}_text" for role in ROLES)  # of several files each
 
@@ -114,9 +114,15 @@ def find_data_sums(arguments: DataArguments, corpora: Mapping[str, Any] | None =
 
     Args:
         arguments: What names the data.
-        corpora: Role ("train", …) -> its pairs as they were loaded; without them, and as a stream, a dataset of the
-            Hub has no checksum.
+        corpora: Role ("train", …), or role and name ("train.law"), -> its pairs as they were loaded; without them, and
+            as a stream, a dataset of the Hub has no checksum.
     """
+    if arguments.corpora:
+        sums = dict[str, str]()
+        for name, part in corpus_parts(arguments).items():
+            own = {role: corpus for role in ROLES if (corpus := (corpora or {}).get(f"{role}.{name}")) is not None}
+            sums |= {f"{name}.{field}": value for field, value in find_data_sums(part, own).items()}
+        return sums
     paths = {name: Path(value) for name in DATA_FIELDS if (value := getattr(arguments, name)) is not None}
     found = {name: digest_of_all(path) for name, path in paths.items() if path.exists()}
     for name in TEXT_FIELDS:

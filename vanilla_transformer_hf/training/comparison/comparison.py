@@ -16,6 +16,7 @@ from ...common.settings import read_object
 from ..checkpoints.resume import lock_folder
 from ..console import quiet_libraries, say
 from ..data.corpora import load_corpora, tokenize
+from ..data.parts import refuse_several
 from ..tokenizer import describe_tokenizer, get_tokenizer
 from .plan import Plan, PlannedRun, continue_record, write_recipe
 from .run import DIVERGED, FAILED, FINISHED, write_result
@@ -42,6 +43,7 @@ def prepare_data(plan: Plan, output: Path) -> str:
         OSError, ValueError: A text or a tokenizer is missing or unusable.
     """
     with quiet_libraries():
+        refuse_several(plan.base.data, "compare")
         corpora = load_corpora(plan.base.data)
         if "train" not in corpora:
             raise ValueError("train_source is not given: name the text to train on.")

@@ -11,6 +11,7 @@ from ..arguments import DataArguments
 from ..data.corpora import load_corpora
 from ..data.corpus import iterate_texts
 from ..data.corpus_files import find_reader, kind_of
+from ..data.parts import refuse_several
 from ..recipe import RunArguments
 from ..synthetic.records import begin, columns_of, write_pairs
 from ..synthetic.translations import ModelSearch, read_translated, translate_file
@@ -59,6 +60,7 @@ def translate_training_text(search: TeacherSearch, run: RunArguments) -> Path:
         OSError: A file or the teacher cannot be opened.
         ValueError: The folder has translations of another teacher, text or search.
     """
+    refuse_several(run.data, "distill")
     if not run.data.train_source:
         raise ValueError("train_source is not given: name the text that the teacher translates")
     folder = Path(str(run.training.output_dir)) / FOLDER

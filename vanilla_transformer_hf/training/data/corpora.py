@@ -14,13 +14,26 @@ from .bpe_dropout import BpeDropoutCollator
 from .collators import TranslationCollator, vocabulary_sizes
 from .column_names import SIDES
 from .corpus import load_parallel_text
+from .mixture import Mixture
+from .parts import ROLES, corpus_parts, rates_of
 from .tokenized_corpus import CorpusFilter, tokenize_corpus, tokenize_stream
 
 
 def load_corpora(arguments: DataArguments) -> dict[str, Any]:
-    """The named corpora by role: train, validation, test."""
+    """
+    The named corpora by role: train, validation, test; of several, by role and name: "train.law", "test.law".
+
+    Raises:
+        FileNotFoundError, ValueError: A corpus is missing or unusable.
+    """
+    if arguments.corpora:
+        return {
+            f"{role}.{name}": corpus
+            for name, part in corpus_parts(arguments).items()
+            for role, corpus in load_corpora(part).items()
+        }
     corpora = {}
-    for role in ("train", "validation", "test"):
+    for role in ROLES:
         source = getattr(arguments, f"{role}_source")
         if not source:
             continue
@@ -43,9 +56,87 @@ def load_corpora(arguments: DataArguments) -> dict[str, Any]:
     return corpora
 
 
+def training_text(run: RunArguments, corpora: dict[str, Any]) -> Any:
+    """The training text, for a new tokenizer: of several corpora what an epoch has of it."""
+    if not run.data.corpora:
+        return corpora["train"]
+    sizes = _training_sizes(corpora)
+    joined = _join(corpora)
+    mixture = plan_mixture(run, sizes)
+    return joined if mixture is None else joined.select(np.sort(mixture.rows(0)))
+
+
+def plan_mixture(run: RunArguments, sizes: dict[str, int]) -> Mixture | None:
+    """What an epoch has of training corpora of these sizes; None: each pair once."""
+    seed = run.training.seed if run.training.data_seed is None else run.training.data_seed
+    if run.data.corpus_temperature is not None:
+        return Mixture.by_temperature(sizes, run.data.corpus_temperature, seed)
+    rates = {name: rate for name, rate in rates_of(run.data).items() if rate is not None}
+    return Mixture.by_rates(sizes, rates, seed) if rates else None
+
+
+def _training_sizes(corpora: dict[str, Any]) -> dict[str, int]:
+    return {key.partition(".")[2]: len(corpus) for key, corpus in corpora.items() if key.startswith("train.")}
+
+
+def _join(corpora: dict[str, Any]) -> datasets.Dataset:
+    return datasets.concatenate_datasets([corpus for key, corpus in corpora.items() if key.startswith("train.")])
+
+
+def join_corpora(run: RunArguments, corpora: dict[str, Any], tags: dict[str, str]) -> dict[str, Any]:
+    """
+    Corpora with one training text, "train": of several, one after the other.
+
+    Args:
+        tags: Target language -> the tag that is put before each source of it.
+    """
+    if not run.data.corpora:
+        return corpora
+    parts = corpus_parts(run.data)
+    tagged = {}
+    for key, corpus in corpora.items():
+        tag = tags.get(str(parts[key.partition(".")[2]].target_lang))
+        tagged[key] = corpus if tag is None else corpus.map(_put_before, fn_kwargs={"tag": tag}, batched=True)
+    return {"train": _join(tagged), **{key: corpus for key, corpus in tagged.items() if not key.startswith("train.")}}
+
+
+def _put_before(batch: dict[str, list[str]], tag: str) -> dict[str, list[str]]:
+    # A pair without a source stays one.
+    return {"source": [f"{tag} {text}" if text and not text.isspace() else text for text in batch["source"]]}
+
+
+def mix(run: RunArguments, corpora: dict[str, Any], train: Any) -> Mixture | None:
+    """
+    The mixture of several training corpora, whose pairs are tokenized in `train`; printed by name.
+
+    Args:
+        corpora: As loaded: the lines of "train.law", "train.general" stand in this order in `train`.
+
+    Raises:
+        ValueError: Nothing is left of a corpus.
+    """
+    if not run.data.corpora:
+        return None
+    texts = _training_sizes(corpora)
+    bounds = np.cumsum([0, *texts.values()])
+    kept = np.diff(np.searchsorted(train.with_format("numpy")["line"][:], bounds))
+    sizes = {name: int(count) for name, count in zip(texts, kept)}
+    if lost := [name for name, size in sizes.items() if size == 0]:
+        raise ValueError(f"no sentence pair is left of the {texts[lost[0]]:,} pairs of the corpus {lost[0]}.")
+    mixture = plan_mixture(run, sizes)
+    for sentence in (mixture or Mixture(tuple(sizes), tuple(sizes.values()), tuple(sizes.values()))).sentences():
+        say(run.training, f"train, {sentence}")
+    return mixture
+
+
 def named_text(arguments: DataArguments, role: str) -> str:
-    """What the arguments name as the text of a role: train, validation or test."""
-    return ", ".join(getattr(arguments, f"{role}_text") or [str(getattr(arguments, f"{role}_source"))])
+    """What the arguments name as the text of a role: train, validation or test, also "validation.law" of several."""
+    parts = corpus_parts(arguments)
+    kind, _, name = role.partition(".")
+    if parts and not name:
+        return ", ".join(name for name, part in parts.items() if getattr(part, f"{kind}_source"))
+    data = parts.get(name, arguments)
+    return ", ".join(getattr(data, f"{kind}_text") or [str(getattr(data, f"{kind}_source"))])
 
 
 def tokenize(corpora: dict[str, Any], tokenizer: PreTrainedTokenizerBase, run: RunArguments) -> dict[str, Any]:
@@ -70,9 +161,9 @@ def tokenize(corpora: dict[str, Any], tokenizer: PreTrainedTokenizerBase, run: R
                 corpus, tokenizer, rules, keep_text=keep_text, num_proc=arguments.preprocessing_num_workers
             )
         except ValueError as error:
-            field = f"{role}_text" if getattr(arguments, f"{role}_text") else f"{role}_source"
+            field = f"{role}_text" if arguments.train_text else f"{role}_source"
             raise ValueError(f"{field}={source}: {error}") from error
-        unit = "texts" if getattr(arguments, f"{role}_text") else "pairs"
+        unit = "texts" if arguments.train_text else "pairs"
         say(run.training, f"{role}: {tokenized.in_words(unit)} (from {source}).")
         data[role] = tokenized.data
     return data
@@ -100,3 +191,11 @@ def make_collators(
 def by_length(corpus: Any) -> Any:
     """A tokenized corpus in the order of its lengths: batches of sentences of equal length need little padding."""
     return corpus.select(np.argsort(corpus["length"], kind="stable"))
+
+
+def validation_of(data: DataArguments, held_out: dict[str, Any]) -> Any:
+    """The validation text among held-out ones by role; of several corpora, each by name; None if there is none."""
+    if not data.corpora:
+        return held_out.get("validation")
+    kind = "validation."
+    return {key.removeprefix(kind): text for key, text in held_out.items() if key.startswith(kind)} or None

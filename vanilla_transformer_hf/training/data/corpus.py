@@ -259,6 +259,24 @@ def iterate_rows(
     yield from load_parallel_text(source, None, **part, streaming=True)
 
 
+def iterate_pairs(source: str, **names: Any) -> Iterator[tuple[str, str]]:
+    """
+    The source and target texts of a corpus that holds both, with single spaces, and at its end a warning with the
+    numbers of units that are no pairs. `names` are those of `iterate_rows`, which also says what it raises.
+    """
+    left_out, is_empty = Counter[str](), True
+    for row in iterate_rows(source, **names):
+        if isinstance(row, str):
+            left_out[row] += 1
+            continue
+        is_empty = False
+        yield normalize_space(row["source"]), normalize_space(row["target"])
+    if is_empty:
+        raise ValueError(f"{source}: the corpus is empty, it holds no sentence pair.")
+    if left_out:
+        _tell(source, "; ".join(f"{count:,} {reason}" for reason, count in sorted(left_out.items())))
+
+
 def iterate_texts(corpus: datasets.Dataset, side: str, batch_size: int = 1000) -> Iterator[str]:
     """Yield the "source" or "target" sentences of a corpus, as a model gets them, a batch in memory at a time."""
     for batch in corpus.select_columns(side).iter(batch_size):

@@ -206,6 +206,11 @@ ROW_READERS: dict[str, Callable[[str, Names], Iterator[Row]]] = {
 }
 
 
+def holds_both_sides(path: str) -> bool:
+    """Whether a file holds source and target texts, by its ending and, for Excel's text, its first bytes."""
+    return kind_of(path) == ".parquet" or find_reader(path) is not None
+
+
 def find_reader(path: str) -> Callable[[str, Names], Iterator[Row]] | None:
     """The reader of a file that holds both sides, by its ending and, for Excel's text, its first bytes."""
     return excel_pairs if is_table_of_excel(path) else ROW_READERS.get(kind_of(path))

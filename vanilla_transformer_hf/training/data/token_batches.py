@@ -9,6 +9,8 @@ import torch
 from torch.utils.data import IterableDataset, Sampler
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
+from .mixture import Mixture
+
 
 class TokenBatchSampler(Sampler[list[int]]):
     """
@@ -24,6 +26,7 @@ class TokenBatchSampler(Sampler[list[int]]):
         max_tokens: Maximum number of tokens of a batch, padding counted.
         seed: Seed of the order.
         num_processes, process_index: Process i gets batches i, i + n, i + 2n, … of the same order.
+        least_batches: Divide the largest batches until there are so many.
 
     Raises:
         ValueError: A sentence alone is longer than `max_tokens`, there are fewer sentences than processes, or
@@ -38,6 +41,7 @@ class TokenBatchSampler(Sampler[list[int]]):
         seed: int | Sequence[int] = 0,
         num_processes: int = 1,
         process_index: int = 0,
+        least_batches: int = 0,
     ):
         lengths = np.asarray(lengths, dtype=np.int32)
         if len(lengths) < num_processes:
@@ -56,10 +60,10 @@ class TokenBatchSampler(Sampler[list[int]]):
         starts = [0]
         while (room := starts[-1] + max_tokens // int(lengths[starts[-1]])) < len(lengths):
             starts.append(room)
-        self._bounds = self._divide([*starts, len(lengths)])
+        self._bounds = self._divide([*starts, len(lengths)], least_batches)
 
-    def _divide(self, bounds: list[int]) -> np.ndarray:
-        while (len(bounds) - 1) % self.num_processes:
+    def _divide(self, bounds: list[int], least: int) -> np.ndarray:
+        while (len(bounds) - 1) % self.num_processes or len(bounds) - 1 < least:
             largest = int(np.diff(bounds).argmax())
             if bounds[largest + 1] - bounds[largest] < 2:
                 raise ValueError(
@@ -83,6 +87,38 @@ class TokenBatchSampler(Sampler[list[int]]):
             rng.shuffle(order[start:end])
         for batch in rng.permutation(len(self._bounds) - 1)[self.process_index :: self.num_processes]:
             yield order[self._bounds[batch] : self._bounds[batch + 1]].tolist()
+
+
+class MixedTokenBatchSampler(Sampler[list[int]]):
+    """
+    `TokenBatchSampler` for several corpora, of which each epoch has the rows that a `Mixture` says.
+
+    All epochs have as many batches as the first: of one with a few more, some are left out by chance, and of one with
+    fewer, the largest are divided. `options` are those of `TokenBatchSampler`, which also says what it raises.
+    """
+
+    def __init__(self, lengths: np.ndarray, max_tokens: int, mixture: Mixture, **options: Any):
+        self.lengths, self.max_tokens, self.mixture, self.options = lengths, max_tokens, mixture, options
+        self.epoch, self._length = 0, len(self._sampler(0))
+
+    def _sampler(self, epoch: int, least_batches: int = 0) -> TokenBatchSampler:
+        lengths = self.lengths[self.mixture.rows(epoch)]
+        sampler = TokenBatchSampler(lengths, self.max_tokens, least_batches=least_batches, **self.options)
+        sampler.set_epoch(epoch)
+        return sampler
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch, on which rows and batches depend."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[list[int]]:
+        rows = self.mixture.rows(self.epoch)
+        least = self._length * self.options.get("num_processes", 1)
+        for batch in islice(self._sampler(self.epoch, least), self._length):
+            yield rows[batch].tolist()
 
 
 class TokenBatchStream(IterableDataset[list[dict[str, Any]]]):
@@ -144,6 +180,34 @@ class TokenBatchStream(IterableDataset[list[dict[str, Any]]]):
         sampler.set_epoch(epoch)
         for rows in sampler:
             yield [sentences[row] for row in rows]
+
+
+class MixedSampler(Sampler[int]):
+    """
+    The rows of an epoch of several corpora, as a `Mixture` says, for batches of sentences: in any order, or with
+    `lengths` in batches of like lengths.
+    """
+
+    def __init__(self, mixture: Mixture, seed: int, batch_size: int = 1, lengths: np.ndarray | None = None):
+        self.mixture, self.seed, self.batch_size, self.lengths = mixture, seed, batch_size, lengths
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch, on which the rows depend."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return sum(self.mixture.counts)
+
+    def __iter__(self) -> Iterator[int]:
+        rows = self.mixture.rows(self.epoch)
+        if self.lengths is None:
+            order: Any = np.random.default_rng([self.seed, self.epoch]).permutation(len(rows))
+        else:
+            within = EpochLengthSampler(self.batch_size, self.lengths[rows].tolist(), self.seed)
+            within.set_epoch(self.epoch)
+            order = list(within)
+        yield from rows[order].tolist()
 
 
 class EpochLengthSampler(LengthGroupedSampler):

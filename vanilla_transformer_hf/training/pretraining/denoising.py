@@ -95,11 +95,24 @@ def add_noise_tokens(tokenizer: PreTrainedTokenizerBase, data: DataArguments) ->
     return tokenizer
 
 
+def check_tokenizer(tokenizer: Any) -> None:
+    """
+    Raises:
+        ValueError: A text has other ids as a source than as a target, or other special tokens than the end.
+    """
+    told = "task=denoising needs a tokenizer with one vocabulary, whose texts are pieces and the end token"
+    if getattr(tokenizer, "source_vocab_size", None):
+        raise ValueError(f"{told}; this one has a vocabulary for each language.")
+    ids, special = tokenizer("a")["input_ids"], set(tokenizer.all_special_ids)
+    if ids[-1] != tokenizer.eos_token_id or special & set(ids[:-1]):
+        raise ValueError(f"{told}; this one makes of 'a': {' '.join(tokenizer.convert_ids_to_tokens(ids))}.")
+
+
 def find_noise_tokens(plan: NoisePlan, model: PreTrainedModel, tokenizer: Any) -> NoiseTokens:
     """The ids of the tokens that the noise puts into texts."""
     special = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
     words = [number for number in range(len(tokenizer)) if number not in special]
-    sentinels = []
+    sentinels: list[int] = []
     if plan.noise.has_sentinels:
         vocabulary = tokenizer.get_vocab()
         while (number := vocabulary.get(SENTINEL.format(len(sentinels)))) is not None:
@@ -112,7 +125,7 @@ def find_noise_tokens(plan: NoisePlan, model: PreTrainedModel, tokenizer: Any) -
         start=model.config.decoder_start_token_id,
         mask=tokenizer.mask_token_id if plan.noise.has_mask else -1,
         sentinels=sentinels,
-        words=np.asarray(words),
+        words=np.asarray(words),  # from which numpy draws at once
         sentence_ends=ends,
     )
 
@@ -165,14 +178,14 @@ def make_denoising_collators(
     """The Trainer's collators: `data_collator` for held-out text, and `train_collator`."""
     plan = NoisePlan.of(run.data)
     source_size, target_size = vocabulary_sizes(model)
-    names = (tokenizer.init_kwargs.get(TARGET_LANG_TAGS) or {}).values()
+    tags: Any = tokenizer.convert_tokens_to_ids([*(tokenizer.init_kwargs.get(TARGET_LANG_TAGS) or {}).values()])
     held_out = DenoisingCollator(
         tokenizer=tokenizer,
         source_vocab_size=source_size,
         target_vocab_size=target_size,
         plan=plan,
         tokens=find_noise_tokens(plan, model, tokenizer),
-        tags=frozenset(tokenizer.convert_tokens_to_ids(list(names))),
+        tags=frozenset(tags),
         limit=run.data.max_source_length,
     )
     return {"data_collator": held_out, "train_collator": replace(held_out, seed=run.training.seed, epoch=0)}

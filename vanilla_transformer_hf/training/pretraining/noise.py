@@ -35,7 +35,7 @@ class NoiseTokens:
     start: int
     mask: int = -1
     sentinels: Sequence[int] = ()
-    words: Sequence[int] = ()
+    words: Sequence[int] | np.ndarray = ()
     sentence_ends: frozenset[int] = frozenset()
 
 

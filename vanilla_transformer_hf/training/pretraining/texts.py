@@ -8,10 +8,10 @@ from ...common.lines import read_lines
 from ...common.opening import open_tokenizer
 from ...translation.text.texts import TARGET_LANG_TAGS
 from ..arguments import DataArguments
-from ..checkpoints.record import ROLES
 from ..data.column_names import SIDES
 from ..data.corpus import from_rows, iterate_rows
 from ..data.corpus_files import find_reader, kind_of
+from ..data.parts import ROLES
 from ..recipe import RunArguments
 
 

@@ -12,7 +12,7 @@ import torch
 from tokenizers import processors
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ...common.opening import is_own, open_any_config, open_tokenizer, open_weights
+from ...common.opening import is_own, open_any_config, open_part, open_tokenizer
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ...model.single_stacks.base import of_one_stack
 from ...model.single_stacks.causal_lm import VanillaTransformerDecoderModel, VanillaTransformerForCausalLM
@@ -28,8 +28,10 @@ Side = Literal["encoder", "decoder"]
 OF_ENCODER = ("activation_function", "position_encoding", "max_position_embeddings", "type_vocab_size")
 OF_DECODER = ("d_model", "output_bias")
 # Fields that neither decides.
-_OTHERS = ("vocab_size", "source_vocab_size", "embedding_sharing", "tie_word_embeddings", "use_cache")
-_OTHERS += ("is_encoder_decoder", "is_decoder", "classifier_dropout", "encoder_d_model")
+_OTHERS = (
+    *("vocab_size", "source_vocab_size", "embedding_sharing", "tie_word_embeddings", "use_cache"),
+    *("is_encoder_decoder", "is_decoder", "classifier_dropout", "encoder_d_model"),
+)
 FIELDS = tuple(
     name
     for name in VanillaTransformerConfig.__annotations__
@@ -65,7 +67,7 @@ class Origin:
             OSError: The config cannot be opened.
             ValueError: It is not a model of this package, or it has no such stack.
         """
-        config = open_any_config(name)
+        config: Any = open_any_config(name)
         if not is_own(config):
             raise ValueError(
                 f"{side}_from={name} is a {config.model_type} model: expected one of this package; "
@@ -110,7 +112,7 @@ class Origin:
         elif self.kind == "VanillaTransformerDecoderModel":  # which has no output layer
             kind = VanillaTransformerDecoderModel
         with errors_only():  # transformers would list the tensors that are left, such as those of a head
-            model = open_weights(self.name, kind, is_part=True, dtype=torch.float32)
+            model = open_part(self.name, kind, dtype=torch.float32)
         found = {}
         for name, tensor in model.state_dict().items():
             name = name.removeprefix("model.")
@@ -187,9 +189,16 @@ def open_common_tokenizer(origins: list[Origin]) -> PreTrainedTokenizerBase:
 
     Raises:
         OSError: It cannot be opened.
-        ValueError: Their tokenizers differ.
+        ValueError: Their tokenizers differ, or have two vocabularies or no end token.
     """
     tokenizers = [open_tokenizer(origin.name) for origin in origins]
+    for tokenizer, origin in zip(tokenizers, origins):
+        if tokenizer.eos_token is None and tokenizer.sep_token is not None:
+            tokenizer.eos_token = tokenizer.sep_token  # with which BERT's texts end
+        if getattr(tokenizer, "source_vocab_size", None) or tokenizer.eos_token is None:
+            raise ValueError(
+                f"{origin.side}_from={origin.name}: expected a tokenizer with one vocabulary and an end token."
+            )
     vocabularies = [tokenizer.get_vocab() for tokenizer in tokenizers]
     if vocabularies[0] != vocabularies[-1]:
         differing = len(vocabularies[0].items() ^ vocabularies[-1].items())

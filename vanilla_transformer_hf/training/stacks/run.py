@@ -18,6 +18,7 @@ from ...publishing.model_card import CardFacts, public_settings
 from ..checkpoints.record import find_data_sums
 from ..checkpoints.resume import find_start, lock_folder, prepare_folder
 from ..console import quiet_libraries, say
+from ..data.parts import refuse_several
 from ..finishing import LaterParts, write_final_card, write_model
 from ..model import choose_attention, paper_learning_rate
 from ..pretraining.denoising import NOISE_FIELDS
@@ -45,6 +46,7 @@ def check_task(run: RunArguments, settings: dict[str, Any]) -> None:
         ValueError: A text is not named, or a field has no effect in this task.
     """
     task, name = TASKS[run.data.task], run.data.task
+    refuse_several(run.data, f"task={run.data.task}")
     if not run.data.train_source:
         raise ValueError("train_source is not given: name the text to train on.")
     for field in TRANSLATION_FIELDS:

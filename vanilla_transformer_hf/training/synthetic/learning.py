@@ -8,6 +8,7 @@ from ...common.opening import open_tokenizer
 from ..arguments import DataArguments
 from ..data.corpora import load_corpora
 from ..data.corpus import iterate_texts
+from ..data.parts import refuse_several
 from .mixing import write_mixed
 from .noise import BLANK
 from .synthetic_text import Side, SyntheticText
@@ -69,6 +70,7 @@ def fields_of_pairs(
         raise ValueError(
             "drop_duplicates would leave out the pairs that the rate repeats: add --drop_duplicates false"
         )
+    refuse_several(data, "back-translate")
     if not data.train_source:
         raise ValueError("train_source is not given: name the real pairs that synthetic ones are mixed with")
     pairs = write_mixed(data, files, rate, folder)

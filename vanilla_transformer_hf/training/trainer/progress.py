@@ -4,6 +4,7 @@ line.
 """
 
 import math
+import re
 import time
 from typing import Any
 
@@ -42,6 +43,9 @@ EVALUATION_FIELDS = {
     "eval_accuracy": "accuracy {:.2f} %",
     "eval_runtime": "{:.0f} s",
 }
+
+
+EVALUATION_LOSS = re.compile(r"eval_(.+_)?loss")
 
 
 class Speedometer(TrainerCallback):
@@ -160,8 +164,11 @@ class Progress(ProgressCallback):
             self._write(state, "", logs, TRAINING_FIELDS, [f"{self._time_left(state)} left"])
             shown = {"loss": TRAINING_FIELDS["loss"], TOKENS_PER_SECOND: TRAINING_FIELDS[TOKENS_PER_SECOND]}
             self.training_bar.set_postfix_str(", ".join(_fill(logs, shown)))
-        elif "eval_loss" in logs:
-            self._write(state, "validation: ", logs, EVALUATION_FIELDS, [])
+        elif prefix := next((key.removesuffix("loss") for key in logs if EVALUATION_LOSS.fullmatch(key)), None):
+            # Of several texts, the name of each; their mean has none.
+            name = prefix.removeprefix("eval_").rstrip("_")
+            fields = {key.replace("eval_", prefix, 1): text for key, text in EVALUATION_FIELDS.items()}
+            self._write(state, f"validation {name}: " if name else "validation: ", logs, fields, [])
 
     def _write(
         self, state: TrainerState, title: str, logs: dict[str, Any], fields: dict[str, str], more: list[str]

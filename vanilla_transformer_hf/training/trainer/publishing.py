@@ -59,7 +59,8 @@ class PublishingMixin(Host):
 
     def plot_curves(self, path: str | os.PathLike[str]) -> None:
         """Write the picture of this run's losses and scores, and of the model's score where it has been measured."""
-        bleu = next((part.scores.bleu for part in self.facts.scored if part.role == "validation"), None)
+        scores = [part.scores.bleu for part in self.facts.scored if part.role.partition(".")[0] == "validation"]
+        bleu = sum(scores) / len(scores) if scores else None  # of several texts, the curve has their mean, too
         log = self.state.log_history
         epochs = self.current_facts().epochs
         curves.plot_curves(log, path, best_step=self.state.best_global_step, published=bleu, epochs=epochs)

@@ -5,7 +5,7 @@ token batches, R-Drop and distillation, and scores of generated text.
 
 import copy
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -37,7 +37,7 @@ from transformers.trainer_utils import (
 )
 
 from ...common.files import UNFINISHED
-from ...evaluation.scores import Scores, score_translations
+from ...evaluation.scores import METRICS, Scores, score_translations
 from ...model.layers.loss import RowLoss
 from ...model.search.search import NaNScoresError
 from ...publishing.model_card import CardFacts
@@ -63,7 +63,14 @@ from ..checkpoints.sharding import (
 )
 from ..console import say
 from ..data.collators import TranslationCollator, decode_predictions
-from ..data.token_batches import EpochLengthSampler, TokenBatchSampler, TokenBatchStream
+from ..data.mixture import Mixture
+from ..data.token_batches import (
+    EpochLengthSampler,
+    MixedSampler,
+    MixedTokenBatchSampler,
+    TokenBatchSampler,
+    TokenBatchStream,
+)
 from ..objectives.distillation import distillation_rows, logits_of
 from ..objectives.first_moment import AdamWBfloat16Moment
 from ..objectives.head_gates import HeadGatesCallback
@@ -92,6 +99,10 @@ class TranslationTrainer(PublishingMixin, Seq2SeqTrainer):
     (`datasets.IterableDataset`), and has its own `train_collator` if one is given. Weights, order of the
     data and random numbers depend only on the seed and the step: a run continued from any of its checkpoints gives bit
     by bit the same weights as an uninterrupted one. A sharded model (FSDP2) has the same checkpoints.
+
+    With a `mixture`, `train_dataset` holds several corpora, of which each epoch has the rows that it says.
+    `eval_dataset` may be several texts by name, with languages in `target_langs`: their scores and losses are logged
+    by name, and the means as those of one text.
 
     Its cards contain its measurements and `facts`.
 
@@ -147,6 +158,8 @@ class TranslationTrainer(PublishingMixin, Seq2SeqTrainer):
         self,
         *args: Any,
         target_lang: str | None = None,
+        target_langs: Mapping[str, str | None] | None = None,
+        mixture: Mixture | None = None,
         train_collator: TranslationCollator | None = None,
         teacher: PreTrainedModel | None = None,
         facts: CardFacts | None = None,
@@ -154,6 +167,7 @@ class TranslationTrainer(PublishingMixin, Seq2SeqTrainer):
     ):
         super().__init__(*args, **kwargs)
         self.target_lang, self.train_collator, self.teacher = target_lang, train_collator, teacher
+        self.target_langs, self.mixture = dict(target_langs or {}), mixture
         self.facts = facts or facts_of_model(self.model)
         self.translates = bool(self.model.config.is_encoder_decoder)
         self.gates: HeadGatesCallback | None = None
@@ -175,7 +189,7 @@ class TranslationTrainer(PublishingMixin, Seq2SeqTrainer):
             self.add_callback(each)
         if self.pop_callback(ProgressCallback) or self.pop_callback(PrinterCallback):  # in notebooks it is neither
             self.add_callback(Progress())
-        self._batches: TokenBatchSampler | TokenBatchStream | None = None
+        self._batches: TokenBatchSampler | MixedTokenBatchSampler | TokenBatchStream | None = None
         self._resumed_from: Path | None = None
         # What `_save_checkpoint` changes in the arguments, as it was before.
         self._own_arguments: dict[str, Any] = {}
@@ -206,16 +220,23 @@ class TranslationTrainer(PublishingMixin, Seq2SeqTrainer):
         if isinstance(data, datasets.IterableDataset):
             self._batches = TokenBatchStream(data, buffer_size=self.args.shuffle_buffer_size, **sampling)
             return DataLoader(self._batches, batch_size=None, **common)
-        self._batches = TokenBatchSampler(data.with_format("numpy")["length"][:], **sampling)
+        lengths = data.with_format("numpy")["length"][:]
+        if self.mixture is None:
+            self._batches = TokenBatchSampler(lengths, **sampling)
+        else:
+            self._batches = MixedTokenBatchSampler(lengths, mixture=self.mixture, **sampling)
         return DataLoader(data, batch_sampler=self._batches, **common)
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         # That of transformers draws the order of like lengths from the generator of dropout masks, so that a run
         # cannot be continued inside an epoch.
         is_grouped = self.args.train_sampling_strategy == "group_by_length"
+        size = self.args.train_batch_size * self.args.gradient_accumulation_steps
+        seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
+        if self.mixture is not None:
+            lengths = self.train_dataset.with_format("numpy")["length"][:] if is_grouped else None
+            return MixedSampler(self.mixture, seed, size, lengths)
         if is_grouped and self.translates and self.train_dataset is not None:
-            size = self.args.train_batch_size * self.args.gradient_accumulation_steps
-            seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
             return EpochLengthSampler(size, list(self.train_dataset["length"]), seed)
         return super()._get_train_sampler(train_dataset)
 
@@ -502,14 +523,15 @@ class TranslationTrainer(PublishingMixin, Seq2SeqTrainer):
         data = self.eval_dataset if eval_dataset is None else eval_dataset
         if isinstance(data, dict):  # transformers evaluates one after the other by calling this
             several: dict[str, float] = super().evaluate(eval_dataset, ignore_keys, metric_key_prefix, **gen_kwargs)
-            return several
+            return several | self._log_means(several, list(data), metric_key_prefix)
         if self.args.predict_with_generate:
             self.references = list((self.eval_dataset[data] if isinstance(data, str) else data)["target"])
         try:
             if self.is_in_train:
                 with self.signals.in_evaluation(self.args):  # a signal may have come before
                     pass
-            with self._as_evaluated(gen_kwargs):
+            lang = self.target_langs.get(data, self.target_lang) if isinstance(data, str) else self.target_lang
+            with changed(self, target_lang=lang), self._as_evaluated(gen_kwargs):
                 metrics: dict[str, float] = super().evaluate(
                     eval_dataset, ignore_keys, metric_key_prefix, **gen_kwargs
                 )
@@ -519,6 +541,22 @@ class TranslationTrainer(PublishingMixin, Seq2SeqTrainer):
         if self.is_in_train and self.signals.has_come(self.args):  # between its batches or behind the last one
             self.control.should_save = True
         return metrics
+
+    def _log_means(self, metrics: dict[str, float], names: list[str], prefix: str) -> dict[str, float]:
+        """
+        Log the means of the scores and losses of several texts, under the names that a single text's have, so that
+        they can choose checkpoints. Of a model of one stack, nothing is logged.
+        """
+        if not self.translates:
+            return {}
+        means = {}
+        for score in ("loss", *METRICS):
+            values = [metrics[key] for name in names if (key := f"{prefix}_{name}_{score}") in metrics]
+            if values and len(values) == len(names):
+                means[f"{prefix}_{score}"] = sum(values) / len(values)
+        self.log(dict(means))
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, means)
+        return means
 
     def _save_without_evaluation(self) -> None:
         """Save the checkpoint of a step whose evaluation a signal has stopped; the callback of the signal ends it."""

@@ -7,6 +7,7 @@ A document is read from bytes and written to bytes; nothing of it is on the disk
 import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import PurePath
 from typing import Protocol
 
@@ -82,11 +83,14 @@ class Reading:
     Attributes:
         name: Of the file, for messages.
         on_bad_bytes: What is done with bytes of text that are not UTF-8: "strict", "replace" or "ignore".
+        fallback: The encoding of text that is neither UTF-8 nor what it says that it is; None: it is refused. The
+            translation is UTF-8 then.
         most_bytes: Of all parts of an archive together.
     """
 
     name: str
     on_bad_bytes: str = "strict"
+    fallback: str | None = None
     most_bytes: int = LARGEST_UNPACKED
 
 
@@ -96,18 +100,23 @@ class Reader(Protocol):
     def __call__(self, content: bytes, reading: Reading) -> Document: ...
 
 
-# The ending of a name -> the module of its reader here, and the function.
-READERS = {
-    ".txt": ("plain", "read_text"),
-    ".html": ("plain", "read_page"),
-    ".htm": ("plain", "read_page"),
-    ".srt": ("subtitles", "read_subtitles"),
-    ".docx": ("office", "read_docx"),
-    ".odt": ("office", "read_odt"),
-    ".xlf": ("xliff", "read_xliff"),
-    ".xliff": ("xliff", "read_xliff"),
-    ".po": ("po", "read_po"),
+# The ending of a name -> the module of its reader here, the function, and the library that it needs.
+READERS: dict[str, tuple[str, str, str | None]] = {
+    ".txt": ("plain", "read_text", None),
+    ".html": ("plain", "read_page", None),
+    ".htm": ("plain", "read_page", None),
+    ".srt": ("subtitles", "read_subtitles", None),
+    ".docx": ("office", "read_docx", "lxml"),
+    ".odt": ("office", "read_odt", "lxml"),
+    ".xlf": ("xliff", "read_xliff", "lxml"),
+    ".xliff": ("xliff", "read_xliff", "lxml"),
+    ".po": ("po", "read_po", "polib"),
 }
+
+
+def readable_endings() -> list[str]:
+    """The endings whose libraries are installed."""
+    return [ending for ending, (_, _, needed) in READERS.items() if needed is None or find_spec(needed)]
 
 
 def ending_of(name: str) -> str:
@@ -136,7 +145,7 @@ def read_document(content: bytes, reading: Reading, ending: str | None = None) -
         ValueError: The ending of the name is unknown, a library for it is not installed, or the file is damaged, too
             large, or declares entities of XML.
     """
-    module, function = READERS[ending or ending_of(reading.name)]
+    module, function, _ = READERS[ending or ending_of(reading.name)]
     try:
         reader: Reader = getattr(importlib.import_module(f".{module}", __package__), function)
     except ModuleNotFoundError as error:

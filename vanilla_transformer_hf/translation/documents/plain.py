@@ -16,7 +16,8 @@ ENCODINGS = re.compile("iso-8859|latin|windows-|cp125|koi8|shift_jis|euc-|gb|big
 
 def decode(content: bytes, reading: Reading, declared: str | None = None) -> tuple[str, str]:
     """
-    The text of a file, and its encoding: that of its byte-order mark, else UTF-8, else the one that it declares.
+    The text of a file, and its encoding: that of its byte-order mark, else UTF-8, else the one that it declares, or
+    that of `reading.fallback`.
 
     Raises:
         ValueError: It is none of these.
@@ -31,6 +32,8 @@ def decode(content: bytes, reading: Reading, declared: str | None = None) -> tup
             return content.decode(declared), declared
         raise LookupError
     except (LookupError, UnicodeError):
+        if reading.fallback is not None:
+            return content.decode(reading.fallback, "replace"), "utf-8"
         raise ValueError(f"{reading.name}, {where}: not {encoding[:6].upper()}; see --on_bad_bytes") from None
 
 

@@ -1,0 +1,103 @@
+"""One browser for all tests of the page, and a server for those of a file."""
+
+import os
+import shutil
+import threading
+from pathlib import Path
+from urllib.parse import urlencode
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def explorer(opened_translator):
+    """Two names for one model; a file of tests may have others."""
+    from vanilla_transformer_hf.explorer.explorer import Explorer
+    from vanilla_transformer_hf.explorer.subject import Subject
+
+    parts = opened_translator.model, opened_translator.tokenizer
+    return Explorer([Subject("counting", *parts), Subject("other", *parts)])
+
+
+@pytest.fixture(scope="module")
+def address(explorer):
+    """Where the page is served."""
+    import uvicorn
+
+    from vanilla_transformer_hf.common import http
+    from vanilla_transformer_hf.explorer.server import make_app
+
+    listening = http.bind("127.0.0.1", 0)
+    server = uvicorn.Server(uvicorn.Config(make_app(explorer), log_level="warning"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+    thread.start()
+    yield http.address_of(listening)
+    server.should_exit = True
+    thread.join()
+
+
+@pytest.fixture(scope="session")
+def browser():
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory):
+    folder = Path(os.environ.get("EXPLORER_PICTURES") or tmp_path_factory.mktemp("pictures"))
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@pytest.fixture
+def open_page(browser, address):
+    """
+    `open_page(width, theme, address, is_offline, forced, **state)`: a page that is drawn. At its end, its console has
+    no error.
+    """
+    faults, contexts = [], []
+
+    def open_page(width=1280, theme="light", at=None, is_offline=False, forced=None, **state):
+        context = browser.new_context(
+            viewport={"width": width, "height": 900}, color_scheme=theme, forced_colors=forced, offline=is_offline
+        )
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda one: faults.append(one.text) if one.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.goto(f"{at or address}{'#' + urlencode(state) if state else ''}")
+        wait_until_drawn(page)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    refused = "Failed to load resource"  # the browser's own note of an error that the page shows
+    assert not [fault for fault in faults if not fault.startswith(refused)]
+
+
+@pytest.fixture(scope="session")
+def drawn():
+    """`drawn(page)` waits until a page shows its state."""
+    return wait_until_drawn
+
+
+@pytest.fixture
+def show(address, drawn):
+    """`show(page, **state)`: another state in the same page."""
+
+    def show(page, **state):
+        page.evaluate("address => { location.hash = address; }", urlencode(state))
+        page.wait_for_timeout(50)  # the event comes later
+        drawn(page)
+
+    return show
+
+
+def wait_until_drawn(page):
+    page.wait_for_selector("main[aria-busy=false]", timeout=20_000)
+    page.wait_for_timeout(100)  # canvases are drawn in the next frame
