@@ -516,7 +516,7 @@ def test_the_model_in_code_has_the_shapes_that_its_page_says(monkeypatch, capsys
 def test_python_runs(name, workspace, tmp_path):
     with Hub() as hub:
         printed = run_python(name, workspace, hub.environment(tmp_path))
-    if name == "python_api.md":
+    if name == "translating.md":
         translations, piped = [ast.literal_eval(line) for line in printed]
         assert len(translations) == 3 and translations[1] == "", "order and empty lines are kept"
         assert [row.keys() for row in piped] == [{"translation_text"}]

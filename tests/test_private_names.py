@@ -1,5 +1,5 @@
 """
-Private names of other libraries: each that the package uses is a row of docs/private_names.md, with its reason, what
+Private names of other libraries: each that the package uses is a row of docs/what_is_tested.md, with its reason, what
 happens where it is missing, and its test. A new one fails here until it is listed, and so does a row of the past.
 """
 
@@ -17,7 +17,7 @@ from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration
 
 
 PACKAGE = Path(vanilla_transformer_hf.__file__).parent
-LIST = PACKAGE.parent / "docs" / "private_names.md"
+LIST = PACKAGE.parent / "docs" / "what_is_tested.md"
 PRIVATE = re.compile(r"_(?!_)\w*[a-zA-Z]\w*")
 ROW = re.compile(
     r"\| (?P<names>`[^|]+`) \| (?P<why>[^|]+) \| (?P<missing>[^|]+) \| `(?P<file>[^`:]+)::(?P<test>\w+)` \|"
@@ -89,7 +89,8 @@ def names_overridden(defined):
 
 @pytest.fixture(scope="module")
 def rows():
-    lines = [line for line in LIST.read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
+    section = LIST.read_text(encoding="utf-8").partition("\n## Private names of other libraries\n")[2]
+    lines = [line for line in section.splitlines() if line.startswith("| `")]
     found = [ROW.fullmatch(line) for line in lines]
     assert all(found), [line for line, row in zip(lines, found) if not row]
     return found

@@ -197,7 +197,7 @@ def origins(group: Sequence[str]) -> Iterator[str]:
 
 
 def api_entry(name: str) -> str:
-    """A public name; mkdocstrings reads the source, so it does not see what `with_example` adds to a docstring."""
+    """A public name; mkdocstrings reads the source, so it does not see what `add_examples` adds to a docstring."""
     if name not in EXAMPLES:
         return f"::: vanilla_transformer_hf.{name}"
     call = "    options: {inherited_members: [forward]}"

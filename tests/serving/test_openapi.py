@@ -33,7 +33,7 @@ def test_names_of_models_and_languages_are_described(application):
 
 
 @pytest.mark.slow
-def test_schemathesis_finds_no_difference(application):
+def test_schemathesis_finds_no_difference(application, tmp_path):
     """Requests that the description allows are answered as it says, and others are refused: twenty seconds of them."""
     listening = bind("127.0.0.1", 0)
     server = uvicorn.Server(uvicorn.Config(application, log_level="error"))
@@ -42,7 +42,7 @@ def test_schemathesis_finds_no_difference(application):
     try:
         command = [sys.executable, "-m", "schemathesis.cli", "run", f"{address_of(listening)}/openapi.json"]
         options = ["--max-time", "20", "--seed", "1", "--continue-on-failure", "--request-timeout", "60"]
-        result = subprocess.run([*command, *options], capture_output=True, text=True)
+        result = subprocess.run([*command, *options], capture_output=True, text=True, cwd=tmp_path)
         assert result.returncode == 0, result.stdout[-4000:]
     finally:
         server.should_exit = True

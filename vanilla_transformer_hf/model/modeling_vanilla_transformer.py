@@ -37,7 +37,7 @@ from .layers.attention_projections import AttentionProjections, SourceAttention
 from .layers.base_model import SharedEmbeddings, missing_target, tied_output
 from .layers.conditional_generation import ConditionalGeneration
 from .layers.dropout import Dropout, drop_out
-from .layers.examples import with_example
+from .layers.examples import add_examples
 from .layers.norms import NORMS
 from .layers.outputs import encoder_output, model_output
 from .layers.parallel_plans import DecoderPlans, EncoderPlans, HeadPlans, TiedPlans
@@ -497,7 +497,6 @@ class VanillaTransformerDecoder(DecoderPlans, VanillaTransformerStack):
 
 
 # Model ---------------------------------------------------------------------------------------------------------------
-@with_example
 class VanillaTransformerModel(TiedPlans, SharedEmbeddings, VanillaTransformerPreTrainedModel):
     """
     Encoder and decoder, without the map to the vocabulary: source ids (B, S), target ids (B, T) to states (B, T, D).
@@ -568,7 +567,6 @@ class VanillaTransformerModel(TiedPlans, SharedEmbeddings, VanillaTransformerPre
 
 
 # Head ----------------------------------------------------------------------------------------------------------------
-@with_example
 class VanillaTransformerForConditionalGeneration(
     VanillaTransformerGenerationMixin, HeadPlans, ConditionalGeneration, VanillaTransformerPreTrainedModel
 ):
@@ -592,6 +590,8 @@ class VanillaTransformerForConditionalGeneration(
     # The modules whose `forward` the search replaces; it does not run for subclasses that override one of them.
     _step_forwards = forwards(VanillaTransformerModel, VanillaTransformerDecoder, VanillaTransformerDecoderLayer)
 
+
+add_examples(VanillaTransformerModel, VanillaTransformerForConditionalGeneration)
 
 __all__ = [
     "VanillaTransformerForConditionalGeneration",

@@ -25,7 +25,7 @@ from vanilla_transformer_hf.training.trainer.translation import TranslationTrain
 
 
 def test_few_private_methods_of_the_host_are_overridden():
-    """One class, one mixin; docs/private_names.md says why each method stays."""
+    """One class, one mixin; docs/what_is_tested.md says why each method stays."""
     ours = [each for each in TranslationTrainer.__mro__ if each.__module__.startswith("vanilla_transformer_hf")]
     assert ours == [TranslationTrainer, PublishingMixin]
     overridden = {name for each in ours for name, value in vars(each).items() if callable(value)}

@@ -2,7 +2,9 @@
 
 import time
 
+from vanilla_transformer_hf.translation.documents.document import Reading, read_document
 from vanilla_transformer_hf.translation.documents.subtitles import balanced_lines
+from vanilla_transformer_hf.translation.results import Translation
 
 
 SUBTITLES = """\ufeff1
@@ -44,3 +46,14 @@ def test_hostile_subtitles_take_time_that_grows_with_their_length(shout):
     for content in ("\n" * 100_000, times * 5_000, times + "{" * 50_000, times + "a\n" * 20_000, "1:" * 50_000):
         shout(content.encode(), "a.srt")
     assert time.process_time() - began < 5
+
+
+def test_dashes_of_speakers_do_not_reach_the_model():
+    content = "00:00:01,000 --> 00:00:02,000\n- one - two\n<i>–three</i>\n".encode()
+    document = read_document(content, Reading("a.srt"))
+    assert document.texts == ["one - two", "three"]
+    assert (
+        document.translated([[Translation("eins")], [Translation("drei")]], lambda pairs: [None] * len(pairs))
+        .decode()
+        .endswith("\n- eins\n<i>–drei</i>\n")
+    )

@@ -1,10 +1,7 @@
 """Examples for docstrings of classes, in the API reference and in `help()`; a test runs them."""
 
 from inspect import cleandoc
-from typing import TypeVar
 
-
-Example = TypeVar("Example", bound=type)
 
 EXAMPLES = {
     "VanillaTransformerModel": """
@@ -36,7 +33,7 @@ torch.Size([2, 5, 32])
 }
 
 
-def with_example(kind: Example) -> Example:
-    """A class decorator: the docstring ends with the example of the class."""
-    kind.__doc__ = f"{cleandoc(kind.__doc__ or '')}\n\nExample:\n{EXAMPLES[kind.__name__]}"
-    return kind
+def add_examples(*kinds: type) -> None:
+    """End the docstrings of these classes with their examples."""
+    for kind in kinds:
+        kind.__doc__ = f"{cleandoc(kind.__doc__ or '')}\n\nExample:\n{EXAMPLES[kind.__name__]}"

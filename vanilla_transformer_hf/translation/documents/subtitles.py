@@ -17,8 +17,8 @@ from .strings import as_string, string_pieces
 
 TIME = r"\d+:\d\d?:\d\d?(?:[,.]\d{1,9})?"
 TIMES = re.compile(rf"\s*{TIME}\s*-->\s*{TIME}.*")
-# Positions and styles, such as {\an8}, and line breaks of a program.
-CODES = re.compile(r"\{[^{}]*\}|\\[Nnh]")
+# Positions and styles, such as {\an8}, line breaks of a program, and the dash before what a speaker says.
+CODES = re.compile(r"\{[^{}]*\}|\\[Nnh]|^[-\u2010–—]\s*")
 # Lines of two speakers.
 DIALOGUE = re.compile(r"\s*(?:\{[^{}]*\}|<[^<>]*>)*+\s*[-\u2010–—]")
 
