@@ -38,7 +38,6 @@ class VanillaTransformerFeatureExtractor(SequenceFeatureExtractor):
     """
 
     model_input_names = ["input_features", "attention_mask"]
-    _auto_class: Any = "AutoFeatureExtractor"  # saved with its code
 
     def __init__(
         self,
@@ -152,3 +151,7 @@ def samples_of(recording: Any, number: int) -> np.ndarray:
 
 
 __all__ = ["VanillaTransformerFeatureExtractor"]
+
+
+# Saved with its code.
+VanillaTransformerFeatureExtractor.register_for_auto_class("AutoFeatureExtractor")
