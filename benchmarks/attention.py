@@ -300,7 +300,7 @@ def groups_of(kinds: list[str]) -> list[list[str]]:
 
 
 def style_of(kind: str, place: int) -> dict[str, Any]:
-    """How a line is drawn; `place` counts the kinds of a panel that are no baselines."""
+    """How a line is drawn; `place` counts the kinds of a panel other than its baselines."""
     if kind in BASELINES:
         return {"color": "0.55", "linestyle": ("-", "--")[BASELINES.index(kind)], "linewidth": 1.2}
     return {"color": f"C{place}", "marker": "osD^"[place % MOST_LINES], "markersize": 4}

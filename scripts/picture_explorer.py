@@ -1,8 +1,8 @@
 """
 Take the pictures of docs/explorer.md in a browser that is driven by playwright (the extra `browser`):
 
-    python scripts/picture_explorer.py outputs/quickstart docs
-    python scripts/picture_explorer.py model_cards/multi30k_raw_en_de docs --views tour walk
+    python scripts/picture_explorer.py model_cards/multi30k_raw_en_de docs
+    python scripts/picture_explorer.py outputs/quickstart outputs/pictures --views tour walk
 
 Each is one view of the page about one sentence, the example of the model's card.
 """
@@ -25,11 +25,11 @@ SIZE = {"width": 1280, "height": 800}
 # Name of a picture -> what the page shows, its theme, and its height.
 PICTURES = {
     "tour": ({"view": "tour", "stop": 4}, "light", 860),
-    "translate": ({"view": "translate", "num_beams": 4}, "light", 1180),
+    "translate": ({"view": "translate"}, "light", 1180),
     "attention": ({"view": "attention", "layer": 2, "heads": "0,1,2,3", "threshold": 0.1}, "light", 700),
     "head": ({"view": "head", "layer": 2, "row": 2}, "dark", 760),
     "walk": ({"view": "walk", "box": "decoder.0.encoder_attn"}, "light", 1030),
-    "intervene": ({"view": "intervene", "off": "cross.0,cross.1.2"}, "dark", 1000),
+    "intervene": ({"view": "intervene", "off": "cross.2,cross.3.1"}, "dark", 1000),
 }
 
 

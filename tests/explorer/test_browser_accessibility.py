@@ -19,7 +19,7 @@ COUNT = """async () => (await axe.run(document, { resultTypes: ["violations"] })
 
 
 def test_the_files_of_the_page_have_at_most_100_columns():
-    """As prettier leaves them (.prettierrc), which breaks neither texts nor comments."""
+    """Lines that prettier can break (.prettierrc); it breaks neither texts nor comments."""
     for name in {*page_names()} - {"texts_en.js", "texts_zh.js"}:  # prose, wrapped as prose
         lines = (Path(str(FOLDER)) / name).read_text(encoding="utf-8").splitlines()
         assert not [line for line in lines if len(line) > 100], name

@@ -593,14 +593,22 @@ def test_accumulated_batches_give_the_gradients_of_one(label_smoothing, tiny_con
         torch.testing.assert_close(whole, accumulated, atol=1e-6, rtol=1e-4)
 
 
-@pytest.mark.parametrize("encoding", ["sinusoidal", "rotary", "t5_bias", "shaw"])
-def test_gradient_checkpointing_changes_nothing(encoding, tiny_config, batch):
-    model = VanillaTransformerForConditionalGeneration(tiny_config(dropout=0.0, position_encoding=encoding)).train()
+CHECKPOINTED = {
+    **{encoding: {"position_encoding": encoding} for encoding in ("sinusoidal", "rotary", "t5_bias", "shaw")},
+    **{f"pooling_{norm}": {"encoder_pooling": [1], "encoder_norm_position": norm} for norm in ("pre", "post")},
+}
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+@pytest.mark.parametrize("fields", CHECKPOINTED.values(), ids=CHECKPOINTED)
+def test_gradient_checkpointing_changes_nothing(fields, use_reentrant, tiny_config, batch):
+    """Nor does the older kind of it, which follows the arguments of a layer that are given by position."""
+    model = VanillaTransformerForConditionalGeneration(tiny_config(dropout=0.0, **fields)).train()
     labels = torch.randint(3, 90, (2, 6))
     gradients = []
     for checkpointing in (False, True):
         if checkpointing:
-            model.gradient_checkpointing_enable()
+            model.gradient_checkpointing_enable({"use_reentrant": use_reentrant})
         model.zero_grad()
         model(**batch, labels=labels).loss.backward()
         gradients.append([parameter.grad.clone() for parameter in model.parameters()])

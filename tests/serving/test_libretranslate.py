@@ -224,7 +224,7 @@ SUBTITLES = b"1\n00:00:01,000 --> 00:00:02,000\n<i>three</i> one\n"
 
 
 def test_a_file_is_translated_and_fetched(serve):
-    """As LibreTranslate's page sends it: a form with the file, `source` auto, and an empty key."""
+    """The request of LibreTranslate's page: a form with the file, `source` auto, and an empty key."""
     client = serve()
     form = {"source": "auto", "target": "de", "api_key": ""}
     answer = client.post("/translate_file", data=form, files={"file": ("C:\\films\\ein.film.srt", SUBTITLES)})

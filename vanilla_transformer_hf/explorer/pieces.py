@@ -9,7 +9,7 @@ from ..translation.text.texts import token_reader
 from .results import Piece
 
 
-# What decoding gives for bytes that are no whole letter.
+# What decoding gives for bytes that are not a whole letter.
 CUT = "\N{REPLACEMENT CHARACTER}"
 # Tokens that a letter may be cut into, with those of its neighbours.
 MOST_PARTS = 8

@@ -270,12 +270,11 @@ class VanillaTransformerEncoderLayer(VanillaTransformerLayer):
         super().__init__(config, encoder_sizes(config), place=place, shared_from=shared_from)
 
     def forward(
-        self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs: Any
+        self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None = None, *memory: Any, **kwargs: Any
     ) -> torch.Tensor:
-        """
-        Hidden states (B, S, D) to (B, S, D). `kwargs` are self-attention's: `apply_rotary` and `position_bias`, and in
-        an encoder that pools `memory`, the states before pooling.
-        """
+        """States (B, S, D), where an encoder pools also those before it, to (B, S, D); `kwargs` are attention's."""
+        if memory:  # not by keyword: gradient checkpointing follows arguments by position only
+            kwargs["memory"] = memory[0]
         hidden_states = self.attend_step(
             hidden_states, self.self_attn, norm=self.self_attn_layer_norm, attention_mask=attention_mask, **kwargs
         )

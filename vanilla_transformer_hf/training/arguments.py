@@ -86,7 +86,7 @@ class DataArguments:
         "that it is translated to, such as <2de>, which a new tokenizer has as a token"
     )
     source_tags: list[str] | None = _help(  # noqa: RUF009
-        "more tokens in training sources that are no text, such as <bt> before synthetic ones; tokenizers and "
+        "more tokens in training sources that are not text, such as <bt> before synthetic ones; tokenizers and "
         "models that do not have them get them"
     )
     reverse: bool = _help(

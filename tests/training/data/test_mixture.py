@@ -85,7 +85,7 @@ def test_batches_of_sentences_have_the_rows_of_the_mixture():
 
 
 def test_one_corpus_keeps_its_order():
-    """As recorded before there were mixtures."""
+    """The order is the one recorded before there were mixtures."""
     sampler = TokenBatchSampler([3, 9, 4, 9, 2, 7, 5, 5], 18, seed=7)
     sampler.set_epoch(2)
     assert list(sampler) == [[4], [3, 1], [7, 2, 0], [5, 6]]

@@ -92,7 +92,7 @@ class Shortening:
         mask = create_bidirectional_mask(config, short, self.padding, encoder_hidden_states=states)
         self.padding = None if self.padding is None else pooled_padding(self.padding)
         self.mask = self.own.mask(short, self.padding, cache=None, is_needed=False)
-        return layer(short, mask, memory=layer.self_attn_layer_norm(states) if self.is_pre_norm else states, **kwargs)
+        return layer(short, mask, layer.self_attn_layer_norm(states) if self.is_pre_norm else states, **kwargs)
 
 
 def stages(layers: Sequence[Any], mask: Any, padding: torch.Tensor | None) -> list[Callable[..., torch.Tensor]]:

@@ -33,7 +33,7 @@ TEXT_PAIR = datasets.Features({side: datasets.Value("string") for side in SIDES}
 def _rows(
     reader: Callable[..., Iterator[Row]], arguments: dict[str, Any], notes: str = ""
 ) -> Iterator[dict[str, str]]:
-    """The pairs of a reader; the numbers of units that are none are reported, and kept in the file `notes`, if any."""
+    """The pairs of a reader; how many units have no pair is reported, and kept in the file `notes`, if any."""
     path, is_empty, left_out = next(iter(arguments.values())), True, Counter[str]()
     for row in reader(**arguments):
         if isinstance(row, str):

@@ -11,6 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ...translation.text.texts import TARGET_LANG_TAGS
 from ..arguments import DataArguments
 from ..data.collators import TranslationCollator, vocabulary_sizes
+from ..data.parts import ROLES
 from ..data.tokenized_corpus import truncate
 from ..recipe import RunArguments
 from .noise import NOISES, Noise, NoiseTokens, NoisyText, most_sentinels
@@ -23,7 +24,7 @@ SENTINEL = "<extra_id_{}>"
 # Fields that only this task has, and fields that only pairs have.
 NOISE_FIELDS = ("noise", "noise_rate", "span_length", "text_langs", "train_text", "validation_text", "test_text")
 PAIR_FIELDS = (
-    *(f"{role}_{side}" for role in ("train", "validation", "test") for side in ("source", "target")),
+    *(f"{role}_{side}" for role in ROLES for side in ("source", "target")),
     *("source_tags", "reverse", "dataset_config_name", "separate_vocabularies", "max_length_ratio", "bpe_dropout"),
     *("r_drop", "teacher", "distillation_weight", "distillation_temperature", "bleu_tokenize"),
     *("predict_with_generate", "generation_num_beams"),
@@ -130,7 +131,7 @@ def find_noise_tokens(plan: NoisePlan, model: PreTrainedModel, tokenizer: Any) -
     )
 
 
-@dataclass
+@dataclass(kw_only=True)
 class DenoisingCollator(TranslationCollator):
     """
     A `TranslationCollator` of texts (`labels`) that gets noise for the source, other noise in each epoch.
@@ -140,8 +141,8 @@ class DenoisingCollator(TranslationCollator):
     source.
     """
 
-    plan: NoisePlan | None = None
-    tokens: NoiseTokens | None = None
+    plan: NoisePlan
+    tokens: NoiseTokens
     tags: frozenset[int] = frozenset()
     limit: int = 256
     seed: int = HELD_OUT_SEED
@@ -152,7 +153,6 @@ class DenoisingCollator(TranslationCollator):
         self.epoch = epoch
 
     def _with_noise(self, feature: dict[str, Any]) -> NoisyText:
-        assert self.plan is not None and self.tokens is not None
         rng = np.random.default_rng((self.seed, feature.get("epoch", self.epoch), feature["line"]))
         noisy = self.plan.corrupt(rng, list(feature["labels"][:-1]), self.tokens)
         tag = [token for token in feature["input_ids"][:1] if token in self.tags]

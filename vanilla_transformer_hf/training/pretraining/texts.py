@@ -45,7 +45,7 @@ def text_rows(where: str, texts: list[tuple[str, list[str], dict[str, Any] | Non
                 yield {"source": tags[0] + line, "target": line}
             continue
         for row in iterate_rows(path, **pairs):
-            if not isinstance(row, str):  # the reason why a unit is no pair
+            if not isinstance(row, str):  # the reason why a unit is not a pair
                 for tag, side in zip(tags, SIDES):
                     yield {"source": tag + row[side], "target": row[side]}
 

@@ -18,7 +18,7 @@ from ...publishing.model_card import CardFacts, public_settings
 from ..checkpoints.record import find_data_sums
 from ..checkpoints.resume import find_start, lock_folder, prepare_folder
 from ..console import quiet_libraries, say
-from ..data.parts import refuse_several
+from ..data.parts import ROLES, refuse_several
 from ..finishing import LaterParts, write_final_card, write_model
 from ..model import choose_attention, paper_learning_rate
 from ..pretraining.denoising import NOISE_FIELDS
@@ -27,7 +27,6 @@ from ..trainer.translation import TranslationTrainer
 from .tasks import TASKS, StackTask, best_ids, to_examples, whole_line, with_perplexity
 
 
-ROLES = ("train", "validation", "test")
 # Fields that only translation uses.
 TRANSLATION_FIELDS = (
     *("target_lang_tags", "target_column", "source_column", "dataset_config_name", "streaming", "max_target_length"),
