@@ -4,7 +4,7 @@ Take the pictures of docs/explorer.md in a browser that is driven by playwright 
     python scripts/picture_explorer.py model_cards/multi30k_raw_en_de docs
     python scripts/picture_explorer.py outputs/quickstart outputs/pictures --views tour walk
 
-Each is one view of the page about one sentence, the example of the model's card.
+Each is one view of the page about one sentence, the example of the model's card where the view needs no other.
 """
 
 import shutil
@@ -30,7 +30,14 @@ PICTURES = {
     "head": ({"view": "head", "layer": 2, "row": 2}, "dark", 760),
     "walk": ({"view": "walk", "box": "decoder.0.encoder_attn"}, "light", 1030),
     "intervene": ({"view": "intervene", "off": "cross.2,cross.3.1"}, "dark", 1000),
+    "patch": (
+        {"view": "intervene", "text": "Two dogs are playing.", "other": "Two men are playing.", "patch_map": "layers"},
+        "light",
+        1040,
+    ),
 }
+# What is at the top of a picture that does not begin with the page.
+STARTS = {"patch": "#other"}
 
 
 def main() -> None:
@@ -55,6 +62,9 @@ def main() -> None:
             page.goto(address)
             page.wait_for_selector("main[aria-busy=false]")
             page.wait_for_timeout(500)  # canvases are drawn after the page
+            if name in STARTS:
+                page.evaluate(f"document.querySelector('{STARTS[name]}').closest('section').scrollIntoView()")
+                page.wait_for_timeout(200)
             path = Path(arguments.folder) / f"explorer_{name}.png"
             page.screenshot(path=path)
             Image.open(path).convert("RGB").quantize(96).save(path, optimize=True)  # a third of the bytes

@@ -13,6 +13,7 @@ from .model.config.release import VERSION as __version__  # noqa: N811  # Python
 
 
 if TYPE_CHECKING:
+    from .explorer.notebook import explore
     from .model.configuration_vanilla_transformer import PRESETS, VanillaTransformerConfig
     from .model.feature_extraction_vanilla_transformer import VanillaTransformerFeatureExtractor
     from .model.modeling_vanilla_transformer import (
@@ -67,6 +68,7 @@ __all__ = [
     "VanillaTransformerPreTrainedModel",
     "VanillaTransformerTokenizer",
     "__version__",
+    "explore",
 ]
 
 # Public name -> its module. Type checkers read the imports above, which a test compares with this table.
@@ -96,6 +98,7 @@ _HOMES = {
     "VanillaTransformerModel": "model.modeling_vanilla_transformer",
     "VanillaTransformerPreTrainedModel": "model.modeling_vanilla_transformer",
     "VanillaTransformerTokenizer": "model.tokenization_vanilla_transformer",
+    "explore": "explorer.notebook",
 }
 
 

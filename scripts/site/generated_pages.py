@@ -80,6 +80,7 @@ API = {
             "serving.application.ServedModel",
             "serving.batcher.Batcher",
             "explorer.explorer.Explorer",
+            "explore",
         ),
     ),
 }

@@ -38,6 +38,8 @@ def states_of(page):
     states += [{"text": TEXT, "view": "attention", "heads": "0,2", "row": 1}]
     states += [{"text": TEXT, "view": "walk", "box": "decoder.0.fc2"}]
     states += [{"text": TEXT, "view": "intervene", "off": "cross.0", "applied": "true", "prefix": "5", "num_beams": 2}]
+    patched = {"text": TEXT, "view": "intervene", "other": "three two five"}
+    states += [{**patched, "patch_map": "layers"}, {**patched, "patch_tensor": "cross.0.1", "patch_map": "heads"}]
     return [*states, {"text": TEXT, "num_beams": 99}]
 
 

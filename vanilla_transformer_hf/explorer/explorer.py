@@ -13,7 +13,7 @@ from ..model.config.sharing import FEED_FORWARD_OWNERS
 from ..model.layers.pooling import pooling_layers
 from ..model.predecessors.configuration import RecurrentSeq2SeqConfig
 from ..translation.translator import Translator
-from . import attending, positions, single_stacks, translating, walk
+from . import attending, patching, positions, single_stacks, translating, walk
 from .example import example_of
 from .interventions import count_heads, count_layers, parts_of, sides_of
 from .requests import (
@@ -21,6 +21,8 @@ from .requests import (
     GridRequest,
     HeadRequest,
     ModelsRequest,
+    PatchMapRequest,
+    PatchRequest,
     PositionsRequest,
     Request,
     RequestError,
@@ -103,21 +105,44 @@ def open_subject(label: str, name: str | os.PathLike, trust_remote_code: bool) -
     """
     hub = {"trust_remote_code": trust_remote_code}
     config = open_any_config(name, **hub)
-    if config.model_type == RecurrentSeq2SeqConfig.model_type:
-        raise ValueError(f"{name}: the explorer shows attention between positions, which recurrent models do not have")
-    what = other_class(config)
-    if what is not None and "explore" not in what:
-        raise ValueError(f"{name}: the explorer shows predictions of tokens, and this is {what}")
+    check_kind(str(name), config)
     if config.is_encoder_decoder:
         translator = Translator.from_pretrained(
             name, device="cpu", matmul_backend="default", trust_remote_code=trust_remote_code
         )
         return Subject(label, translator.model, translator.tokenizer, example_of(name))
-    if not is_own(config):
-        raise ValueError(f"{name}: model type {config.model_type!r} is neither an encoder–decoder nor of this package")
     kind, subject = SINGLE[bool(config.is_decoder)]
     model = open_weights(name, kind, config=config, dtype="auto", **hub)
     return subject(label, model, open_tokenizer(name, **hub), example_of(name))
+
+
+def subject_of(label: str, model: Any, tokenizer: Any) -> Subject:
+    """
+    An opened model and its tokenizer.
+
+    Raises:
+        ValueError: The model does not predict tokens.
+    """
+    check_kind(label, model.config)
+    if model.get_output_embeddings() is None:
+        raise ValueError(f"{label}: the explorer shows predictions of tokens, which {type(model).__name__} has not")
+    if model.config.is_encoder_decoder:
+        return Subject(label, model, tokenizer)
+    return SINGLE[bool(model.config.is_decoder)][1](label, model, tokenizer)
+
+
+def check_kind(name: str, config: Any) -> None:
+    """
+    Raises:
+        ValueError: A model with this config does not predict tokens, or has no attention.
+    """
+    if config.model_type == RecurrentSeq2SeqConfig.model_type:
+        raise ValueError(f"{name}: the explorer shows attention between positions, which recurrent models do not have")
+    what = other_class(config)
+    if what is not None and "explore" not in what:
+        raise ValueError(f"{name}: the explorer shows predictions of tokens, and this is {what}")
+    if not config.is_encoder_decoder and not is_own(config):
+        raise ValueError(f"{name}: model type {config.model_type!r} is neither an encoder–decoder nor of this package")
 
 
 # Whether the single stack is a decoder -> its Auto class and its subject class.
@@ -136,6 +161,8 @@ QUESTIONS: dict[str, tuple[type[Request], Callable[[Subject, Any], Any]]] = {
     "positions": (PositionsRequest, positions.positions),
     "walk": (WalkRequest, walk.walk),
     "tensor": (TensorRequest, walk.tensor),
+    "patch": (PatchRequest, patching.patch),
+    "patch_map": (PatchMapRequest, patching.patch_map),
 }
 
 

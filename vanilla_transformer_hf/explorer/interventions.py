@@ -84,16 +84,16 @@ def count_heads(model: Any, part: str) -> list[int]:
 NUMBER = re.compile(r"[0-9]{1,4}")
 
 
-def read_name(name: str) -> tuple[str, list[int]]:
+def read_name(name: str, field: str = "off") -> tuple[str, list[int]]:
     """
     Parse a name: the part, the number of its layer and, optionally, of its head.
 
     Raises:
-        RequestError: The name is not one of a part.
+        RequestError: The name is not one of a part; `field` is where it stands.
     """
     part, *numbers = name.split(".")
     if part not in PARTS or not 1 <= len(numbers) <= 2 or not all(map(NUMBER.fullmatch, numbers)):
-        raise RequestError("off", f"{name[:40]!r} is not a part: expected as 'cross.1.2', 'cross.1' or 'decoder.1'")
+        raise RequestError(field, f"{name[:40]!r} is not a part: expected as 'cross.1.2', 'cross.1' or 'decoder.1'")
     return part, [int(number) for number in numbers]
 
 

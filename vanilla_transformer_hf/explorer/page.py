@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from importlib import resources
 from typing import Any
+from urllib.parse import urlencode
 
 from .explorer import Explorer
 from .requests import RequestError
@@ -23,6 +24,8 @@ MEDIA_TYPES = {
     "svg": "image/svg+xml",
 }
 FOLDER = resources.files(__package__) / "page"
+# Maximum count of numbers of heads, or of tensors, in a file.
+MOST_NUMBERS = 4_000_000
 # The element with the answers.
 ANSWERS = '<script id="answers" type="application/json">{}</script>'
 
@@ -37,13 +40,14 @@ def page_file(name: str) -> str | None:
     return (FOLDER / name).read_text(encoding="utf-8") if name in page_names() else None
 
 
-def offline_page(answers: dict[str, Any] | None = None, state: str = "") -> str:
+def offline_page(answers: dict[str, Any] | None = None, state: str = "", theme: str | None = None) -> str:
     """
     The page as one file.
 
     Args:
         answers: For each question, written as the page writes it, its answer.
         state: The initial state, in the form of the page's URL fragment.
+        theme: "light" or "dark"; None is the reader's.
     """
     addresses = {}
     for name in page_names():
@@ -59,6 +63,7 @@ def offline_page(answers: dict[str, Any] | None = None, state: str = "") -> str:
             f"{ANSWERS.format(as_script({'state': state, 'answers': answers or {}}))}\n"
             '<script type="module">import "explorer/main.js";</script>'
         ),
+        '<html lang="en">': f'<html lang="en" data-theme="{theme}">' if theme else '<html lang="en">',
     }
     html = str(page_file("index.html"))
     for element, instead in parts.items():
@@ -78,21 +83,29 @@ def key_of(question: str, request: dict[str, Any]) -> str:
     return f"{question} {json.dumps(request, ensure_ascii=False, sort_keys=True, separators=(',', ':'))}"
 
 
-# Maximum count of numbers of heads, or of tensors, in a file.
-MOST_NUMBERS = 4_000_000
-
-
-def page_of(explorer: Explorer, text: str, settings: dict[str, Any]) -> str:
+def page_of(
+    explorer: Explorer,
+    text: str,
+    settings: dict[str, Any],
+    *,
+    view: str = "translate",
+    theme: str | None = None,
+    most_numbers: int = MOST_NUMBERS,
+) -> str:
     """
     A file that shows the translation of a text, with all its attention, heads and tensors if these are not too many.
 
     Args:
         settings: Of `TranslateRequest`.
+        view: What is shown first.
+        theme: "light" or "dark"; None is the reader's.
+        most_numbers: Maximum count of numbers of heads, or of tensors.
 
     Raises:
         RequestError: A setting or the text cannot be used.
     """
     answers: dict[str, Any] = {}
+    settings = {name: as_number(value) for name, value in settings.items()}
 
     def ask(question: str, **request: Any) -> Any:
         answers[key_of(question, request)] = found = explorer.answer(question, request)
@@ -102,23 +115,24 @@ def page_of(explorer: Explorer, text: str, settings: dict[str, Any]) -> str:
     first = models[0]
     base = {"model": first["name"], "off": []}
     found = ask("translate", **base, text=text, **settings)
-    pair = {**base, "text": text, "target_ids": found["hypotheses"][0]["ids"], "target_lang": ""}
+    pair = {**base, "text": text, "target_ids": found["hypotheses"][0]["ids"]}
+    pair["target_lang"] = settings.get("target_lang", "")
     for part, layers in first["layers"].items():
         with suppress(RequestError):  # a part that attends to sums of tokens is not shown
             ask("grid", **pair, part=part, size=32)
             for layer in range(layers):
                 ask("attention", **pair, part=part, layer=layer)
     if first["is_ours"]:
-        ask_all(ask, first, pair)
-    return offline_page(answers, state_of(text, settings))
+        ask_all(ask, first, pair, most_numbers)
+    return offline_page(answers, state_of(text, settings, view), theme)
 
 
-def ask_all(ask: Any, model: dict[str, Any], pair: dict[str, Any]) -> None:
+def ask_all(ask: Any, model: dict[str, Any], pair: dict[str, Any], most_numbers: int) -> None:
     """Ask the questions that only models of this package answer."""
     boxes = ask("walk", **pair)["boxes"]
     for stack in [part for part in model["layers"] if part != "cross"]:
         ask("positions", model=pair["model"], off=pair["off"], stack=stack, length=64)
-    if sum(numbers(box["shape"]) for box in boxes) <= MOST_NUMBERS:
+    if sum(numbers(box["shape"]) for box in boxes) <= most_numbers:
         for box in boxes:
             ask("tensor", **pair, box=box["name"])
     heads = [
@@ -130,8 +144,13 @@ def ask_all(ask: Any, model: dict[str, Any], pair: dict[str, Any]) -> None:
         with suppress(RequestError):  # its weights are no softmax over tokens
             found = ask("head", **pair, part=part, layer=layer, head=head)
             size = size or sum(numbers(one["shape"]) for one in found.values() if isinstance(one, dict))
-        if size * len(heads) > MOST_NUMBERS:
+        if size * len(heads) > most_numbers:
             break
+
+
+def as_number(value: Any) -> Any:
+    """A setting as the page writes it: 1 for 1.0."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def numbers(shape: Iterable[int]) -> int:
@@ -142,8 +161,6 @@ def numbers(shape: Iterable[int]) -> int:
     return count
 
 
-def state_of(text: str, settings: dict[str, Any]) -> str:
+def state_of(text: str, settings: dict[str, Any], view: str) -> str:
     """The page's URL fragment for this translation."""
-    from urllib.parse import urlencode
-
-    return urlencode({"view": "translate", "text": text, **settings})
+    return urlencode({"view": view, "text": text, **settings})

@@ -253,6 +253,56 @@ class TensorRequest(PairRequest):
 
 
 @dataclass
+class OtherRequest(PairRequest):
+    """
+    Another sentence that the same target is given to.
+
+    Attributes:
+        other: The sentence.
+        step: Of the target, counted from 0, whose next tokens are compared; null takes the first at which the most
+            probable tokens after the two sentences differ.
+    """
+
+    other: str = ""
+    step: int | None = bounded(None, 0, 511)
+
+
+@dataclass
+class PatchRequest(OtherRequest):
+    """
+    Predict the next token with one tensor of the other sentence.
+
+    Attributes:
+        tensor: Its name: "encoder.1" or "decoder.1" is the output of a layer, "encoder.1.3", "decoder.1.3" and
+            "cross.1.3" are those of a head before W^O, "cross.1" those of all heads that look at the source.
+        position: Token whose row of the tensor is replaced, counted from 0: of the source for "encoder", else of
+            what the decoder reads. Null takes the first source token in which the sentences differ, or the token that
+            is read at the step.
+        other_position: Token of the other sentence whose row it is replaced by; null takes the one that stands for it.
+        alternatives: Number of the most probable tokens.
+    """
+
+    tensor: str = "encoder.0"
+    position: int | None = bounded(None, 0, 1023)
+    other_position: int | None = bounded(None, 0, 1023)
+    alternatives: int = bounded(5, 1, 50)
+
+
+@dataclass
+class PatchMapRequest(OtherRequest):
+    """
+    Compare the next tokens with each tensor of the other sentence in turn, of all layers.
+
+    Attributes:
+        part: Outputs of the encoder's or the decoder's layers, or of the heads that look at the source.
+        position: Null: each token; else the token whose rows are replaced, head by head.
+    """
+
+    part: str = one_of("encoder", *PARTS)
+    position: int | None = bounded(None, 0, 1023)
+
+
+@dataclass
 class PositionsRequest(Request):
     """
     What a position scheme does.

@@ -380,3 +380,54 @@ class WalkResult:
     predicted: list[Piece]
     boxes: list[Box]
     lenses: list[Lens]
+
+
+@dataclass
+class PatchResult:
+    """
+    The next token with one tensor of another sentence. Of each triple, the first belongs to the sentence as it is, the
+    second to the sentence with the tensor of the other, the third to the other sentence.
+
+    Attributes:
+        places, other_places: Tokens whose rows can be replaced, and those of the other sentence.
+        position, other_position: The row that is replaced, and where it came from.
+        step: The step that is compared.
+        first, second: The most probable next token after each sentence; where that is the same token, the second is
+            the one whose probability is larger by the most after the other sentence.
+        differences: Logit of the first less that of the second.
+        best: The most probable tokens, best first, with the two compared ones.
+        translation: What the model's own search finds with the tensor of an encoder; null for others.
+    """
+
+    places: list[Piece]
+    other_places: list[Piece]
+    position: int
+    other_position: int
+    step: int
+    first: Piece
+    second: Piece
+    differences: list[float]
+    best: list[list[Alternative]]
+    translation: str | None
+
+
+@dataclass
+class PatchMapResult:
+    """
+    Attributes:
+        layers: Numbers of the active layers.
+        places: Tokens whose rows are replaced.
+        step, first, second: As of `PatchResult`.
+        plain, other: Logit of the first token less that of the second, after each sentence as it is.
+        differences: That with the tensor of the other sentence, (L, places) or, for one token, (L, H); NaN where
+            the other sentence has no token that stands for this one.
+    """
+
+    layers: list[int]
+    places: list[Piece]
+    step: int
+    first: Piece
+    second: Piece
+    plain: float
+    other: float
+    differences: torch.Tensor

@@ -49,6 +49,12 @@ function settingChanges(state, model) {
     });
 }
 
+/** The tensor of another sentence in Intervene. */
+function tensorText({ other, patch_tensor }) {
+  const start = other.length > 30 ? `${other.slice(0, 30)}…` : other;
+  return `${partName(patch_tensor)} of “${start}”`;
+}
+
 /** What the other side of Intervene has of its own. */
 function sideChanges(state) {
   const found = [];
@@ -80,6 +86,8 @@ export function changesOf(state, model, translation) {
   }
   if (state.view !== "intervene") return found;
   if (state.target !== "") found.push({ text: "scores a given target", undo: { target: "" } });
+  if (state.other !== "")
+    found.push({ text: tensorText(state), undo: { other: "", patch_map: "" } });
   return [...found, ...sideChanges(state)];
 }
 

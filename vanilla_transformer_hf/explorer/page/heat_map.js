@@ -25,6 +25,7 @@ function leftOf(rowLabels) {
 /** A number that fits into a cell; the readout has all of its digits. */
 function short(value) {
   const size = Math.abs(value);
+  if (Number.isNaN(size)) return "–";
   if (size > 1e30) return value < 0 ? "−∞" : "∞";
   if (size < 0.0005) return "0";
   return String(Number(value.toPrecision(size < 0.1 ? 1 : size >= 100 ? 3 : 2))).replace("-", "−");

@@ -40,6 +40,12 @@ const FIELDS = {
   beams_b: ["", String],
   penalty_b: ["", String],
   target: ["", String],
+  other: ["", String], // a second sentence, one of whose tensors is put in
+  patch_tensor: ["encoder.0", String],
+  patch_place: [-1, place(-1)],
+  patch_from: [-1, place(-1)],
+  patch_step: [-1, place(-1)],
+  patch_map: ["", String], // "layers" or "heads"
   language: ["", String],
   stop: [0, place(0)], // of the tour
   token: [-1, place(-1)], // that the tour follows
@@ -119,12 +125,15 @@ export function nextState(state, changes) {
   if ("model" in changes && changes.model !== state.model) {
     // Token ids, heads and languages of one model mean nothing to another.
     Object.assign(fresh, { prefix: "", off: "", applied: false, target_lang: "", box: "" });
+    Object.assign(fresh, { patch_tensor: "encoder.0" });
     if (state.model_b === changes.model) fresh.model_b = "";
   }
   const next = { ...state, ...fresh, ...changes };
   const isSame = JSON.stringify(translateRequest(next)) === JSON.stringify(translateRequest(state));
   if (isSame) return next;
-  return { ...next, hypothesis: 0, ids: "", row: -1, column: -1, token: -1, step: -1, ...changes };
+  const places = { row: -1, column: -1, token: -1, step: -1 };
+  const patched = { patch_place: -1, patch_from: -1, patch_step: -1 };
+  return { ...next, hypothesis: 0, ids: "", ...places, ...patched, ...changes };
 }
 
 /** The part of attention that is chosen, or the last that the model has. */

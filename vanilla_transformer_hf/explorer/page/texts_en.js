@@ -117,6 +117,43 @@ export const en = {
   "stop.logits.search": `A search picks a token, which the model reads at the next step, until the
     sentence ends. The product of the probabilities scores the whole; here its logarithm is {sum}.`,
 
+  "patch.title": `One tensor of another sentence (activation patching)`,
+  "patch.help": `Both sentences are given the target that is shown. Then one tensor of the first
+    gets the values that it has for the second, and the next token is predicted again. Where the
+    tensor carries what the sentences differ in, the prediction becomes that of the second.`,
+  "patch.other": `Second sentence`,
+  "patch.run": `Compare`,
+  "patch.part": `Tensor`,
+  "patch.encoder": `encoder`,
+  "patch.decoder": `decoder`,
+  "patch.cross": `attention to the source`,
+  "patch.layer": `Layer`,
+  "patch.head": `Head`,
+  "patch.whole": `the layer's output`,
+  "patch.all_heads": `all heads`,
+  "patch.place": `Token`,
+  "patch.place_itself": `by itself ({token})`,
+  "patch.from": `Token of the second`,
+  "patch.from_itself": `the one in its place ({token})`,
+  "patch.step": `Step that is compared`,
+  "patch.step_itself": `first that differs`,
+  "patch.token": `token`,
+  "patch.plain": `as it is`,
+  "patch.patched": `with the tensor`,
+  "patch.second": `second sentence`,
+  "patch.delta": `Δ is the logit of “{first}” less that of “{second}” at step {step}.`,
+  "patch.share": `Δ has gone {share} of the way to the second sentence.`,
+  "patch.translation": `Translation with the tensor`,
+  "patch.maps": `maps; arrow keys move`,
+  "patch.map_layers": `Map of all layers and tokens`,
+  "patch.map_heads": `Map of all heads at this token`,
+  "patch.map_layers_title": `Change of Δ: {part}, each layer at each token`,
+  "patch.map_heads_title": `Change of Δ: {part}, each head at {token}`,
+  "patch.map_help": `Each cell is the change of Δ when the tensor of this layer is that of the second
+    sentence there. Choose a cell to see its prediction above.`,
+  "patch.layer_number": `layer {layer}`,
+  "patch.head_number": `head {head}`,
+
   "figure.all": `all layers in full`,
   "figure.help": `Choose a box: its numbers open beside it. Arrow keys move from box to box. The
     cells in a box are the sentence's tokens, stronger in colour where their vector is longer.`,

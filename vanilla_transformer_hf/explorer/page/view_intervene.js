@@ -15,6 +15,7 @@ import {
 } from "./dom.js";
 import { dropDraft } from "./drafts.js";
 import { attempt, faultNote } from "./faults.js";
+import { patchSection } from "./patching.js";
 import { label } from "./pieces.js";
 import { roving } from "./roving.js";
 import { translateRequest } from "./state.js";
@@ -215,7 +216,7 @@ export async function interveneView(context) {
     `as it is: ${model.name}`,
     `changed: ${changedModel.name}${count ? `, ${count} off` : ""}`,
   ];
-  return [
+  const bothSides = [
     html("h2", {}, "Both sides"),
     html(
       "div",
@@ -236,4 +237,7 @@ export async function interveneView(context) {
       ),
     ),
   ].filter(Boolean);
+  // The results stay in sight as far as the controls that change them.
+  const patched = model.kind === "masked" ? null : await patchSection(context);
+  return [html("div", {}, bothSides), patched].filter(Boolean);
 }

@@ -1,0 +1,121 @@
+"""The page in the cell of a notebook: `explore(model, tokenizer, text)`."""
+
+import os
+import re
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any, Literal
+
+from ..common.files import open_output
+from .explorer import Explorer, subject_of
+from .page import page_file, page_of
+from .requests import RequestError, shown
+
+
+# Maximum count of numbers of heads, or of tensors, in a cell: 10 MB at most in a notebook's file.
+MOST_IN_A_CELL = 1_000_000
+# What the page can be asked to show, as fields of its address.
+SETTINGS = ("num_beams", "length_penalty", "length_penalty_type", "max_new_tokens", "target_lang",
+            "draws", "seed", "temperature", "top_k", "top_p")  # fmt: skip
+# Its scripts run, and may offer a picture as a download; the notebook itself is out of their reach.
+FRAME = (
+    '<iframe title="{title}" sandbox="allow-scripts allow-downloads" '
+    "style=\"width: 100%; height: {height}px; border: 1px solid #8888; resize: vertical\" srcdoc='{page}'></iframe>"
+)
+
+
+@dataclass(frozen=True, repr=False)
+class CellPage:
+    """
+    A page about one translation. A notebook shows it where it is the last value of a cell, or by `display`.
+
+    Attributes:
+        text: The sentence.
+        page: The page, an HTML document that loads nothing.
+        height: Of its frame in the notebook, in pixels.
+    """
+
+    text: str
+    page: str
+    height: int
+
+    def save(self, path: str | os.PathLike) -> Path:
+        """
+        Write the page to a file, which opens in a browser without a server.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
+        with open_output(path) as file:
+            file.write(self.page.encode())
+        return Path(path)
+
+    def _repr_html_(self) -> str:
+        # The page has many double quotes and few single ones: the attribute stands between the latter.
+        page = self.page.replace("&", "&amp;").replace("'", "&#39;")
+        return FRAME.format(title=escape(f"Model explorer: {self.text}"), height=self.height, page=page)
+
+    def __repr__(self) -> str:
+        size = len(self.page.encode()) / 1e6
+        return f"<a page of {size:.1f} MB: a notebook shows it in its cell; .save('page.html') writes it to a file>"
+
+
+def explore(
+    model: Any,
+    tokenizer: Any,
+    text: str,
+    *,
+    view: str = "translate",
+    height: int = 720,
+    theme: Literal["light", "dark"] | None = None,
+    **settings: Any,
+) -> CellPage:
+    """
+    Show every number of a translation in the cell of a notebook: the explorer's page with this sentence. It loads
+    nothing from the network, and a saved notebook still has it. The model itself is not changed.
+
+    Args:
+        model: An encoder–decoder, a language model or a masked one, on any device.
+        tokenizer: Its tokenizer.
+        text: The sentence.
+        view: What is shown first: "translate", "tour", "attention", "head", "walk" or another view.
+        height: Of the frame, in pixels.
+        theme: Colours; None follows the browser's.
+        settings: Of the search, or of draws: `num_beams`, `length_penalty`, `length_penalty_type`, `max_new_tokens`,
+            `target_lang`, `draws`, `seed`, `temperature`, `top_k`, `top_p`.
+
+    Returns:
+        The page. A notebook shows it where it is the last value of a cell, or by `display`; anywhere else `save(path)`
+        writes it to a file.
+
+    Raises:
+        ValueError: The model does not predict tokens; or the text, a setting, the view or the theme cannot be used,
+            which the message names.
+
+    Example:
+
+    ```python
+    >>> from vanilla_transformer_hf import Translator, explore
+    >>> translator = Translator.from_pretrained("model_cards/multi30k_raw_en_de")
+    >>> explore(translator.model, translator.tokenizer, "Two dogs are playing.", num_beams=4)
+    <a page of ... MB: a notebook shows it in its cell; .save('page.html') writes it to a file>
+
+    ```
+    """
+    views = re.findall(r'name: "(\w+)"', str(page_file("views.js")))
+    if view not in views:
+        raise RequestError("view", f"{view!r} is not one: expected one of {', '.join(views)}")
+    if theme not in (None, "light", "dark"):
+        raise RequestError("theme", f"{theme!r} is not one: expected light, dark or None")
+    for name in settings.keys() - {*SETTINGS}:
+        raise RequestError(shown(name), f"is not a setting of the page: expected one of {', '.join(SETTINGS)}")
+    given = {name: value for name, value in settings.items() if value is not None}
+    name = Path(getattr(model, "name_or_path", "") or type(model).__name__).name
+    was_training = model.training
+    try:
+        explorer = Explorer([subject_of(name, model, tokenizer)])
+        page = page_of(explorer, text, given, view=view, theme=theme, most_numbers=MOST_IN_A_CELL)
+    finally:
+        model.train(was_training)
+    return CellPage(text, page, height)
