@@ -31,6 +31,7 @@ from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration, V
 from vanilla_transformer_hf.common.files import open_output, refuse_overwriting
 from vanilla_transformer_hf.common.lines import read_lines
 
+from .training import some_threads
 from .turns import FOLDER, ROOT
 
 
@@ -64,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--source", required=True, metavar="FILE", help="text to translate, one sentence per line")
     parser.add_argument("--lines", nargs="+", type=int, default=[1, 100, 1000], help="of it (default: 1 100 1000)")
     parser.add_argument("--beams", nargs="+", type=int, default=[1, 5], help="1 is greedy search (default: 1 5)")
-    parser.add_argument("--threads", nargs="+", type=int, default=[os.cpu_count() or 1], help="(default: all cores)")
+    parser.add_argument("--threads", nargs="+", type=int, default=some_threads(), help="(default: 1, and all cores)")
     parser.add_argument("--against", nargs="+", choices=ENGINES[:2], default=installed(), help="(default: installed)")
     parser.add_argument("--joeynmt", metavar="FILE", help="config file of a model that JoeyNMT has trained")
     parser.add_argument("--processes", nargs="+", type=int, default=[1], help="also ours with so many (default: 1)")
