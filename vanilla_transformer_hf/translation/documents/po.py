@@ -10,15 +10,20 @@ from typing import Any
 import polib
 
 from ..text.markup import MarkupText
+from .accelerators import with_accelerator, without_accelerator
 from .document import Document, Reading
 from .inline import as_markup, from_markup
 from .strings import as_string, string_pieces
 
 
-# Variables in the styles of C, Python, Qt, shells and templates, and entities of HTML.
+# Variables in the styles of C, Python, Qt, shells and templates, entities of HTML, addresses, paths and options.
 CODES = re.compile(
-    r"%(?:\d+\$)?(?:\([^()\s]{1,99}\))?[-+#0]{0,5}[\d.*]{0,9}(?:hh|ll|[hlLzjtq])?[diouxXeEfFgGcrsSpaA@%]"
-    r"|%[Ln]?\d{1,2}|%n|[$%]?\{[^{}\n]{0,99}\}|\$[A-Za-z_]\w{0,99}|&(?:#?\w{1,32});"
+    r"%(?:\d+\$)?(?:\([^()\s]{1,99}\))?[-+#0'I]{0,5}[\d.*]{0,9}(?:hh|ll|I64|I32|[hlLzjtq])?[diouxXeEfFgGcrsSpaA@%]"
+    r"|%[Ln]?\d{1,2}|%n|[$%]?\{[^{}\n]{0,99}\}|\$[A-Za-z_]\w{0,99}|&(?:#?\w{1,32});|@@\w{1,99}@@"
+    r"|(?:(?:https?|ftp)://|www\.)[^\s<>\"']{0,499}[^\s<>\"'.,;:!?()\[\]]"
+    r"|(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,9}"
+    r"|(?<![\w/.~])(?:~|\.{1,2})?(?:/[\w.+-]{0,98}[\w+-]){2,99}"
+    r"|(?<![\w-])(?:--[A-Za-z][\w-]{1,49}|-[A-Za-z])(?![\w-])"
 )
 CHARSET = re.compile(rb"charset=([\w.:-]+)")
 PLURALS = re.compile(r"nplurals\s*=\s*([1-9])")
@@ -39,7 +44,8 @@ def read_po(content: bytes, reading: Reading) -> Document:
         raise ValueError(f"{reading.name}: not a gettext catalogue, or a damaged one ({reason}).") from error
     plurals = PLURALS.search(file.metadata.get("Plural-Forms", ""))
     count = int(plurals[1]) if plurals else 2
-    messages = [_Message(entry, count) for entry in file if not entry.obsolete and not _has_translation(entry)]
+    mark = file.metadata.get("X-Accelerator-Marker", "").strip()
+    messages = [_Message(entry, count, mark) for entry in file if not entry.obsolete and not _has_translation(entry)]
 
     def write(found: Sequence[str], language: str | None) -> bytes:
         place = 0
@@ -66,19 +72,24 @@ class _Message:
     Args:
         entry: polib's.
         count: Plural forms of the language; of several, the first is the translation of the singular.
+        mark: Before the letters of accelerators; empty if the catalogue names none.
     """
 
-    def __init__(self, entry: Any, count: int):
+    def __init__(self, entry: Any, count: int, mark: str):
         self._entry, self._count = entry, count
         singular = [] if entry.msgid_plural and count == 1 else [entry.msgid]
         plural = [entry.msgid_plural] if entry.msgid_plural else []
-        coded = [as_markup(string_pieces(text, CODES)) for text in (*singular, *plural)]
-        self._codes = [codes for _, codes in coded]
+        read = [without_accelerator(string_pieces(text, CODES), mark) for text in (*singular, *plural)]
+        coded = [as_markup(pieces) for pieces, _ in read]
+        self._codes, self._accelerators = [codes for _, codes in coded], [found for _, found in read]
         self.segments = [MarkupText(markup) for markup, _ in coded]
 
     def fill(self, found: Sequence[str]) -> None:
         """Set the translation."""
-        texts = [as_string(from_markup(markup, codes)) for markup, codes in zip(found, self._codes, strict=True)]
+        texts = []
+        for markup, codes, accelerator in zip(found, self._codes, self._accelerators, strict=True):
+            pieces = [*from_markup(markup, codes)]
+            texts.append(as_string(with_accelerator(pieces, accelerator) if accelerator else pieces))
         if self._entry.msgid_plural:
             forms = [texts[0], *[texts[-1]] * (self._count - 1)]
             self._entry.msgstr_plural = dict(enumerate(forms))

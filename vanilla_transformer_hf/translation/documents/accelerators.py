@@ -1,0 +1,81 @@
+"""
+Accelerators of menus and buttons: the mark before the letter of a key, as in "_File" of GTK and "&File" of Qt. Models
+get the text without the mark; the translation has it before the same letter where it has that letter.
+"""
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .inline import Piece
+
+
+# Without a header that names the mark: one mark before the first letter of a word, in a text as short as a label.
+LABEL = re.compile(r"(?<![\w&_])(?P<mark>[_&])(?=[^\W\d_])")
+MOST_CHARACTERS = 60
+# What ends a label, behind the key in parentheses.
+ENDING = re.compile(r"[\s.:…。：]*\Z")
+# Scripts whose translations name the key in parentheses: "文件(&F)".
+NO_KEYS = ("CJK ", "HIRAGANA", "KATAKANA", "HANGUL")
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """The mark and the letter behind it."""
+
+    mark: str
+    letter: str
+
+
+def without_accelerator(pieces: Sequence[Piece], mark: str = "") -> tuple[list[Piece], Accelerator | None]:
+    """
+    A text without its accelerator, and that; None if there is not exactly one.
+
+    Args:
+        mark: That of the catalogue; empty if it names none, so that it is "_" or "&" at the beginning of a word.
+    """
+    pattern = re.compile(rf"(?P<mark>{re.escape(mark)})(?=\w)") if mark else LABEL
+    found = [
+        (place, match)
+        for place, piece in enumerate(pieces)
+        if piece.kind == "text"
+        for match in pattern.finditer(piece.value)
+    ]
+    length = sum(len(piece.value) for piece in pieces if piece.kind == "text")
+    if len(found) != 1 or (not mark and length > MOST_CHARACTERS):
+        return [*pieces], None
+    ((place, match),) = found
+    text = pieces[place].value
+    plain = pieces[place]._replace(value=text[: match.start()] + text[match.end() :])
+    return [*pieces[:place], plain, *pieces[place + 1 :]], Accelerator(match["mark"], text[match.end()])
+
+
+def with_accelerator(pieces: Sequence[Piece], accelerator: Accelerator) -> list[Piece]:
+    """Pieces of a translation with the mark; as they are where they have no letter."""
+    letter = re.escape(accelerator.letter)
+    for pattern in (rf"(?<!\w){letter}", letter):
+        if found := _marked(pieces, re.compile(pattern, re.IGNORECASE), accelerator.mark):
+            return found
+    text = "".join(piece.value for piece in pieces if piece.kind == "text")
+    if any(unicodedata.name(character, "").startswith(NO_KEYS) for character in text):
+        return _with_key(pieces, f"({accelerator.mark}{accelerator.letter.upper()})")
+    return _marked(pieces, re.compile(r"[^\W\d_]"), accelerator.mark) or [*pieces]
+
+
+def _marked(pieces: Sequence[Piece], pattern: re.Pattern[str], mark: str) -> list[Piece] | None:
+    """The pieces with the mark before the first match."""
+    for place, piece in enumerate(pieces):
+        if piece.kind == "text" and (match := pattern.search(piece.value)):
+            text = piece.value[: match.start()] + mark + piece.value[match.start() :]
+            return [*pieces[:place], piece._replace(value=text), *pieces[place + 1 :]]
+    return None
+
+
+def _with_key(pieces: Sequence[Piece], key: str) -> list[Piece]:
+    """The pieces with the key behind their last words."""
+    place = max(place for place, piece in enumerate(pieces) if piece.kind == "text" and piece.value.strip())
+    text = pieces[place].value
+    end = ENDING.search(text)
+    cut = end.start() if end else len(text)
+    return [*pieces[:place], pieces[place]._replace(value=text[:cut] + key + text[cut:]), *pieces[place + 1 :]]
