@@ -11,7 +11,7 @@ export const zh = {
   "tab.head": `单头`,
   "tab.walk": `结构图`,
   "tab.intervene": `干预`,
-  "line.tour": `跟着一个句子逐步走完全程，配论文公式`,
+  "line.tour": `跟着一个句子走完全程，配公式`,
   "line.translation": `每个词元的概率、其他候选与束搜索`,
   "line.causal": `每个词元的概率、其他候选与束搜索`,
   "line.masked": `每个空格适合填什么、有多适合`,
@@ -60,10 +60,10 @@ export const zh = {
     第一个头的向量：查询和键各有 {size} 个数。`,
   "stop.softmax.title": `谁关注谁`,
   "stop.softmax.text": `“{token}”的查询与每个词元的键相乘。乘积除以 √{size} = {root}，否则最大的会过早
-    独占；softmax 再把它们变成总和为 1 的份额。这里“{token}”最关注“{best}”，份额为 {share}。`,
-  "stop.softmax.causal": `后面的词元被遮住：份额为 0。`,
+    独占；softmax 再把它们变成总和为 1 的权重。这里“{token}”最关注“{best}”，权重为 {share}。`,
+  "stop.softmax.causal": `后面的词元被遮住：权重为 0。`,
   "stop.heads.title": `多个头并列`,
-  "stop.heads.text": `把值按这些份额加权求和，就是这个头为“{token}”找到的内容。{heads} 个头都用各自的
+  "stop.heads.text": `把值按这些权重加权求和，就是这个头为“{token}”找到的内容。{heads} 个头都用各自的
     矩阵做同样的事，可以各找各的。结果并排放在一起，由最后一个矩阵 W^O 混合成 {width} 个数的向量。`,
   "stop.residual.title": `相加，并保持大小`,
   "stop.residual.post": `注意力找到的内容加到词元原来的向量上，途中什么也不会丢失。然后像论文一样，
@@ -82,11 +82,11 @@ export const zh = {
   "stop.layers.pools": `这个编码器在途中把序列长度减半，所以最后的每一行代表几个词元。`,
   "stop.masked.title": `解码器读自己说过的话`,
   "stop.masked.text": `解码器的步骤相同，读入的是右移一位的译文：每一步看到起始词元和已经说出的内容，并预测
-    下一个词元。值为 −∞ 的掩码遮住后面的内容，使其份额为 0。在预测“{predicted}”的这一步，它读入“{read}”，
+    下一个词元。值为 −∞ 的掩码遮住后面的内容，使其权重为 0。在预测“{predicted}”的这一步，它读入“{read}”，
     并回看下列词元（第 {layer} 层各头的平均）。`,
   "stop.cross.title": `解码器查看原文`,
   "stop.cross.text": `在这两步之间，解码器的每一层还有第三步：查询来自解码器，键和值来自编码器的输出。这样每一步
-    都能找到需要的源词元。在第 {layer} 层，预测“{predicted}”的这一步最关注“{best}”，份额为 {share}（各头的
+    都能找到需要的源词元。在第 {layer} 层，预测“{predicted}”的这一步最关注“{best}”，权重为 {share}（各头的
     平均）。`,
   "stop.logits.title": `向量变成概率`,
   "stop.logits.text": `最后的向量与输出矩阵的每一行相比较：词表的 {vocabulary} 个词元各得一个 logit。
@@ -94,7 +94,7 @@ export const zh = {
   "stop.logits.search": `搜索选出一个词元，模型在下一步读入它，直到句子结束。各概率的乘积给整个结果打分；
     这里它的对数是 {sum}。`,
 
-  "patch.title": `换入另一个句子的一个张量（激活修补）`,
+  "patch.title": `换入另一个句子的一个张量（激活修补，activation patching）`,
   "patch.help": `两个句子都配上当前显示的译文。然后把第一个句子的一个张量换成它在第二个句子中的值，再预测下一个
     词元。如果这个张量承载了两个句子的差别，预测就会变成第二个句子的。`,
   "patch.other": `第二个句子`,
