@@ -18,7 +18,7 @@ def read_recording(path: str | os.PathLike[str]) -> tuple[np.ndarray, int]:
 
     Raises:
         OSError: The file cannot be read.
-        ValueError: It is no recording, or has no samples.
+        ValueError: It is no recording, or has no samples, or some that are no numbers.
     """
     if Path(path).suffix.lower() in (".wav", ".wave"):
         try:
@@ -29,6 +29,8 @@ def read_recording(path: str | os.PathLike[str]) -> tuple[np.ndarray, int]:
         samples, rate = _read_others(path)
     if samples.size == 0:
         raise ValueError(f"{path} is empty: expected at least one sample")
+    if not np.isfinite(samples).all():
+        raise ValueError(f"{path} has samples that are NaN or infinite")
     return samples.mean(axis=1), rate
 
 

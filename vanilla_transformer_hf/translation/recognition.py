@@ -62,25 +62,79 @@ def read_speech(path: str | os.PathLike[str], processor: Any) -> torch.Tensor:
     return torch.from_numpy(extractor.frames(samples))
 
 
-def read_image(path: str | os.PathLike[str], processor: Any) -> torch.Tensor:
+def with_channels(image: Any, count: int) -> Any:
     """
-    The pixels (C, H, W) of an image, in grey where the model has one channel.
+    A PIL image in grey (1 channel) or in red, green and blue (3), however it is stored; nothing of it is lost.
 
     Raises:
-        ValueError: The file is no image, or larger than those of the model.
+        ValueError: The conversion would lose its colours, what is transparent, or more than 8 bits of a channel.
+    """
+    if image.mode[0] in "IF":  # PIL would cut off whatever is above 255
+        raise ValueError(f"it has more than 8 bits for each pixel ({image.mode}): save it with 8 first")
+    if image.convert("RGBA").getchannel("A").getextrema()[0] < 255:
+        raise ValueError("parts of it are transparent: put it on a background first")
+    image = image.convert("RGB")
+    if count == 1:
+        image, *others = image.split()
+        if any(each.tobytes() != image.tobytes() for each in others):
+            raise ValueError("it has colours, and this model reads grey images: convert it to grey first")
+    return image
+
+
+def check_size(image: Any, processor: Any) -> None:
+    """
+    Raises:
+        ValueError: The image is larger than those to which the image processor fills up smaller ones.
+    """
+    limit = getattr(processor, "pad_size", None)
+    if not limit or not processor.do_pad or processor.do_resize:
+        return
+    if image.width > limit["width"] or image.height > limit["height"]:
+        raise ValueError(
+            f"it is {image.width} pixels wide and {image.height} high, and this model reads at most "
+            f"{limit['width']} and {limit['height']}: make it smaller, or cut it"
+        )
+
+
+def read_image(path: str | os.PathLike[str], processor: Any) -> torch.Tensor:
+    """
+    The pixels (C, H, W) of an image.
+
+    Raises:
+        OSError: The file cannot be opened.
+        ValueError: It is no whole image, larger than those of the model, or has colours that the model does not read.
     """
     from PIL import Image, UnidentifiedImageError
 
     makes = processor.image_processor
     try:
         with Image.open(path) as image:
-            pixels = makes(image.convert("L" if len(makes.image_mean) == 1 else "RGB"), return_tensors="pt")
+            check_size(image, makes)
+            pixels = makes(with_channels(image, len(makes.image_mean)), return_tensors="pt")
     except UnidentifiedImageError as error:
         raise ValueError(f"{path} is not an image") from error
-    except ValueError as error:
+    except (OSError, SyntaxError, ValueError) as error:
+        if isinstance(error, OSError) and error.filename is not None:  # the file itself, not what is in it
+            raise
         raise ValueError(f"{path}: {error}") from error
     found: torch.Tensor = pixels["pixel_values"][0]
     return found
+
+
+def read_sources(rows: Sequence[tuple[Path, str]], input_name: str, processor: Any) -> list[torch.Tensor]:
+    """
+    The sources of a corpus, the rows of `read_texts`.
+
+    Raises:
+        ValueError: A file cannot be read or used; the message names it and its line of `texts.tsv`.
+    """
+    sources = []
+    for number, (path, _) in enumerate(rows, start=1):
+        try:
+            sources.append(READERS[input_name](path, processor))
+        except (OSError, ValueError) as error:
+            raise ValueError(f"line {number:,} of {TEXTS_FILE}: {error}") from error
+    return sources
 
 
 # A model's argument for a source -> what reads a file, and the Auto class of the model.
