@@ -27,8 +27,8 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
         metavar="NAME=VALUE",
         action="append",
         default=[],
-        help="an option of the toolkit that the files lack or have wrong, such as nhead=8 or tokenizer=moses; Whisper's "
-        "language=de and task=translate",
+        help="an option of the toolkit that the files lack or have wrong, such as nhead=8 or tokenizer=moses; "
+        "Whisper's language=de and task=translate",
     )
     parser.add_argument(
         "--i-trust-this-file",

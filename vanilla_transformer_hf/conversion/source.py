@@ -121,7 +121,7 @@ class Source:
     checkpoint; if its second argument is true, it uses Python's own unpickler. `unsupported` lists the options that
     our model cannot express, a line each. `keys` is the table of a checkpoint and the config that it becomes.
     `decoding_notes` lists steps of the toolkit's translation that `generate()` and the tokenizer do not perform.
-    `to_processor` is the processor of a source that is not text, which then has the tokenizer, or None.
+    `to_processor` makes that of a model of speech or images, with its tokenizer; None of others.
     `target_pieces` is the toolkit's target vocabulary, where it records its outputs as pieces. `toolkit_model` is the
     toolkit's own model, where the toolkit is transformers itself: the converted one must give its outputs. `unstated`
     are the options that the files lack and a reference shows, with their possible values, the default first. `guessed`

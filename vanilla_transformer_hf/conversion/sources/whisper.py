@@ -135,7 +135,7 @@ def to_config(checkpoint: Checkpoint) -> VanillaTransformerConfig:
 
 
 def to_tokenizer(checkpoint: Checkpoint, config: VanillaTransformerConfig) -> VanillaTransformerTokenizer | None:
-    """None: it is the processor's."""
+    """None: `to_processor` has it."""
     return None
 
 
