@@ -6,6 +6,7 @@ A corpus of files is a folder with `texts.tsv`, which has a file's path in the f
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -46,14 +47,17 @@ def read_texts(folder: Path) -> list[tuple[Path, str]]:
     return rows
 
 
-def read_speech(path: str | os.PathLike[str], processor: Any) -> torch.Tensor:
+def read_speech(path: str | os.PathLike[str], processor: Any, content: bytes | None = None) -> torch.Tensor:
     """
     The frames (F, M) of a recording.
+
+    Args:
+        content: The bytes of the file; read from `path` if not given.
 
     Raises:
         ValueError: The file is no recording, or of another sampling rate than the model's.
     """
-    samples, rate = read_recording(path)
+    samples, rate = read_recording(path, content)
     extractor = processor.feature_extractor
     if rate != extractor.sampling_rate:
         raise ValueError(
@@ -62,9 +66,12 @@ def read_speech(path: str | os.PathLike[str], processor: Any) -> torch.Tensor:
     return torch.from_numpy(extractor.frames(samples))
 
 
-def read_image(path: str | os.PathLike[str], processor: Any) -> torch.Tensor:
+def read_image(path: str | os.PathLike[str], processor: Any, content: bytes | None = None) -> torch.Tensor:
     """
     The pixels (C, H, W) of an image, in grey where the model has one channel.
+
+    Args:
+        content: The bytes of the file; read from `path` if not given.
 
     Raises:
         ValueError: The file is no image, or larger than those of the model.
@@ -73,18 +80,18 @@ def read_image(path: str | os.PathLike[str], processor: Any) -> torch.Tensor:
 
     makes = processor.image_processor
     try:
-        with Image.open(path) as image:
+        with Image.open(path if content is None else BytesIO(content)) as image:
             pixels = makes(image.convert("L" if len(makes.image_mean) == 1 else "RGB"), return_tensors="pt")
     except UnidentifiedImageError as error:
         raise ValueError(f"{path} is not an image") from error
-    except ValueError as error:
+    except (ValueError, SyntaxError, Image.DecompressionBombError) as error:  # Pillow's for damaged files, too
         raise ValueError(f"{path}: {error}") from error
     found: torch.Tensor = pixels["pixel_values"][0]
     return found
 
 
 # A model's argument for a source -> what reads a file, and the Auto class of the model.
-READERS: dict[str, Callable[[Any, Any], torch.Tensor]] = {"input_features": read_speech, "pixel_values": read_image}
+READERS: dict[str, Callable[..., torch.Tensor]] = {"input_features": read_speech, "pixel_values": read_image}
 CLASSES: dict[str, Any] = {"input_features": AutoModelForSpeechSeq2Seq, "pixel_values": AutoModelForImageTextToText}
 
 
