@@ -6,6 +6,7 @@ A corpus of files is a folder with `texts.tsv`, which has a file's path in the f
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -47,14 +48,17 @@ def read_texts(folder: Path) -> list[tuple[Path, str]]:
     return rows
 
 
-def read_speech(path: str | os.PathLike[str], processor: Any) -> torch.Tensor:
+def read_speech(path: str | os.PathLike[str], processor: Any, content: bytes | None = None) -> torch.Tensor:
     """
     The frames of a recording, as the model reads them: (F, M), or (M, F) of Whisper's extractor.
+
+    Args:
+        content: The bytes of the file; read from `path` if not given.
 
     Raises:
         ValueError: The file is no recording, of another sampling rate than the model's, or longer than its window.
     """
-    samples, rate = read_recording(path)
+    samples, rate = read_recording(path, content)
     extractor = processor.feature_extractor
     if rate != extractor.sampling_rate:
         raise ValueError(
@@ -108,9 +112,12 @@ def check_size(image: Any, processor: Any) -> None:
         )
 
 
-def read_image(path: str | os.PathLike[str], processor: Any) -> torch.Tensor:
+def read_image(path: str | os.PathLike[str], processor: Any, content: bytes | None = None) -> torch.Tensor:
     """
     The pixels (C, H, W) of an image.
+
+    Args:
+        content: The bytes of the file; read from `path` if not given.
 
     Raises:
         OSError: The file cannot be opened.
@@ -120,12 +127,12 @@ def read_image(path: str | os.PathLike[str], processor: Any) -> torch.Tensor:
 
     makes = processor.image_processor
     try:
-        with Image.open(path) as image:
+        with Image.open(path if content is None else BytesIO(content)) as image:
             check_size(image, makes)
             pixels = makes(with_channels(image, len(makes.image_mean)), return_tensors="pt")
     except UnidentifiedImageError as error:
         raise ValueError(f"{path} is not an image") from error
-    except (OSError, SyntaxError, ValueError) as error:
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:  # of damaged files, too
         if isinstance(error, OSError) and error.filename is not None:  # the file itself, not what is in it
             raise
         raise ValueError(f"{path}: {error}") from error
@@ -150,7 +157,7 @@ def read_sources(rows: Sequence[tuple[Path, str]], input_name: str, processor: A
 
 
 # A model's argument for a source -> what reads a file, and the Auto class of the model.
-READERS: dict[str, Callable[[Any, Any], torch.Tensor]] = {"input_features": read_speech, "pixel_values": read_image}
+READERS: dict[str, Callable[..., torch.Tensor]] = {"input_features": read_speech, "pixel_values": read_image}
 CLASSES: dict[str, Any] = {"input_features": AutoModelForSpeechSeq2Seq, "pixel_values": AutoModelForImageTextToText}
 
 
