@@ -13,15 +13,18 @@ from ..model.config.sharing import FEED_FORWARD_OWNERS
 from ..model.layers.pooling import pooling_layers
 from ..model.predecessors.configuration import RecurrentSeq2SeqConfig
 from ..translation.translator import Translator
-from . import attending, positions, single_stacks, translating, walk
+from . import attending, attributions, layerwise, positions, single_stacks, translating, walk
 from .example import example_of
 from .interventions import count_heads, count_layers, parts_of, sides_of
 from .requests import (
     AttentionRequest,
+    AttributionRequest,
     GridRequest,
     HeadRequest,
     ModelsRequest,
+    NeuronsRequest,
     PositionsRequest,
+    RanksRequest,
     Request,
     RequestError,
     ScoreRequest,
@@ -136,6 +139,9 @@ QUESTIONS: dict[str, tuple[type[Request], Callable[[Subject, Any], Any]]] = {
     "positions": (PositionsRequest, positions.positions),
     "walk": (WalkRequest, walk.walk),
     "tensor": (TensorRequest, walk.tensor),
+    "attributions": (AttributionRequest, attributions.attributions),
+    "ranks": (RanksRequest, layerwise.ranks),
+    "neurons": (NeuronsRequest, layerwise.neurons),
 }
 
 

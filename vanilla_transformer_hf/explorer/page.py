@@ -108,9 +108,25 @@ def page_of(explorer: Explorer, text: str, settings: dict[str, Any]) -> str:
             ask("grid", **pair, part=part, size=32)
             for layer in range(layers):
                 ask("attention", **pair, part=part, layer=layer)
+    ask_analysis(ask, first, pair)
     if first["is_ours"]:
         ask_all(ask, first, pair)
     return offline_page(answers, state_of(text, settings))
+
+
+def ask_analysis(ask: Any, model: dict[str, Any], pair: dict[str, Any]) -> None:
+    """Ask what Analyse shows first, and by which other methods; what takes too long, or is not of this model, not."""
+    for method in ("gradient_x_input", "gradient", "rollout"):
+        with suppress(RequestError):
+            ask("attributions", **pair, method=method)
+    with suppress(RequestError):
+        ask("attributions", **pair, method="integrated_gradients", steps=128, baseline="zero")
+    with suppress(RequestError):
+        ask("ranks", **pair)
+    for stack in [part for part in model["layers"] if part != "cross"]:
+        for layer in range(model["layers"][stack]):
+            with suppress(RequestError):
+                ask("neurons", **pair, stack=stack, layer=layer, piece=0, top=10)
 
 
 def ask_all(ask: Any, model: dict[str, Any], pair: dict[str, Any]) -> None:

@@ -4,10 +4,12 @@ import { holds, tensor } from "./api.js";
 import { scaleFor, sequential } from "./colors.js";
 import { button, choice, html, number, section } from "./dom.js";
 import { attempt, faultNote } from "./faults.js";
+import { productsSection, scaleText } from "./head_products.js";
 import { heatMap, roomFor } from "./heat_map.js";
 import { label } from "./pieces.js";
 import { roving } from "./roving.js";
 import { pairRequest, partOf, positionsRequest } from "./state.js";
+import { textsOf } from "./texts.js";
 
 const PARTS = [
   ["encoder", "encoder"],
@@ -113,7 +115,7 @@ async function positionPictures({ state, ask, model }) {
 function formula(found, rowLabel, columnLabel, at) {
   const shape = (name) => found[name].shape;
   const value = (name) => tensor(found[name]).values[at];
-  const root = number(1 / found.scale);
+  const scale = scaleText(found.scale, shape("query")[1]);
   const product = number(value("products"));
   return html(
     "ol",
@@ -123,9 +125,9 @@ function formula(found, rowLabel, columnLabel, at) {
     step("V", shape("value"), "values"),
     step("Q Kᵀ", shape("products"), `${rowLabel} · ${columnLabel} = ${product}`),
     step(
-      "/ √d_k",
+      scale.startsWith("/") ? "/ √d_k" : "scale",
       shape("scaled"),
-      `√${shape("query")[1]} = ${root}: ${product} / ${root} = ${number(value("scaled"))}`,
+      `${product} ${scale} = ${number(value("scaled"))}`,
     ),
     step(
       "+ mask",
@@ -222,6 +224,9 @@ export async function headView(context) {
       formula(found, rowLabels[row], columnLabels[column], row * columns + column),
     ),
     section(`The row of ${rowLabels[row]}`, rowTable(found, row, column, set)),
+    productsSection(found, { row, column, rowLabels, columnLabels }, textsOf(state), (newColumn) =>
+      set({ row, column: newColumn }),
+    ),
     section("Vectors", vectorMaps(found, row, rowLabels, columnLabels)),
     section(
       "Matrices",
