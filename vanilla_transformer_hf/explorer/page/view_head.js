@@ -54,7 +54,8 @@ function rowTable(found, row, column, set) {
       ),
     );
   });
-  const heads = ["key", "q · k", "/ √d_k", "mask", "softmax"].map((text) =>
+  const scale = scaleText(found.scale, found.query.shape[1]);
+  const heads = ["key", "q · k", scale, "mask", "softmax"].map((text) =>
     html("th", { scope: "col" }, text),
   );
   return html(
@@ -124,11 +125,7 @@ function formula(found, rowLabel, columnLabel, at) {
     step("K", shape("key"), "keys: one row for each key token"),
     step("V", shape("value"), "values"),
     step("Q Kᵀ", shape("products"), `${rowLabel} · ${columnLabel} = ${product}`),
-    step(
-      scale.startsWith("/") ? "/ √d_k" : "scale",
-      shape("scaled"),
-      `${product} ${scale} = ${number(value("scaled"))}`,
-    ),
+    step(scale, shape("scaled"), `${product} ${scale} = ${number(value("scaled"))}`),
     step(
       "+ mask",
       shape("mask"),
