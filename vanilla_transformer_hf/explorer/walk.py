@@ -30,7 +30,7 @@ FORMULAS = {
     "speech_stacked": "[frames] W + b",
     "image": "[patch] W + b",
 }
-NORM_NAMES = {"layer_norm": "LayerNorm", "rms_norm": "RMSNorm"}
+NORM_NAMES = {"layer_norm": "LayerNorm", "rms_norm": "RMSNorm", "batch_norm": "BatchNorm"}
 
 
 @dataclass
