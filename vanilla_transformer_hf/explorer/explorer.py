@@ -9,24 +9,33 @@ from typing import Any
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
 from ..common.opening import is_own, open_any_config, open_tokenizer, open_weights, other_class
+from ..model.config.front_ends import reads_tokens
 from ..model.config.sharing import FEED_FORWARD_OWNERS
 from ..model.layers.pooling import pooling_layers
 from ..model.predecessors.configuration import RecurrentSeq2SeqConfig
+from ..translation.recognition import Recognizer
 from ..translation.translator import Translator
-from . import attending, patching, positions, single_stacks, translating, walk
+from . import attending, attributions, file_sources, layerwise, patching, positions, single_stacks, translating, walk
 from .example import example_of
+from .file_sources import FileSubject
 from .interventions import count_heads, count_layers, parts_of, sides_of
 from .requests import (
     AttentionRequest,
+    AttributionRequest,
+    DiagonalityRequest,
+    FileRequest,
     GridRequest,
     HeadRequest,
     ModelsRequest,
+    NeuronsRequest,
     PatchMapRequest,
     PatchRequest,
     PositionsRequest,
+    RanksRequest,
     Request,
     RequestError,
     ScoreRequest,
+    SourceRequest,
     TensorRequest,
     TranslateRequest,
     WalkRequest,
@@ -52,6 +61,8 @@ def describe(subject: Subject) -> ModelInfo:
     return ModelInfo(
         name=subject.name,
         kind=subject.kind,
+        reads=subject.reads,
+        files=[*getattr(subject, "files", ())],
         mask=str(subject.tokenizer.mask_token or ""),
         is_ours=subject.is_ours,
         parameters=sum(tensor.numel() for tensor in subject.model.parameters()),
@@ -106,6 +117,9 @@ def open_subject(label: str, name: str | os.PathLike, trust_remote_code: bool) -
     hub = {"trust_remote_code": trust_remote_code}
     config = open_any_config(name, **hub)
     check_kind(str(name), config)
+    if is_own(config) and not reads_tokens(config):
+        reader = Recognizer(str(name))
+        return FileSubject(label, reader.model, reader.processor)
     if config.is_encoder_decoder:
         translator = Translator.from_pretrained(
             name, device="cpu", matmul_backend="default", trust_remote_code=trust_remote_code
@@ -126,6 +140,8 @@ def subject_of(label: str, model: Any, tokenizer: Any) -> Subject:
     check_kind(label, model.config)
     if model.get_output_embeddings() is None:
         raise ValueError(f"{label}: the explorer shows predictions of tokens, which {type(model).__name__} has not")
+    if is_own(model.config) and not reads_tokens(model.config):
+        raise ValueError(f"{label} reads files: open it with `vanilla-transformer explore FOLDER`")
     if model.config.is_encoder_decoder:
         return Subject(label, model, tokenizer)
     return SINGLE[bool(model.config.is_decoder)][1](label, model, tokenizer)
@@ -155,6 +171,9 @@ SINGLE: dict[bool, tuple[Any, type[Subject]]] = {
 QUESTIONS: dict[str, tuple[type[Request], Callable[[Subject, Any], Any]]] = {
     "translate": (TranslateRequest, translate),
     "score": (ScoreRequest, translating.score),
+    "file": (FileRequest, file_sources.open_file),
+    "source": (SourceRequest, file_sources.source),
+    "diagonality": (DiagonalityRequest, file_sources.diagonal),
     "attention": (AttentionRequest, attending.attention),
     "grid": (GridRequest, attending.grid),
     "head": (HeadRequest, attending.head),
@@ -163,6 +182,9 @@ QUESTIONS: dict[str, tuple[type[Request], Callable[[Subject, Any], Any]]] = {
     "tensor": (TensorRequest, walk.tensor),
     "patch": (PatchRequest, patching.patch),
     "patch_map": (PatchMapRequest, patching.patch_map),
+    "attributions": (AttributionRequest, attributions.attributions),
+    "ranks": (RanksRequest, layerwise.ranks),
+    "neurons": (NeuronsRequest, layerwise.neurons),
 }
 
 
@@ -188,6 +210,22 @@ class Explorer:
         self.subjects = {subject.name: subject for subject in subjects}
         # One question at a time: the hooks of two would see each other's passes.
         self._lock = threading.Lock()
+
+    def open_files(self, reads: str, paths: Sequence[str | os.PathLike[str]]) -> list[str]:
+        """
+        Open files for all models that read them; their names on the page are returned.
+
+        Args:
+            reads: "speech" or "image".
+
+        Raises:
+            OSError, ValueError: A file cannot be read, or no model reads such files.
+        """
+        readers = [one for one in self.subjects.values() if isinstance(one, FileSubject) and one.reads == reads]
+        if not readers:
+            found = ", ".join(f"{name} reads {one.reads}" for name, one in self.subjects.items())
+            raise ValueError(f"no model reads {reads}: {found}")
+        return [reader.open_file(path) for path in paths for reader in readers]
 
     @classmethod
     def open(cls, names: Sequence[str | os.PathLike], trust_remote_code: bool = False) -> "Explorer":

@@ -147,6 +147,8 @@ class Pair:
         check_ours(subject, request)
         if subject.kind == "masked":
             raise RequestError("model", f"{subject.name} fills gaps: it has no next token that could be compared")
+        if subject.reads != "text":
+            raise RequestError("model", f"{subject.name} reads files: tensors are exchanged between sentences")
         if not request.other.strip():
             raise RequestError("other", "is empty: type a second sentence")
         self.subject, self.found = subject, subject.forced(request)

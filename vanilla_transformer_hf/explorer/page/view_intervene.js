@@ -238,6 +238,7 @@ export async function interveneView(context) {
     ),
   ].filter(Boolean);
   // The results stay in sight as far as the controls that change them.
-  const patched = model.kind === "masked" ? null : await patchSection(context);
+  const isPatched = model.kind !== "masked" && model.reads === "text";
+  const patched = isPatched ? await patchSection(context) : null;
   return [html("div", {}, bothSides), patched].filter(Boolean);
 }
