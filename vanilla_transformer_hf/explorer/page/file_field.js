@@ -22,7 +22,7 @@ async function base64Of(file) {
  */
 export function fileField(set) {
   let model = null;
-  const fault = html("p", { class: "error", role: "alert", id: "file-error", hidden: true });
+  const fault = html("p", { role: "alert", id: "file-error", hidden: true });
   const files = choice("File", "", [], (text) => set({ text, prefix: "" }), "file");
   const select = files.querySelector("select");
   const input = html("input", { type: "file", id: "open-file", disabled: isOffline });
@@ -31,6 +31,7 @@ export function fileField(set) {
 
   const say = (text) => {
     fault.hidden = text === "";
+    fault.className = fault.hidden ? "" : "error"; // there is an error only where one is seen
     fault.textContent = text;
   };
 
