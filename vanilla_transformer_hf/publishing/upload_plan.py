@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import ModelCard
-from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME
+from transformers.utils import CONFIG_NAME, FEATURE_EXTRACTOR_NAME, GENERATION_CONFIG_NAME, PROCESSOR_NAME
 
 from ..common.files import check_regular_file, read_regular_file
 from ..common.model_settings import check_model_settings
@@ -46,7 +46,10 @@ from .weight_files import (
 
 
 ADAPTER_CONFIG_NAME, ADAPTER_SAFE_WEIGHTS_NAME = "adapter_config.json", "adapter_model.safetensors"  # of peft
-CONFIGS = (CONFIG_NAME, GENERATION_CONFIG_NAME, TOKENIZER_CONFIG_FILE, ADAPTER_CONFIG_NAME)
+PROCESSOR_CONFIGS = (PROCESSOR_NAME, FEATURE_EXTRACTOR_NAME)
+CONFIGS = (CONFIG_NAME, GENERATION_CONFIG_NAME, TOKENIZER_CONFIG_FILE, ADAPTER_CONFIG_NAME, *PROCESSOR_CONFIGS)
+# Of the tokenizers of transformers that a converted model of speech keeps.
+VOCABULARIES = ("vocab.json", "merges.txt", "normalizer.json", "sentencepiece.bpe.model")
 
 # Fields of the configs with local paths.
 PRIVATE_FIELDS = ("_name_or_path", "name_or_path", "_commit_hash", "tokenizer_file", "source_tokenizer_file")
@@ -55,8 +58,8 @@ PRIVATE_FIELDS = ("_name_or_path", "name_or_path", "_commit_hash", "tokenizer_fi
 METADATA = {"license", "license_name", "license_link", "datasets", "base_model", "base_model_relation"}
 
 # Names of text files that are searched for secrets, and of all files that may be published.
-TEXTS = (".json", ".md", ".py", ".txt", ".jinja", ".yaml", ".yml", ".csv", ".log")
-PUBLISHED = (*TEXTS, ".safetensors", ".png")
+TEXTS = (".json", ".md", ".py", ".txt", ".jinja", ".yaml", ".yml", ".csv", ".log", ".bpe.model")
+PUBLISHED = (*TEXTS, ".model", ".safetensors", ".png")
 
 # Reasons why a file is left out, the first match counts; published files are not tested.
 LEFT_OUT = {
@@ -209,23 +212,25 @@ def _refuse_links(folder: Path):
 
 
 def _model(folder: Path) -> tuple[dict[str, Path | bytes | CleanedWeights], list[str]]:
-    """Weights, configs, tokenizer and code, and their problems."""
+    """Weights, configs, tokenizer or processor, and code, and their problems."""
     check_model_settings(folder)
     config = read_config(folder)
     sources: dict[str, Path | bytes | CleanedWeights] = {**find_weights(folder)}
     problems = check_weights(config, sources)
-    texts = _configs(folder, config) | _tokenizer(folder)
+    texts = _configs(folder, config) | _tokenizer(folder) | _processor(folder)
     code, wrong = find_code(folder, _modules(texts))
     return {**sources, **texts, **code}, problems + wrong + _check_generation(folder)
 
 
 def _modules(texts: dict[str, bytes]) -> set[str]:
-    """The modules that the configs name as code of the model and its tokenizer."""
+    """The modules that the configs name as code of the model and its tokenizer, or the parts of its processor."""
     modules = set()
-    for name in (CONFIG_NAME, TOKENIZER_CONFIG_FILE):
-        auto_map = json.loads(texts.get(name, b"{}")).get("auto_map", {})
-        for entry in auto_map.values():
-            modules |= {each.split(".")[0] for each in (entry if isinstance(entry, list) else [entry]) if each}
+    for name in (CONFIG_NAME, TOKENIZER_CONFIG_FILE, *PROCESSOR_CONFIGS):
+        fields = json.loads(texts.get(name, b"{}"))
+        parts = [part for part in fields.values() if isinstance(part, dict)] if name in PROCESSOR_CONFIGS else []
+        for part in (fields, *parts):
+            for entry in part.get("auto_map", {}).values():
+                modules |= {each.split(".")[0] for each in (entry if isinstance(entry, list) else [entry]) if each}
     return modules
 
 
@@ -268,6 +273,23 @@ def _tokenizer(folder: Path) -> dict[str, bytes]:
     return files | _cleaned(folder, TOKENIZER_CONFIG_FILE)
 
 
+def _processor(folder: Path) -> dict[str, bytes]:
+    """
+    The settings of a processor and its parts, without local paths, and vocabularies of its tokenizer beside those of
+    `_tokenizer`; nothing of a model of text.
+    """
+    found = {}
+    for name in PROCESSOR_CONFIGS:
+        if (folder / name).is_file():
+            before = _read_json(folder / name)
+            after = {part: _public(value) if isinstance(value, dict) else value for part, value in before.items()}
+            after = _public(after)
+            text = json.dumps(after, indent=2, sort_keys=True) + "\n"
+            found[name] = read_regular_file(folder / name) if after == before else text.encode()
+    present = [name for name in VOCABULARIES if found and (folder / name).is_file()]
+    return found | {name: read_regular_file(folder / name) for name in present}
+
+
 def _left_out(folder: Path, sources: dict[str, Any]) -> dict[str, str]:
     """The other files of the folder, with the reasons why they are not published."""
     found = {}
@@ -293,11 +315,17 @@ def _cleaned(folder: Path, name: str, **changes: Any) -> dict[str, bytes]:
     if not (folder / name).is_file():
         return {}
     before = _read_json(folder / name)
-    after = {key: value for key, value in before.items() if key not in PRIVATE_FIELDS} | changes
-    if "auto_map" in after:
-        after["auto_map"] = {key: _own(value) for key, value in after["auto_map"].items()}
+    after = _public(before | changes)
     text = json.dumps(after, indent=2, sort_keys=True, ensure_ascii=name != TOKENIZER_CONFIG_FILE) + "\n"
     return {name: read_regular_file(folder / name) if after == before else text.encode()}
+
+
+def _public(fields: dict[str, Any]) -> dict[str, Any]:
+    """Fields of a config without private ones."""
+    after = {key: value for key, value in fields.items() if key not in PRIVATE_FIELDS}
+    if "auto_map" in after:
+        after["auto_map"] = {key: _own(value) for key, value in after["auto_map"].items()}
+    return after
 
 
 def _own(reference: Any) -> Any:

@@ -15,6 +15,7 @@ from vanilla_transformer_hf.model.front_ends.base import FRONT_END_CLASSES, Fron
 MEL = {"num_mel_bins": 12}
 GATED = {"front_end": "speech", **MEL, "conv_activation": "glu", "conv_channels": 24, "conv_kernel_size": 5}
 WHISPER = {"front_end": "speech", **MEL, "conv_strides": [1, 2]}
+WINDOW = {"front_end": "speech_whisper", **MEL, "conv_strides": [1, 2], "max_position_embeddings": 16}
 SPEECH = {
     "convolutions": {"front_end": "speech", **MEL},
     "gated": GATED,
@@ -89,6 +90,17 @@ def test_convolutions_equal_those_of_whisper(front_end):
     torch.testing.assert_close(ours(speech, None), expected, atol=1e-5, rtol=0)
 
 
+def test_frames_of_a_window_stand_last_and_have_no_padding(front_end):
+    ours, config = front_end(**WINDOW)
+    plain, _ = front_end(**WHISPER)
+    plain.load_state_dict(ours.state_dict())
+    speech, mask = torch.randn(2, 32, 12), torch.ones(2, 32)
+    mask[1, 9:] = 0
+    found = ours(speech.transpose(1, 2), mask)
+    assert torch.equal(found, plain(speech, None))
+    assert shortened_padding(config, mask) is None and source_length(config, (2, 12, 32)) == found.shape[1] == 16
+
+
 @pytest.mark.parametrize("patch", [(2, 2), (3, 3)])
 def test_patches_equal_those_of_vit(patch, front_end):
     fields = {"num_channels": 3, "image_height": 6, "image_width": 12, "patch_height": patch[0]}
@@ -109,6 +121,13 @@ def test_patches_equal_those_of_vit(patch, front_end):
         (SPEECH["gated"], (2, 9, 80), None, r"\(num_mel_bins=12\), got a tensor of shape \(2, 9, 80\)"),
         (SPEECH["stacked"], (2, 0, 12), None, "with at least one frame"),
         (SPEECH["stacked"], (2, 9, 12), (2, 3), r"attention_mask: expected 1 or 0 for each frame .*, \(2, 9\), got"),
+        (
+            WINDOW,
+            (2, 12, 30),
+            None,
+            r"input_features: expected \(recordings, 12, 32\), num_mel_bins and the frames of",
+        ),
+        (WINDOW, (2, 32, 12), None, r"max_position_embeddings positions, got a tensor of shape \(2, 32, 12\)"),
         (IMAGE, (1, 6, 8), None, r"pixel_values: expected \(images, 2, 6, 8\).*got a tensor of shape \(1, 6, 8\)"),
         (IMAGE, (1, 3, 6, 8), None, "as num_channels, image_height, image_width, got"),
         (IMAGE, (1, 2, 6, 8), (1, 6), r"attention_mask: expected 1 or 0 for each patch, \(1, 8\), got"),

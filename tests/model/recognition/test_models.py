@@ -2,6 +2,7 @@
 
 import copy
 import os
+import re
 import subprocess
 import sys
 from functools import wraps
@@ -9,6 +10,7 @@ from functools import wraps
 import numpy as np
 import pytest
 import torch
+from accelerate import Accelerator
 from PIL import Image
 from transformers import (
     AutoModel,
@@ -20,6 +22,7 @@ from transformers import (
     TrOCRProcessor,
     pipeline,
 )
+from transformers.generation.streamers import BaseStreamer
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
 from vanilla_transformer_hf import (
@@ -31,7 +34,11 @@ from vanilla_transformer_hf import (
     VanillaTransformerModel,
     VanillaTransformerTokenizer,
 )
-from vanilla_transformer_hf.export.ctranslate2 import problems
+from vanilla_transformer_hf.conversion import ConversionError
+from vanilla_transformer_hf.conversion.targets import TARGETS, export
+from vanilla_transformer_hf.export.comparison import ExportError
+from vanilla_transformer_hf.export.export import export_for
+from vanilla_transformer_hf.export.int8_folder import quantize_folder
 from vanilla_transformer_hf.training.checkpoints.averaging import average_checkpoints
 
 
@@ -51,6 +58,7 @@ VARIANTS = {
     "window_global": {**SPEECH, "encoder_attention_type": "window_global", "attention_window": 2},
     "pooling": {**SPEECH, "encoder_pooling": [1]},
     "performer": {**SPEECH, "encoder_attention_type": "performer", **PRE},
+    "whisper": {"front_end": "speech_whisper", "num_mel_bins": 12, "max_position_embeddings": 8},
     "image": IMAGE,
     "image, grid": {**IMAGE, "position_encoding": "sinusoidal_grid", "decoder_position_encoding": "sinusoidal", **PRE},
 }
@@ -70,6 +78,8 @@ def make():
                 torch.nn.init.normal_(parameter, std=0.3)
         if is_image:
             return model.eval(), {"pixel_values": torch.randn(2, 1, 8, 24)}
+        if config.front_end == "speech_whisper":
+            return model.eval(), {"input_features": torch.randn(2, 12, 32)}
         mask = torch.ones(2, 29, dtype=torch.long)
         mask[1, 18:] = 0
         return model.eval(), {"input_features": torch.randn(2, 29, 12), "attention_mask": mask}
@@ -120,11 +130,100 @@ def test_padding_changes_nothing_and_searches_equal_the_hosts(name, make):
     loss.backward()
     plain = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
     assert all(grad.abs().sum() > 0 for name, grad in plain.items() if "front_end" in name)
-    model.zero_grad()
-    model.activation_checkpointing_enable()
-    model(**batch, labels=labels).loss.backward()
-    for name, parameter in model.named_parameters():
-        torch.testing.assert_close(parameter.grad, plain[name], atol=1e-5, rtol=1e-4, msg=name)
+    for reentrant in (False, True):
+        model.zero_grad()
+        model.activation_checkpointing_enable({"use_reentrant": reentrant})
+        model(**batch, labels=labels).loss.backward()
+        for name, parameter in model.named_parameters():
+            torch.testing.assert_close(parameter.grad, plain[name], atol=1e-5, rtol=1e-4, msg=name)
+
+
+# Kinds of attention whose weights sdpa never has.
+NO_KERNEL = ("performer", "alibi, eager")
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+@torch.no_grad()
+def test_kernels_agree_and_padding_changes_nothing_at_all(name, make):
+    """In float64, so that what is left is no rounding: padding on the right, and the rows beside a recording."""
+    model, batch = make("sdpa", **VARIANTS[name])
+    model, batch = (
+        model.double(),
+        {key: each.double() if each.is_floating_point() else each for key, each in batch.items()},
+    )
+    ids = torch.randint(3, 50, (2, 5))
+    expected = model(**batch, decoder_input_ids=ids).logits
+    if name not in NO_KERNEL:
+        twin, _ = make("eager", **VARIANTS[name])
+        twin.double().load_state_dict(model.state_dict())
+        torch.testing.assert_close(twin(**batch, decoder_input_ids=ids).logits, expected, atol=1e-10, rtol=0)
+    if "attention_mask" not in batch:
+        return
+    frames, mask = batch["input_features"], batch["attention_mask"]
+    for garbage in (0.0, 3.0):
+        longer = torch.cat((frames, torch.full((2, 13, 12), garbage).double()), dim=1)
+        longer[1, 18:] = garbage
+        whole = torch.cat((mask, torch.zeros(2, 13, dtype=torch.long)), dim=1)
+        found = model(longer, attention_mask=whole, decoder_input_ids=ids).logits
+        torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
+    alone = model(frames[1:, :18], decoder_input_ids=ids[1:]).logits
+    torch.testing.assert_close(alone, expected[1:], atol=1e-6, rtol=0)
+
+
+class Written(BaseStreamer):
+    """What a streamer is given."""
+
+    def __init__(self):
+        self.tokens, self.ended = [], False
+
+    def put(self, value):
+        self.tokens += value.flatten().tolist()
+
+    def end(self):
+        self.ended = True
+
+
+@pytest.mark.parametrize("name", ["post", "whisper", "image"])
+def test_streamers_batches_and_types(name, make):
+    model, batch = make(**VARIANTS[name])
+    ids = model.generate(**batch, max_new_tokens=6)
+    for row in range(2):
+        one = {key: value[row : row + 1] for key, value in batch.items()}
+        streamer = Written()
+        model.generate(**one, max_new_tokens=6, streamer=streamer)
+        assert streamer.ended and streamer.tokens == ids[row, : len(streamer.tokens)].tolist()
+    assert model.generate(**batch, num_beams=2, num_return_sequences=2, max_new_tokens=6).shape[0] == 4
+    for dtype in (torch.bfloat16, torch.float16):
+        half = copy.deepcopy(model).to(dtype)
+        for beams in (1, 2):  # features stay in float32, as a processor makes them
+            assert half.generate(**batch, num_beams=beams, max_new_tokens=6).shape[0] == 2
+
+
+@pytest.mark.parametrize("name", ["post", "stacked, rotary", "whisper", "image"])
+def test_devices_by_accelerate(name, make, tmp_path):
+    model, batch = make(**VARIANTS[name])
+    model.save_pretrained(tmp_path / "model")
+    ids = model.generate(**batch, max_new_tokens=6, num_beams=2)
+    for place in ("cpu", "auto", {"model.encoder": "disk", "model.decoder": "cpu", "lm_head": "cpu"}):
+        opened = type(model).from_pretrained(tmp_path / "model", device_map=place, offload_folder=tmp_path / "disk")
+        assert torch.equal(opened.generate(**batch, max_new_tokens=6, num_beams=2), ids), place
+    prepared = Accelerator(cpu=True).prepare(model.train())
+    prepared(**batch, labels=torch.randint(3, 50, (2, 5))).loss.backward()
+    assert all(each.grad is not None for name, each in model.named_parameters() if "front_end" in name)
+
+
+@pytest.mark.parametrize("fields", [SPEECH, IMAGE], ids=["speech", "image"])
+def test_what_has_no_front_end_of_this_kind_names_it(fields, make, tmp_path):
+    model, _ = make(**fields)
+    model.save_pretrained(tmp_path / "model")
+    line = f"front_end={model.config.front_end!r}: must be 'tokens'"
+    for engine in ("ctranslate2", "onnx", "torch_export"):
+        with pytest.raises(ExportError, match=re.escape(line)):
+            export_for(engine, tmp_path / "model", tmp_path / "out")
+    for target in TARGETS:
+        with pytest.raises(ConversionError, match=re.escape(line)):
+            export(target, tmp_path / "model", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_limits_of_length_count_positions(make):
@@ -165,7 +264,6 @@ def test_the_wrong_source_is_named(make):
         VanillaTransformerForConditionalGeneration(model.config)
     with pytest.raises(ValueError, match="open it with AutoModelForSeq2SeqLM"):
         VanillaTransformerForSpeechSeq2Seq(text.config)
-    assert any("front_end='speech': must be 'tokens'" in line for line in problems(model.config))
 
 
 @pytest.mark.parametrize("fields", [SPEECH, IMAGE], ids=["speech", "image"])
@@ -199,9 +297,9 @@ def test_is_saved_opened_averaged_and_resized(fields, make, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fields", [SPEECH, IMAGE], ids=["speech", "image"])
-def test_exports(fields, make):
-    model, batch = make(**fields)
+@pytest.mark.parametrize("name", ["post", "stacked, rotary", "whisper", "image"])
+def test_exports(name, make):
+    model, batch = make(**VARIANTS[name])
     labels = torch.randint(3, 50, (2, 5))
 
     class Logits(torch.nn.Module):
@@ -265,6 +363,22 @@ def test_pipelines_and_processors_with_the_package(folders):
     files = {path.name for path in (folders / "speech").iterdir()}
     assert "feature_extraction_vanilla_transformer.py" in files and len([n for n in files if n.endswith(".py")]) == 6
     assert len([*(folders / "image").glob("*.py")]) == 5
+
+
+@pytest.mark.parametrize("kind", ["speech", "image"])
+def test_int8_folders(kind, folders, tmp_path):
+    quantize_folder(folders / kind, tmp_path / "int8")
+    opens = AutoModelForImageTextToText if kind == "image" else AutoModelForSpeechSeq2Seq
+    torch.manual_seed(0)
+    source = torch.randn(2, 1, 8, 24) if kind == "image" else torch.randn(2, 29, 12)
+    whole, rounded = opens.from_pretrained(folders / kind), opens.from_pretrained(tmp_path / "int8")
+    found = rounded.generate(source, max_new_tokens=6, num_beams=2)
+    assert torch.equal(found, whole.generate(source, max_new_tokens=6, num_beams=2, quantization="int8"))
+    assert type(AutoProcessor.from_pretrained(tmp_path / "int8")) is type(
+        AutoProcessor.from_pretrained(folders / kind)
+    )
+    facts = (tmp_path / "int8" / "README.md").read_text(encoding="utf-8")
+    assert "int8 with one step for each output" in facts
 
 
 @pytest.mark.slow
