@@ -31,6 +31,7 @@ from .verification import example_batch, logits_of
 
 # Fields that every target needs to have one value, and that value.
 FIXED: dict[str, Any] = {
+    "front_end": "tokens",
     "norm_type": "layer_norm",
     "feed_forward_type": "dense",
     "layer_norm_eps": 1e-5,
@@ -41,6 +42,7 @@ FIXED: dict[str, Any] = {
     "encoder_attention_type": "full",
     "decoder_attention_type": "full",
     "cross_attention_type": "full",
+    "attention_score": "scaled_dot",
 }
 POST_NORM = {
     "encoder_norm_position": "post",

@@ -55,7 +55,7 @@ def check_recognition(run: RunArguments, settings: dict[str, Any]) -> None:
         if name in settings:
             raise ValueError(f"{name}={settings[name]} has no effect with task={task}: remove it.")
     expected, front_end = MODELS[task].main_input_name, run.config.get("front_end", "tokens")
-    allowed = [name for name, row in FRONT_ENDS.items() if row.input_name == expected]
+    allowed = [name for name, row in FRONT_ENDS.items() if row.input_name == expected and row.has_padding]
     if front_end not in allowed:
         raise ValueError(f"front_end={front_end} with task={task}: must be {' or '.join(allowed)}.")
     for each in fields(Masks):
