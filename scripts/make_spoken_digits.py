@@ -21,7 +21,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="receives the corpus")
     parser.add_argument("--language", choices=WORDS, default="en", help="language of the words (default: en)")
     parser.add_argument("--left_out", metavar="SPEAKER", help="speaker who is not trained on; in the folder unseen")
-    parser.add_argument("--train_size", type=int, default=6000, help="strings to train on (default: 6000)")
+    parser.add_argument("--train_size", type=int, default=8000, help="strings to train on (default: 8000)")
     parser.add_argument("--test_size", type=int, default=400, help="strings of each other part (default: 400)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the random numbers (default: 0)")
     arguments = parser.parse_args()

@@ -20,7 +20,7 @@ from vanilla_transformer_hf.training.recognition.collator import Masks, Recognit
 from vanilla_transformer_hf.training.recognition.corpus import SourcesWithTexts
 from vanilla_transformer_hf.training.recognition.digit_strips import write_digit_strips
 from vanilla_transformer_hf.training.recognition.run import run_recognition
-from vanilla_transformer_hf.training.recognition.spoken_digits import read_digits, write_spoken_digits
+from vanilla_transformer_hf.training.recognition.spoken_digits import change_speed, read_digits, write_spoken_digits
 from vanilla_transformer_hf.training.trainer.translation import TranslationTrainer
 
 
@@ -52,7 +52,9 @@ def test_spoken_digits(spoken):
     assert len(lines) == 3 and all("_bob.wav" in line for line in lines)
     words = [line.split("\t")[1].split() for line in lines]
     assert all(3 <= len(each) <= 8 and {*each} <= {"null", "eins"} for each in words)
-    assert "bob" not in (spoken / "corpus" / "train" / "texts.tsv").read_text()
+    table = (spoken / "corpus" / "train" / "texts.tsv").read_text(encoding="utf-8")
+    assert "bob" not in table
+    assert all(1 <= len(line.split("\t")[1].split()) <= 8 for line in table.splitlines())
     with pytest.raises(ValueError, match="left_out=eve: must be one of ann, bob"):
         write_spoken_digits(
             spoken / "single", spoken / "x", language="en", left_out="eve", train_size=1, test_size=1, seed=0
@@ -60,6 +62,13 @@ def test_spoken_digits(spoken):
     (spoken / "nothing").mkdir()
     with pytest.raises(ValueError, match="has no recordings such as 7_jackson"):
         read_digits(spoken / "nothing")
+
+
+def test_recordings_are_played_faster_and_slower():
+    rng = np.random.default_rng(0)
+    tone = np.sin(2 * np.pi * 400 * np.arange(4000) / 8000)
+    lengths = [len(change_speed(tone, rng)) for _ in range(50)]
+    assert 3500 <= min(lengths) < 3700 and 4300 < max(lengths) < 4600
 
 
 @pytest.mark.slow
