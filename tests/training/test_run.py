@@ -397,6 +397,8 @@ def test_a_new_tokenizer_normalises_and_says_so(prepare, tmp_path):
 def test_a_run_that_ends_within_its_first_epoch_says_so(prepare, capsys):
     training = prepare().trainer.args
     assert find_short_run(training, 10, epoch=10) is None
+    training.warmup_steps = 1
+    assert "warm-up" not in find_short_run(training, 1), "which cannot be shorter"
     assert "10 updates of the weights, fewer than the 11 that see all of its" in find_short_run(training, 10, 11)
     for batches, warns in ((training.max_steps, False), (training.max_steps + 1, True)):
         loader = range(batches * training.gradient_accumulation_steps)

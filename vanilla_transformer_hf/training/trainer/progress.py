@@ -213,9 +213,10 @@ def find_short_run(args: TrainingArguments, steps: int, epoch: int = 0) -> str |
     if steps < epoch:
         problems.append(f"fewer than the {epoch:,} that see all of its text once")
     warmup = args.get_warmup_steps(steps)
-    if warmup >= steps and SchedulerType(args.lr_scheduler_type) not in WITHOUT_WARMUP:
+    shorter = max(1, steps // 10)
+    if warmup >= steps and warmup > shorter and SchedulerType(args.lr_scheduler_type) not in WITHOUT_WARMUP:
         problems.append(f"all in its warm-up of {warmup:,}: the learning rate never reaches {args.learning_rate:.3g}")
-        advice.append(f"lower warmup_steps to, say, {max(1, steps // 10):,}")
+        advice.append(f"lower warmup_steps to, say, {shorter:,}")
     if not problems:
         return None
     updates = f"{steps:,} update{'s' * (steps != 1)}"
