@@ -212,8 +212,8 @@ class ZeroScoreWarning(TrainerCallback):
         scores = [entry[f"eval_{name}"] for entry in state.log_history if f"eval_{name}" in entry]
         if len(scores) > 1 and not any(scores) and state.is_world_process_zero:
             print(
-                f"Warning: {name} was 0 at all {len(scores)} evaluations, so it tells nothing about the checkpoints, and "
-                "the first counts as the best; choose by another one, such as --metric_for_best_model loss.",
+                f"Warning: {name} was 0 at all {len(scores)} evaluations, so it tells nothing about the checkpoints, "
+                "and the first counts as the best; choose by another one, such as --metric_for_best_model loss.",
                 flush=True,
             )
 
