@@ -4,6 +4,7 @@ Measure speed and memory side by side, in one run, the engines taking turns:
     python -m benchmarks train --source train.en.gz --target train.de.gz --json speed.json
     python -m benchmarks train --presets tiny --dtypes float32 --loads run   # on a synthetic corpus
     python -m benchmarks generate --model outputs/en-de --source test.en --json search.json
+    python -m benchmarks commands --model outputs/en-de --source test.en       # whole commands, start-up included
     python -m benchmarks serve --model outputs/en-de --source test.en --json serving.json
     python -m benchmarks variants --preset tiny                              # each against the paper's model
     python -m benchmarks attention --picture attention.png                   # kinds over the length
@@ -19,7 +20,7 @@ import sys
 from vanilla_transformer_hf.common.command_line import make_parser
 from vanilla_transformer_hf.common.command_line import run as run_command
 
-from . import attention, generation, predecessors, serving, training, variants
+from . import attention, commands, generation, predecessors, serving, training, variants
 
 
 PROG = "python -m benchmarks"
@@ -28,6 +29,7 @@ PROG = "python -m benchmarks"
 SUBCOMMANDS = {
     "train": training,
     "generate": generation,
+    "commands": commands,
     "serve": serving,
     "variants": variants,
     "attention": attention,

@@ -49,7 +49,7 @@ from vanilla_transformer_hf.common.matmul import (
 
 from .generation_models import random_model, write_models
 from .generation_torch import DTYPES
-from .training import SIZES
+from .training import SIZES, some_threads
 from .turns import Engine
 
 
@@ -132,7 +132,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--rounds", type=int, default=5, help="turns of each engine (default: 5)")
     parser.add_argument("--seconds", type=float, default=1.0, help="minimum seconds of a turn (default: 1)")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="threads of each engine")
+    parser.add_argument(
+        "--threads", nargs="+", type=int, default=some_threads(), help="of each engine (default: 1, and all cores)"
+    )
     parser.add_argument("--json", metavar="FILE", help="write the numbers here too")
     parser.add_argument("--picture", metavar="FILE", help="draw the growth with batch, beam and length here, as PNG")
 
@@ -178,8 +180,10 @@ def trained_model(folder: str, vocab_size: int | None) -> VanillaTransformerForC
     return model
 
 
-def measure(rows: list[Row], load: Load, folder: Path, arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """Run the engines in turns; return a dictionary of numbers for each."""
+def measure(
+    rows: list[Row], load: Load, folder: Path, arguments: argparse.Namespace, threads: int
+) -> list[dict[str, Any]]:
+    """Run the engines in turns, with so many threads each; return a dictionary of numbers for each."""
     batches = folder / "batches.json"
     batches.write_text(json.dumps(load.batches))
     engines: list[Engine] = []
@@ -195,11 +199,11 @@ def measure(rows: list[Row], load: Load, folder: Path, arguments: argparse.Names
                 "beams": load.beams,
                 "new_tokens": load.new_tokens,
                 "device": arguments.device,
-                "threads": arguments.threads,
+                "threads": threads,
                 "seconds": arguments.seconds,
             }
             name = f"{row.name} {row.dtype}"
-            engines.append(Engine(name, "generation_engine", settings, arguments.threads))
+            engines.append(Engine(name, "generation_engine", settings, threads))
         for _ in range(arguments.rounds):
             for engine in engines:
                 engine.turn()
@@ -273,7 +277,7 @@ def measure_all(
     rows: list[Row],
     arguments: argparse.Namespace,
 ) -> Iterator[list[dict[str, Any]]]:
-    """Write a model for all engines, and print a table for each load; yield its numbers."""
+    """Write a model for all engines, and print a table for each load and number of threads; yield its numbers."""
     with tempfile.TemporaryDirectory() as folder:
         dtypes = {DTYPES[row.dtype] for row in rows if row.dtype in DTYPES}
         write_models(model, Path(folder), {row.engine for row in rows}, dtypes)
@@ -281,14 +285,15 @@ def measure_all(
             part = [row for row in rows if row.plain or load.section == "speed"]
             if len(load.batches) == 1:
                 part = [row for row in part if row.engine != "batch_by_batch"]
-            measured = measure(part, load, Path(folder), arguments)
-            add_ratios(measured)
             search = "greedy" if load.beams == 1 else f"beam {load.beams}"
-            print_table(f"{name}, {load.section}: {load.name}, {search}", measured)
             sizes: dict[str, float] = {"sentences": sum(map(len, load.batches)), "batch": len(load.batches[0])}
             sizes["source_tokens"] = mean(len(ids) for batch in load.batches for ids in batch)
             about = {"model": name, "section": load.section, "load": load.name, "beams": load.beams, **sizes}
-            yield [about | {"limit": load.new_tokens} | row for row in measured]
+            for threads in arguments.threads:
+                measured = measure(part, load, Path(folder), arguments, threads)
+                add_ratios(measured)
+                print_table(f"{name}, {load.section}: {load.name}, {search}, threads {threads}", measured)
+                yield [about | {"limit": load.new_tokens, "threads": threads} | row for row in measured]
 
 
 def check(arguments: argparse.Namespace) -> None:
@@ -305,7 +310,7 @@ def check(arguments: argparse.Namespace) -> None:
         raise ValueError("--loads natural needs --model and --source")
     if arguments.device == "cuda" and not torch.cuda.is_available():
         raise ValueError("--device cuda: torch does not find a CUDA device")
-    if min(arguments.rounds, arguments.threads, *arguments.beams, arguments.sentences or 1) < 1:
+    if min(arguments.rounds, *arguments.threads, *arguments.beams, arguments.sentences or 1) < 1:
         raise ValueError("--rounds, --threads, --beams and --sentences are 1 or more")
     if arguments.picture and not GROWTH.keys() & set(arguments.sections):
         raise ValueError(f"--picture needs one of the sections {', '.join(GROWTH)}")
@@ -342,7 +347,7 @@ def run(arguments: argparse.Namespace) -> None:
     for output in filter(None, (arguments.json, arguments.picture)):
         refuse_overwriting(output, [arguments.source])
     logging.disable_progress_bar()  # progress bars of writing and loading weights
-    torch.set_num_threads(arguments.threads)
+    torch.set_num_threads(max(arguments.threads))
     probed = probe_matmul()
     chosen = choose_matmul("auto", probed)
     print(describe_matmul(chosen, probed))
@@ -350,7 +355,6 @@ def run(arguments: argparse.Namespace) -> None:
     packages = ["torch", "transformers", *(["ctranslate2"] if "ctranslate2" in arguments.against else [])]
     about = {
         "versions": {name: importlib.metadata.version(name) for name in packages},
-        "threads": arguments.threads,
         "device": arguments.device,
         "matmul": [row._asdict() for row in probed],
     }
@@ -364,4 +368,5 @@ def run(arguments: argparse.Namespace) -> None:
         from .generation_picture import draw_growth  # matplotlib
 
         with open_output(arguments.picture) as file:
-            draw_growth(found, GROWTH).savefig(file, format="png", dpi=120)
+            drawn = [row for row in found if row["threads"] == max(arguments.threads)]
+            draw_growth(drawn, GROWTH).savefig(file, format="png", dpi=120)

@@ -4,6 +4,7 @@ import argparse
 import json
 import tempfile
 import time
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -64,6 +65,11 @@ def float32_rows(chosen: str) -> list[Row]:
     return rows
 
 
+def some_threads() -> list[int]:
+    """One thread, and as many as torch takes by itself."""
+    return sorted({1, torch.get_num_threads()})
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--source", help="text, one sentence per line, such as Multi30k's (default: a synthetic corpus)"
@@ -83,7 +89,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=5, help="turns of each engine (default: 5)")
     parser.add_argument("--block", type=int, default=2, help="steps of a turn (default: 2)")
     parser.add_argument("--tokens", type=int, default=2048, help="tokens of a batch of a run (default: 2048)")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="threads of each engine")
+    parser.add_argument(
+        "--threads", nargs="+", type=int, default=some_threads(), help="of each engine (default: 1, and all cores)"
+    )
     parser.add_argument(
         "--clock", choices=CLOCKS, default="wall", help="processor: CPU time, on a busy machine (default: wall)"
     )
@@ -111,15 +119,17 @@ def gflops_per_token(config: VanillaTransformerConfig) -> float:
     return 6e-9 * (encoder + decoder + width * config.vocab_size)
 
 
-def measure(rows: list[Row], settings: dict[str, Any], arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """Run the engines in turns; return a dictionary of numbers for each."""
+def measure(
+    rows: list[Row], settings: dict[str, Any], arguments: argparse.Namespace, threads: int
+) -> list[dict[str, Any]]:
+    """Run the engines in turns, with so many threads each; return a dictionary of numbers for each."""
     engines: list[Engine] = []
     try:
         for row in rows:
             own = {"engine": row.engine, "attention": row.attention, "matmul": row.matmul}
             own |= {"block": arguments.block, "clock": arguments.clock}
             environment = SCRIPT_ENVIRONMENT if row.engine in OURS else {}
-            engines.append(Engine(row.name, "training_engine", settings | own, arguments.threads, environment))
+            engines.append(Engine(row.name, "training_engine", settings | own, threads, environment))
         for _ in range(arguments.rounds):
             for engine in engines:
                 engine.turn()
@@ -131,6 +141,7 @@ def measure(rows: list[Row], settings: dict[str, Any], arguments: argparse.Names
         speeds = [result["tokens_per_second"] for result in engine.results]
         found.append(
             {key: settings[key] for key in ("size", "dtype", "load")}
+            | {"threads": threads}
             | row._asdict()
             | {
                 "tokens_per_second": median(speeds),
@@ -147,7 +158,8 @@ def measure(rows: list[Row], settings: dict[str, Any], arguments: argparse.Names
 def print_table(found: list[dict[str, Any]], gflops: float, rate: float) -> None:
     """Compute `ratio`, `memory_ratio` and `matmul_share`, and print the numbers of one load."""
     ours = found[0]
-    print(f"\n{ours['size']}, {ours['dtype']}, {ours['load']}; matrix products {rate:.0f} GFLOP/s")
+    about = ", ".join(str(ours[name]) for name in ("size", "dtype", "load"))
+    print(f"\n{about}, threads {ours['threads']}; matrix products {rate:.0f} GFLOP/s")
     heads = ("", "target tokens/s", "slowest–fastest", "ours is", "peak MiB", "ours is", "anonymous", "of matmul rate")
     print(
         f"{heads[0]:24}{heads[1]:>16}{heads[2]:>20}{heads[3]:>9}{heads[4]:>10}{heads[5]:>9}{heads[6]:>11}{heads[7]:>16}"
@@ -175,11 +187,11 @@ def run(arguments: argparse.Namespace) -> None:
 
     if bool(arguments.source) != bool(arguments.target):
         raise ValueError("--source and --target are given together or not at all")
-    if min(arguments.rounds, arguments.block, arguments.tokens, arguments.threads) < 1:
+    if min(arguments.rounds, arguments.block, arguments.tokens, *arguments.threads) < 1:
         raise ValueError("--rounds, --block, --tokens and --threads are 1 or more")
     if arguments.json:
         refuse_overwriting(arguments.json, filter(None, [arguments.source, arguments.target]))
-    torch.set_num_threads(arguments.threads)
+    torch.set_num_threads(max(arguments.threads))
     probed = probe_matmul()
     chosen = choose_matmul("auto", probed)
     print(describe_matmul(chosen, probed))
@@ -197,16 +209,16 @@ def run(arguments: argparse.Namespace) -> None:
             for dtype in arguments.dtypes:
                 wanted = float32_rows(chosen) if dtype == "float32" else BFLOAT16_ROWS
                 rows = [row for row in wanted if row.engine in ("ours", *arguments.against)]
-                rate = matmul_rate(getattr(torch, dtype), chosen)
-                for load in arguments.loads:
+                for load, threads in product(arguments.loads, arguments.threads):
+                    torch.set_num_threads(threads)
+                    rate = matmul_rate(getattr(torch, dtype), chosen)
                     of_load = [row for row in rows if load == "step" or row.engine not in OURS[1:]]
-                    part = measure(of_load, settings | {"dtype": dtype, "load": load}, arguments)
+                    part = measure(of_load, settings | {"dtype": dtype, "load": load}, arguments, threads)
                     print_table(part, gflops_per_token(config), rate)
                     found += part
     if arguments.json:
         result = {
             "matmul": [row._asdict() for row in probed],
-            "threads": arguments.threads,
             "torch": torch.__version__,
         }
         with open_output(arguments.json) as file:

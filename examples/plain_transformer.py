@@ -58,6 +58,7 @@ PAPER: dict[str, Any] = {
     "scale_embedding": True,
     "encoder_attention_type": "full",
     "decoder_attention_type": "full",
+    "attention_score": "scaled_dot",
     "encoder_pooling": None,
 }
 

@@ -44,7 +44,7 @@ def unshared(weights: dict[str, torch.Tensor], fields) -> dict[str, torch.Tensor
     }
 
     def copy(source: str, target: str):
-        for kind in ("weight", "bias"):
+        for kind in ("weight", "bias", "running_mean", "running_variance"):
             if f"{source}.{kind}" in weights:
                 found[f"{target}.{kind}"] = weights[f"{source}.{kind}"].clone()
 
@@ -63,6 +63,9 @@ def unshared(weights: dict[str, torch.Tensor], fields) -> dict[str, torch.Tensor
             }[fields.feed_forward_sharing]
             for part in ("fc1", "fc2", "fc3"):
                 copy(f"{owner}.{part}", f"{ours}.{part}")
+            vector = "self_attn.score_vector", "encoder_attn.score_vector"
+            for name in (each for each in vector if f"{theirs}.{each}" in weights):
+                found[f"{ours}.{name}"] = weights[f"{theirs}.{name}"]
             for attention in ("self_attn", "encoder_attn")[: 2 if stack == "decoder" else 1]:
                 source = "self_attn" if fields.decoder_attention_sharing else attention
                 for part in ("q_proj", "k_proj", "v_proj", "out_proj"):
@@ -153,8 +156,11 @@ class Reference:
             return weight * x / torch.sqrt((x**2).mean(dim=-1, keepdim=True) + eps)
         if self.fields.norm_type == "rms_norm_author":
             return weight * x / (torch.sqrt((x**2).mean(dim=-1, keepdim=True)) + eps)
-        mean = x.mean(dim=-1, keepdim=True)
-        variance = ((x - mean) ** 2).mean(dim=-1, keepdim=True)
+        if self.fields.norm_type == "batch_norm":
+            mean, variance = self.weights[f"{name}.running_mean"], self.weights[f"{name}.running_variance"]
+        else:
+            mean = x.mean(dim=-1, keepdim=True)
+            variance = ((x - mean) ** 2).mean(dim=-1, keepdim=True)
         return weight * (x - mean) / torch.sqrt(variance + eps) + self.weights[f"{name}.bias"]
 
     def linear(self, name: str, x: torch.Tensor) -> torch.Tensor:
@@ -234,6 +240,14 @@ class Reference:
         longest = len(rows) // 2
         return rows[max(-longest, min(longest, key - query)) + longest]
 
+    def scores(self, name: str, head: int, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+        kind = self.fields.attention_score
+        if kind == "additive":
+            owner = name.replace("encoder_attn", "self_attn") if self.fields.decoder_attention_sharing else name
+            v = self.weights[f"{owner}.score_vector"][head]
+            return torch.stack([torch.stack([v @ torch.tanh(q + k) for k in keys]) for q in queries])
+        return queries @ keys.T / (math.sqrt(queries.shape[-1]) if kind == "scaled_dot" else 1.0)
+
     def attention(
         self, name: str, heads: int, x: torch.Tensor, memory: torch.Tensor, causal: bool, kind: str = "none"
     ) -> torch.Tensor:
@@ -244,14 +258,15 @@ class Reference:
         for head, (q, k, v) in enumerate(zip(queries, keys, values, strict=True)):
             if kind in ("rotary", "rotary_halves"):
                 q, k = self.rotated(q, kind), self.rotated(k, kind)
-            scores = q @ k.T / math.sqrt(q.shape[-1])  # (T, S)
+            scores = self.scores(name, head, q, k)  # (T, S)
+            scale = 1 / math.sqrt(q.shape[-1]) if self.fields.attention_score == "scaled_dot" else 1.0
             for query in range(len(scores)):
                 for key in range(len(k)):
                     scores[query, key] += self.bias(kind, name.split(".")[0], heads, head, query, key)
                     if kind == "gated_alibi" and (key <= query or not causal):
                         scores[query, key] += self.gates(name, x, heads, head, query, key)
                     if kind == "shaw":
-                        scores[query, key] += q[query] @ self.shaw(name, "keys", query, key) / math.sqrt(q.shape[-1])
+                        scores[query, key] += scale * (q[query] @ self.shaw(name, "keys", query, key))
             if causal:
                 for row in range(scores.shape[0]):
                     scores[row, row + 1 :] = -math.inf

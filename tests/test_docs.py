@@ -9,6 +9,7 @@ import gzip
 import json
 import os
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -513,6 +514,34 @@ def test_the_model_in_code_has_the_shapes_that_its_page_says(monkeypatch, capsys
     assert capsys.readouterr().out == "rennt\n"
     for span in [span for span in page.spans if re.fullmatch(r"[A-Z]\w+(?:\.\w+)*", span)]:
         assert attrgetter(span)(modeling_vanilla_transformer) is not None, span
+
+
+def test_how_it_works_prints_and_draws_what_its_page_says(monkeypatch, capsys):
+    """
+    Each block prints the comments at its end, to about the last digit, since CPUs round sums differently. Other
+    numbers of the page are among them, or on the pages that it links to. The pictures show the same model.
+    """
+    page, number = PAGES["how_it_works.md"], re.compile(r"-?\d+(?:\.(\d+))?")
+    monkeypatch.chdir(ROOT)
+    names: dict = {}
+    for block in page.blocks("python"):
+        code = re.sub(r"(^# .*\n)+\Z", "", block, flags=re.MULTILINE)
+        exec(compile(code, page.path.name, "exec"), names)
+        printed, shown = capsys.readouterr().out, block.removeprefix(code).replace("# ", "")
+        assert number.sub("0", printed).split() == number.sub("0", shown).split()
+        for one, other in zip(number.finditer(printed), number.finditer(shown), strict=True):
+            last = 10.0 ** -len(other[1]) if other[1] else 0
+            assert float(one[0]) == pytest.approx(float(other[0]), abs=1.01 * last, rel=0), f"{one[0]}: {other[0]}"
+    texts = [PAGES[f"{name}.md"].text for name in ("predecessors", "variants", "results")]
+    known = re.findall(r"\d+\.\d+", " ".join([*page.blocks("python"), *texts]))
+    assert set(re.findall(r"\d+\.\d+", FENCE.sub("", page.text))) <= set(known)
+
+    script = runpy.run_path(str(ROOT / "scripts" / "draw_how_it_works.py"))
+    journey = script["follow"]()
+    assert journey.source == names["tokens"]
+    torch.testing.assert_close(journey.weights, names["weights"][0, 3, script["WORD"]], atol=1e-4, rtol=0)
+    torch.testing.assert_close(journey.probabilities, names["chances"][0], atol=1e-4, rtol=0)
+    assert all(f"({name}.png)" in page.text and draw(journey).axes for name, draw in script["PICTURES"].items())
 
 
 @pytest.mark.slow

@@ -65,6 +65,7 @@ SWITCHES = {
         "encoder_norm_position": "pre",
         "decoder_norm_position": "pre",
     },
+    "no_residual": {"encoder_residual_alpha": 0},
     "gelu": {"activation_function": "gelu"},
     "swish": {"activation_function": "swish"},
     "two_activations": {"activation_function": "relu", "decoder_activation_function": "gelu"},
@@ -180,6 +181,14 @@ SWITCHES = {
     },
     "rms_norm": {"norm_type": "rms_norm", "layer_norm_eps": 0.01},
     "rms_norm_author": {"norm_type": "rms_norm_author", "layer_norm_eps": 0.01, "decoder_norm_position": "pre"},
+    "batch_norm": {"norm_type": "batch_norm", "decoder_norm_position": "pre", "layernorm_embedding": True},
+    "dot": {"attention_score": "dot"},
+    "dot_with_a_bias": {"attention_score": "dot", "position_encoding": "shaw", "max_relative_distance": 3},
+    "additive": {"attention_score": "additive", "d_k": 5, "d_v": 6},
+    "additive_shared": {
+        **{"attention_score": "additive", "projection_sharing": "query_key", "decoder_attention_sharing": True},
+        **{"decoder_layers": 4, "decoder_layer_sets": 2, "layer_sharing": "cycle", "encoder_norm_position": "pre"},
+    },
 }
 
 every_switch = pytest.mark.parametrize("fields", SWITCHES.values(), ids=SWITCHES)
@@ -411,7 +420,8 @@ def test_attention_backends_agree(fields, tiny_model, batch):
     is_relative = any(stack.embed_positions.is_relative for stack in (model.model.encoder, model.model.decoder))
     for backend in ("eager", "sdpa", "flex_attention"):
         model.set_attn_implementation(backend)
-        if is_relative and backend == "flex_attention":  # set after the model was made
+        needs_scores = is_relative or model.config.attention_score == "additive"
+        if needs_scores and backend == "flex_attention":  # set after the model was made
             with pytest.raises(ValueError, match="set attn_implementation to 'eager' or 'sdpa'"):
                 logits_of(model, batch)
             continue

@@ -4,12 +4,17 @@ Draw the attention weights of every head of every layer for one sentence and its
     vanilla-transformer attention outputs/quickstart attention.png "three hundred and forty-five"
     vanilla-transformer attention outputs/en-de words.png "A dog runs." --target "Ein Hund rennt." --layer 2
     vanilla-transformer attention outputs/en-de self.svg "A dog runs." --part encoder
+    vanilla-transformer attention outputs/spoken-digits speech.png --audio one.wav
+    vanilla-transformer attention outputs/digit-strips strip.png --image strip.png --layer 1
 
-Each row is a layer: the mean of its heads, then each head. Darker cells have larger weights.
+Each row is a layer: the mean of its heads, then each head. Darker cells have larger weights. A recording is drawn as
+its spectrogram, an image as itself, and the weights of the decoder's steps below it; with --layer those of its heads.
+Of such a source there is a line about each layer: how diagonal its attention is (see `evaluation/diagonality.py`).
 """
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from ..common.characters import text_argument
 from ..common.command_line import make_parser
@@ -19,7 +24,9 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
     parser = make_parser(prog, __doc__)
     parser.add_argument("model", help="folder of a model, or the id of a Hub repository")
     parser.add_argument("picture", help="picture to write (.png, .svg, .pdf)")
-    parser.add_argument("source", type=text_argument, help="the sentence")
+    parser.add_argument("source", nargs="?", type=text_argument, help="the sentence")
+    parser.add_argument("--audio", metavar="FILE", help="a recording, for a model that reads speech")
+    parser.add_argument("--image", metavar="FILE", help="an image, for a model that reads them")
     parser.add_argument("--target", type=text_argument, help="its translation (default: the model's)")
     parser.add_argument(
         "--part",
@@ -28,18 +35,41 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
         help="cross: of the decoder to the source (default); encoder, decoder: to themselves",
     )
     parser.add_argument("--layer", type=int, metavar="N", help="draw only this layer, counted from 0")
-    return parser.parse_args(argv)
+    arguments = parser.parse_args(argv)
+    if sum(given is not None for given in (arguments.source, arguments.audio, arguments.image)) != 1:
+        parser.error("expected one source: a sentence, --audio FILE or --image FILE")
+    if arguments.source is None and arguments.part != "cross":
+        parser.error(
+            f"--part {arguments.part}: of a recording or an image only cross-attention is drawn; leave it out"
+        )
+    return arguments
 
 
 def main(prog: str, argv: list[str]) -> None:
     arguments = parse_arguments(prog, argv)
-    from .. import Translator
     from ..common.files import open_output
+
+    figure, told = draw_text(arguments) if arguments.source is not None else draw_file(arguments)
+    with open_output(arguments.picture) as file:
+        figure.savefig(file, format=Path(arguments.picture).suffix[1:] or "png", dpi=150)
+    print(told)
+
+
+def draw_text(arguments: argparse.Namespace) -> tuple[Any, str]:
+    """The picture of a sentence's attention, and the tokens of its translation."""
+    from .. import Translator
     from ..translation.scoring.attention_maps import attention_maps, draw_attention
 
     translator = Translator.from_pretrained(arguments.model, matmul_backend="default")
     maps = attention_maps(translator.model, translator.tokenizer, arguments.source, arguments.target)
-    figure = draw_attention(maps, arguments.part, arguments.layer)
-    with open_output(arguments.picture) as file:
-        figure.savefig(file, format=Path(arguments.picture).suffix[1:] or "png", dpi=150)
-    print(" ".join(maps.predicted))
+    return draw_attention(maps, arguments.part, arguments.layer), " ".join(maps.predicted)
+
+
+def draw_file(arguments: argparse.Namespace) -> tuple[Any, str]:
+    """The picture of attention to a recording or an image, and its text with how diagonal each layer is."""
+    from ..translation.recognition import Recognizer
+    from ..translation.scoring.source_attention import draw_source_attention, source_attention
+
+    recognizer = Recognizer(arguments.model, "input_features" if arguments.audio else "pixel_values")
+    found = source_attention(recognizer, arguments.audio or arguments.image, arguments.target)
+    return draw_source_attention(found, arguments.layer), "\n".join((found.text, *found.diagonal_lines()))

@@ -27,6 +27,7 @@ from transformers import (
 )
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
+from ..model.config.front_ends import input_name_of
 from ..model.config.generation import SEARCH_OPTIONS
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.layers.base_model import SHARD_NAME
@@ -90,6 +91,12 @@ OTHER_CLASSES = {
     "VanillaTransformerForTokenClassification": 'a classifier of tokens: use pipeline("token-classification")',
 }
 
+# A model's argument for a source that is not text -> what it is, and what takes it.
+OTHER_SOURCES = {
+    "input_features": "recordings, not text: use `translate` with --audio, or `score`, `attention` or `explore`",
+    "pixel_values": "images, not text: use `translate` with --image, or `score`, `attention` or `explore`",
+}
+
 
 def other_class(config: Any) -> str | None:
     """What a model of this package is, and what to open it by, if it does not translate."""
@@ -130,10 +137,12 @@ def open_model(
 
     Raises:
         OSError: Config, weights or tokenizer are missing, damaged or of another model; one line says which.
-        ValueError: The model does not translate, or the device cannot be used here.
+        ValueError: The model does not translate text, or the device cannot be used here.
     """
     hub = {"trust_remote_code": trust_remote_code, "revision": revision}
     config = open_config(name, **hub)
+    if is_own(config) and (reads := OTHER_SOURCES.get(input_name_of(config))) is not None:
+        raise ValueError(f"{name} reads {reads}")
     tokenizer = open_tokenizer(name, **hub)
     model = open_weights(name, config=config, dtype=dtype, **hub)
     cached = None if Path(name).is_dir() else try_to_load_from_cache(str(name), "config.json", revision=revision)

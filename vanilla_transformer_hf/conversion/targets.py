@@ -41,6 +41,7 @@ FIXED: dict[str, Any] = {
     "encoder_attention_type": "full",
     "decoder_attention_type": "full",
     "cross_attention_type": "full",
+    "attention_score": "scaled_dot",
 }
 POST_NORM = {
     "encoder_norm_position": "post",

@@ -23,7 +23,7 @@ SUBLAYERS = {
 }
 STACKS = {"encoder": (1, 2, "source"), "decoder": (3, 4, "shifted target")}
 SIZES = {"encoder": encoder_sizes, "decoder": decoder_sizes}
-NORM_NAMES = {"layer_norm": "LayerNorm", "rms_norm": "RMSNorm"}
+NORM_NAMES = {"layer_norm": "LayerNorm", "rms_norm": "RMSNorm", "batch_norm": "BatchNorm"}
 
 
 @dataclass

@@ -110,6 +110,8 @@ def problems(config: VanillaTransformerConfig) -> list[str]:
     for name, allowed in {**POSITIONS, "norm_type": NORMS}.items():
         if (value := getattr(config, name)) not in allowed:
             found.append(f"{name}={value!r}: must be one of {', '.join(allowed)}")
+    if config.attention_score == "additive":
+        found.append("attention_score='additive': must be 'scaled_dot' or 'dot'")
     if config.feed_forward_sharing == "encoder_only":  # its layers have feed-forwards
         found.append("feed_forward_sharing='encoder_only': must be 'none', 'stack' or 'all'")
     if not isinstance(config.eos_token_id, int):

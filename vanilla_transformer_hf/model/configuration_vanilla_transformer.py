@@ -7,8 +7,9 @@ from transformers.configuration_utils import PreTrainedConfig
 from transformers.utils import logging
 
 from .config.attention_kinds import ATTENTION_KINDS, check_attention_of_stacks
+from .config.attention_scores import check_attention_score
 from .config.auto_classes import auto_models, whole_auto_map
-from .config.checks import check_head_widths, check_sizes, check_special_tokens, check_tied_embeddings
+from .config.checks import check_head_widths, check_norms, check_sizes, check_special_tokens, check_tied_embeddings
 from .config.errors import refusing_with_value_errors
 from .config.front_ends import FRONT_ENDS, check_front_end, reads_tokens
 from .config.kept_heads import HeadOptions, check_heads_by_layer
@@ -44,7 +45,7 @@ OPTION_GROUPS = (
 VARIANT_FIELDS = (
     *(option.name for option in options_of(*OPTION_GROUPS)),
     *("encoder_attention_type", "decoder_attention_type", "cross_attention_type"),
-    *("type_vocab_size", "is_decoder", "classifier_dropout", "front_end"),
+    *("type_vocab_size", "is_decoder", "classifier_dropout", "front_end", "attention_score"),
 )
 
 
@@ -91,6 +92,8 @@ class VanillaTransformerConfig(*OPTION_GROUPS, ConfigSavesCode, PreTrainedConfig
             Time and memory grow with the length, not with its square, of all but `"full"` and the synthesizers.
         cross_attention_type (`str`): What the decoder attends to in the source: `"full"`: its positions;
             `"linformer"`: `linformer_k` trained sums over them.
+        attention_score (`str`): The score of a query q and a key k: `"scaled_dot"`: q·k / √d_k (section 3.2.1);
+            `"dot"`: q·k; `"additive"`: vᵀ tanh(q + k), with a trained v for each head (arXiv 1409.0473).
         max_position_embeddings (`int`): Longest sequence for learned positions, linformer and synthesizer attention.
             Sinusoids have no limit.
         decoder_max_position_embeddings (`int`, *optional*): The decoder's `max_position_embeddings`; the encoder's if
@@ -100,9 +103,12 @@ class VanillaTransformerConfig(*OPTION_GROUPS, ConfigSavesCode, PreTrainedConfig
         encoder_final_norm, decoder_final_norm (`bool`, *optional*): Whether the stack ends with a norm of its own; if
             not given, a pre-norm stack does and a post-norm stack does not.
         norm_type (`str`): `"layer_norm"`; `"rms_norm"`: x / √(mean(x²) + ε) · γ (arXiv 1910.07467, as in T5 and
-            Llama); `"rms_norm_author"`: x / (√mean(x²) + ε) · γ, as in the code of that paper.
+            Llama); `"rms_norm_author"`: x / (√mean(x²) + ε) · γ, as in the code of that paper; `"batch_norm"`: the
+            mean and the variance of each feature over the tokens of a batch, in evaluation those that training has
+            averaged (arXiv 1502.03167).
         layer_norm_eps (`float`): ε of the norms, which keeps them from dividing by zero.
-        encoder_residual_alpha, decoder_residual_alpha (`float`): α of the residual step αx + Sublayer(x).
+        encoder_residual_alpha, decoder_residual_alpha (`float`): α of the residual step αx + Sublayer(x); with 0
+            there are no residual connections.
         attention_bias (`bool`): Bias in the four attention projections; the paper writes none.
         feed_forward_bias (`bool`): Bias in the two feed-forward maps.
         output_bias (`bool`): Bias on the logits.
@@ -171,11 +177,12 @@ class VanillaTransformerConfig(*OPTION_GROUPS, ConfigSavesCode, PreTrainedConfig
     encoder_attention_type: str = name_in(ATTENTION_KINDS, "encoder_attention_type", default="full")
     decoder_attention_type: str = name_in(ATTENTION_KINDS, "decoder_attention_type", default="full")
     cross_attention_type: Literal["full", "linformer"] = "full"
+    attention_score: Literal["scaled_dot", "dot", "additive"] = "scaled_dot"
     encoder_norm_position: Literal["post", "pre"] = "post"
     decoder_norm_position: Literal["post", "pre"] = "post"
     encoder_final_norm: bool | None = None
     decoder_final_norm: bool | None = None
-    norm_type: Literal["layer_norm", "rms_norm", "rms_norm_author"] = "layer_norm"
+    norm_type: Literal["layer_norm", "rms_norm", "rms_norm_author", "batch_norm"] = "layer_norm"
     layer_norm_eps: float = 1e-5
     encoder_residual_alpha: float | int = 1.0
     decoder_residual_alpha: float | int = 1.0
@@ -335,7 +342,9 @@ class VanillaTransformerConfig(*OPTION_GROUPS, ConfigSavesCode, PreTrainedConfig
         check_width_of_positions(self)
         check_positions_of_stacks(self)
         check_attention_of_stacks(self)
+        check_attention_score(self)
         check_pooling(self)
+        check_norms(self)
         check_front_end(self)
         check_special_tokens(self)
 

@@ -10,7 +10,6 @@ POSITIVE = (
     *("vocab_size", "source_vocab_size", "d_model", "encoder_d_model", "encoder_layers", "decoder_layers"),
     *("encoder_attention_heads", "decoder_attention_heads", "d_k", "d_v", "encoder_ffn_dim", "decoder_ffn_dim"),
     *("max_position_embeddings", "decoder_max_position_embeddings", "layer_norm_eps"),
-    *("encoder_residual_alpha", "decoder_residual_alpha"),
 )
 
 
@@ -24,7 +23,7 @@ def check_sizes(config: Any) -> None:
     for name in ("dropout", "attention_dropout", "activation_dropout", "classifier_dropout", "label_smoothing"):
         if (value := getattr(config, name)) is not None and not 0 <= value < 1:
             raise ValueError(f"{name}={value!r}: must be at least 0 and less than 1")
-    for name in ("position_offset", "type_vocab_size"):
+    for name in ("position_offset", "type_vocab_size", "encoder_residual_alpha", "decoder_residual_alpha"):
         if not 0 <= (value := getattr(config, name)) <= LARGEST_SIZE:
             raise ValueError(f"{name}={value!r}: must be at least 0 and at most {LARGEST_SIZE:,}")
     from transformers.activations import ACT2FN  # heavy: it brings torch.distributed and torch's compiler
@@ -33,6 +32,25 @@ def check_sizes(config: Any) -> None:
         if (value := getattr(config, name)) not in ACT2FN:
             hint = nearest(value, ACT2FN)
             raise ValueError(f"{name}={value!r}{hint}: must be one of {', '.join(sorted(ACT2FN))}")
+
+
+def check_norms(config: Any) -> None:
+    """
+    Raises:
+        ValueError: A norm over the tokens of a batch cannot know which positions are tokens.
+    """
+    if config.norm_type != "batch_norm":
+        return
+    if config.stacks != "encoder_decoder":
+        raise ValueError(
+            f"norm_type='batch_norm' with {STACK_NAMES[config.stacks]}: only models of encoder and decoder have it; "
+            "take 'layer_norm'"
+        )
+    if config.encoder_pooling is not None:
+        raise ValueError(
+            f"norm_type='batch_norm' with encoder_pooling={config.encoder_pooling!r}: its statistics are of tokens, "
+            "not of means of two; leave encoder_pooling out"
+        )
 
 
 def check_head_widths(config: Any) -> None:

@@ -15,6 +15,7 @@ from transformers.masking_utils import create_bidirectional_mask, create_causal_
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils.generic import is_flash_attention_requested
 
+from ..config.attention_scores import SCALES
 from ..config.sharing import PROJECTIONS
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from .attention_hooks import AttentionHooks, check_padding_mask
@@ -52,7 +53,7 @@ class AttentionProjections(AttentionHooks):
         self.is_causal = is_causal
         self.d_k = config.d_k or width // num_heads
         self.d_v = config.d_v or width // num_heads
-        self.scaling = self.d_k**-0.5
+        self.scaling = SCALES[config.attention_score](self.d_k)
         # For queries, keys and values: the name of their projection, and the width of one head.
         self.roles = self._roles()
         self.share_projections_of(shared_from)

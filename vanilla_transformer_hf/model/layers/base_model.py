@@ -250,6 +250,11 @@ class ShiftedLabels(SharedBase):
         return shifted.masked_fill(shifted == -100, self.config.pad_token_id)
 
 
+def tokens_of(labels: torch.Tensor) -> torch.Tensor:
+    """Labels (B, T) to 1 up to the last one of each sentence, and 0 for the padding behind it (B, T)."""
+    return (labels != -100).long().flip(1).cummax(dim=1).values.flip(1)
+
+
 def missing_target(name: str) -> str:
     """What to do where a model of this name is given no target: its input is never derived from the source."""
     return (

@@ -11,7 +11,7 @@ from transformers.cache_utils import EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2SeqModelOutput
 from transformers.utils.generic import TransformersKwargs, can_return_tuple
 
-from .base_model import ShiftedLabels
+from .base_model import ShiftedLabels, tokens_of
 from .loss import RowLoss
 from .outputs import language_model_output
 
@@ -57,6 +57,8 @@ class ConditionalGeneration(ShiftedLabels):
             use_cache = False
             if decoder_input_ids is None and decoder_inputs_embeds is None:
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+                if decoder_attention_mask is None and getattr(self.config, "norm_type", None) == "batch_norm":
+                    decoder_attention_mask = tokens_of(labels)  # whose statistics the norms compute
             if not return_logits:
                 weight = self.weight_of_loss()
                 input_ids, inputs_embeds = self.tied_rows(self.model.encoder, input_ids, inputs_embeds)

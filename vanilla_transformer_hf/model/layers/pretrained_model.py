@@ -17,6 +17,7 @@ from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from .attention_hooks import ATTENTION_FORWARDS, AttentionHooks
 from .base_model import SharedBase, ShiftedLabels
 from .dropout import Dropout
+from .norms import TokenBatchNorm
 from .position_hooks import TrainedPositionEncoding
 from .shared_feed_forward import SharedFeedForward
 
@@ -111,7 +112,7 @@ class VanillaTransformerPreTrainedModel(SharedBase):
         learned positions and an untied output with deviation D^-0.5.
         """
         super()._init_weights(module)
-        if isinstance(module, (TrainedPositionEncoding, AttentionHooks)):
+        if isinstance(module, (TrainedPositionEncoding, AttentionHooks, TokenBatchNorm)):
             module.draw()
         elif isinstance(module, nn.Embedding) or module is self.get_output_embeddings():
             init.normal_(module.weight, std=module.weight.shape[-1] ** -0.5)

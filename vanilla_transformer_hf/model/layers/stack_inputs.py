@@ -13,6 +13,7 @@ from transformers.cache_utils import Cache
 
 from ..config.front_ends import input_name_of, shortened_padding
 from .base_model import StackEmbeddings
+from .norms import note_tokens
 from .position_hooks import ApplyRotary, PositionBias, PositionEncoding, look_up, positions
 
 
@@ -130,6 +131,8 @@ class StackInputs(StackEmbeddings):
             cache: The cache with earlier keys, or None.
             global_attention_mask: 1 for a global token of an encoder that has some (B, T), or None.
         """
+        if self.training and self.config.norm_type == "batch_norm":
+            note_tokens(self, padding, embeddings.shape[1])
         scheme, own = self.embed_positions, self.layers_in_order[0].self_attn
         mask = own.mask(embeddings, padding, cache=cache, is_needed=scheme.is_relative)
         if self.reads_source:

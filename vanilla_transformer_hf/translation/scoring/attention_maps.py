@@ -107,11 +107,11 @@ def attention_maps(model: Any, tokenizer: Any, source: str, target: str | None =
         readable(decode_source, source_ids),
         pieces[:-1],
         pieces[1:],
-        *(_of_layers([layer[0].float().cpu() for layer in layers]) for layers in found),
+        *(of_layers([layer[0].float().cpu() for layer in layers]) for layers in found),
     )
 
 
-def _of_layers(maps: list[torch.Tensor]) -> torch.Tensor:
+def of_layers(maps: list[torch.Tensor]) -> torch.Tensor:
     """The maps of layers (H, rows, columns) as (L, H, rows, columns)."""
     most = max(len(layer) for layer in maps)
     return torch.stack([F.pad(layer, (0, 0, 0, 0, 0, most - len(layer)), value=torch.nan) for layer in maps])

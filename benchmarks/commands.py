@@ -1,0 +1,236 @@
+"""
+Whole commands that translate a text: start-up, reading and writing included
+
+`vanilla-transformer translate` beside the programs that users of other packages would write, with the same weights,
+tokenizer and number of beams: MarianMT as transformers' documentation shows it (`script_marianmt.py`), CTranslate2 as
+its own does (`script_ctranslate2.py`), and JoeyNMT's command, with a model of its own that you have trained. Each
+command is a process of its own, and they take turns; none runs beside another.
+
+    python -m benchmarks commands --model outputs/en-de --source test.en --lines 1 100 1000
+    python -m benchmarks commands --model outputs/en-de --source test.en --threads 1 2 --joeynmt joey.yaml
+
+Of each command: seconds from its start to its end, CPU seconds of it and its processes, peak memory in MiB, of the
+largest of its processes, and the share of lines that equal those of the first row. `--busy N` keeps so many other
+processes computing meanwhile.
+"""
+
+import argparse
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import mean, median
+from typing import Any, NamedTuple
+
+from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration, VanillaTransformerTokenizer
+from vanilla_transformer_hf.common.files import open_output, refuse_overwriting
+from vanilla_transformer_hf.common.lines import read_lines
+
+from .training import some_threads
+from .turns import FOLDER, ROOT
+
+
+# Runs a command and writes its wall-clock and CPU seconds and its peak memory in MiB to the file that is named first.
+# The peak of a process counts that of the process which started it, so a small one does.
+MEASURE = """
+import json, os, resource, subprocess, sys, time
+start = time.perf_counter()
+status = subprocess.run(sys.argv[2:]).returncode
+seconds = time.perf_counter() - start
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+unit = 2**20 if sys.platform == "darwin" else 2**10
+found = {"seconds": seconds, "cpu_seconds": used.ru_utime + used.ru_stime, "peak_mib": used.ru_maxrss / unit}
+open(sys.argv[1], "w").write(json.dumps(found))
+sys.exit(status)
+"""
+LOOP = "while True: pass"
+ENGINES = ("marianmt", "ctranslate2", "joeynmt")
+
+
+class Command(NamedTuple):
+    """A command that reads `source` and writes `output`; `stdin` and `stdout`: it has no names of files for that."""
+
+    name: str
+    arguments: list[str]
+    has_files: bool = False
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", required=True, metavar="FOLDER", help="a trained model of this package")
+    parser.add_argument("--source", required=True, metavar="FILE", help="text to translate, one sentence per line")
+    parser.add_argument("--lines", nargs="+", type=int, default=[1, 100, 1000], help="of it (default: 1 100 1000)")
+    parser.add_argument("--beams", nargs="+", type=int, default=[1, 5], help="1 is greedy search (default: 1 5)")
+    parser.add_argument("--threads", nargs="+", type=int, default=some_threads(), help="(default: 1, and all cores)")
+    parser.add_argument("--against", nargs="+", choices=ENGINES[:2], default=installed(), help="(default: installed)")
+    parser.add_argument("--joeynmt", metavar="FILE", help="config file of a model that JoeyNMT has trained")
+    parser.add_argument("--processes", nargs="+", type=int, default=[1], help="also ours with so many (default: 1)")
+    parser.add_argument("--batch_size", type=int, default=32, help="of MarianMT and CTranslate2 (default: 32)")
+    parser.add_argument("--busy", type=int, default=0, metavar="N", help="other processes that compute meanwhile")
+    parser.add_argument("--rounds", type=int, default=3, help="turns of each command (default: 3)")
+    parser.add_argument("--json", metavar="FILE", help="write the numbers here too")
+
+
+def installed() -> list[str]:
+    """The engines that are there beside JoeyNMT's."""
+    return [name for name in ENGINES[:2] if name != "ctranslate2" or importlib.util.find_spec("ctranslate2")]
+
+
+def write_peers(model: Path, folder: Path, against: list[str]) -> None:
+    """
+    Write the model for the other engines into `folder`.
+
+    Raises:
+        ConversionError, ExportError: An engine cannot express the model.
+    """
+    from vanilla_transformer_hf.conversion.targets import export
+    from vanilla_transformer_hf.export import export_for
+
+    from .generation_models import as_marianmt
+
+    if "marianmt" in against:
+        ours = VanillaTransformerForConditionalGeneration.from_pretrained(model, dtype="float32")
+        as_marianmt(ours).save_pretrained(folder / "twin")
+        ours.generation_config.save_pretrained(folder / "twin")
+        VanillaTransformerTokenizer.from_pretrained(model).save_pretrained(folder / "twin")
+        export("marianmt", folder / "twin", folder / "marianmt")
+    if "ctranslate2" in against:
+        export_for("ctranslate2", model, folder / "ctranslate2")
+        (folder / "ctranslate2" / "tokenizer.json").write_bytes((model / "tokenizer.json").read_bytes())
+
+
+def commands(arguments: argparse.Namespace, folder: Path, beams: int) -> Iterator[Command]:
+    """The commands, ours first."""
+    python, model = sys.executable, str(Path(arguments.model).resolve())
+    ours = [python, "-m", "vanilla_transformer_hf", "translate", model, "--num_beams", str(beams)]
+    for processes in arguments.processes:
+        more = [] if processes == 1 else ["--processes", str(processes)]
+        yield Command(f"vanilla-transformer translate {' '.join(more)}".strip(), [*ours, *more], has_files=True)
+    yield Command("… --quantization int8", [*ours, "--quantization", "int8"], has_files=True)
+    sizes = [str(beams), str(arguments.batch_size)]
+    if "marianmt" in arguments.against:
+        yield Command("MarianMT", [python, str(FOLDER / "script_marianmt.py"), str(folder / "marianmt"), *sizes])
+    if "ctranslate2" in arguments.against:
+        script = [python, str(FOLDER / "script_ctranslate2.py"), str(folder / "ctranslate2"), *sizes]
+        for dtype in ("float32", "int8"):
+            yield Command(f"CTranslate2 {dtype}", [*script, dtype])
+    if arguments.joeynmt:
+        # It takes the number of beams from its config file.
+        yield Command("JoeyNMT, its own model", [python, "-m", "joeynmt", "translate", arguments.joeynmt])
+
+
+def run_once(command: Command, source: Path, threads: int, folder: Path) -> dict[str, Any]:
+    """
+    Numbers of a turn, and the lines that it wrote.
+
+    Raises:
+        ChildProcessError: The command has failed; the message has its last lines.
+    """
+    output, numbers = folder / "output", folder / "numbers.json"
+    files = ["--input", str(source), "--output", str(output), "--restart"] if command.has_files else []
+    paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1", "PYTHONPATH": paths}
+    with open(source, "rb") as stdin, open(folder / "stdout", "wb") as stdout, open(folder / "stderr", "wb") as stderr:
+        run = [sys.executable, "-S", "-c", MEASURE, str(numbers), *command.arguments, *files]
+        status = subprocess.run(run, stdin=stdin, stdout=stdout, stderr=stderr, env=environment).returncode
+    if status:
+        tail = (folder / "stderr").read_text(errors="replace").splitlines()[-12:]
+        raise ChildProcessError(f"{command.name} ended with code {status}:\n" + "\n".join(tail))
+    written = (output if command.has_files else folder / "stdout").read_text(encoding="utf-8").splitlines()
+    return json.loads(numbers.read_text()) | {"lines": written}
+
+
+@contextmanager
+def busy(processes: int) -> Iterator[None]:
+    """So many processes that compute, until the block ends."""
+    others = [subprocess.Popen([sys.executable, "-S", "-c", LOOP]) for _ in range(processes)]
+    try:
+        yield
+    finally:
+        for process in others:
+            process.kill()
+            process.wait()
+
+
+def summary(results: list[dict[str, Any]], reference: list[str]) -> dict[str, Any]:
+    """Medians of the turns, the fastest and slowest, and the share of lines that equal the reference."""
+    seconds = [result["seconds"] for result in results]
+    lines = results[0]["lines"]
+    return {
+        "seconds": median(seconds),
+        "fastest": min(seconds),
+        "slowest": max(seconds),
+        "cpu_seconds": median(result["cpu_seconds"] for result in results),
+        "peak_mib": max(result["peak_mib"] for result in results),
+        "same": mean(line == other for line, other in zip(lines, reference, strict=True)) if lines else 1.0,
+    }
+
+
+def print_table(title: str, found: list[dict[str, Any]]) -> None:
+    heads = ("seconds", "fastest–slowest", "CPU seconds", "peak MiB", "ours is", "same")
+    print(f"\n{title}\n{'':44}{heads[0]:>9}{heads[1]:>17}{heads[2]:>13}{heads[3]:>10}{heads[4]:>9}{heads[5]:>6}")
+    for row in found:
+        spread = f"{row['fastest']:.2f}–{row['slowest']:.2f}"
+        print(
+            f"{row['name']:44}{row['seconds']:9.2f}{spread:>17}{row['cpu_seconds']:13.2f}{row['peak_mib']:10,.0f}"
+            f"{row['ratio']:8.2f}×{row['same']:6.0%}",
+            flush=True,
+        )
+
+
+def measure(rows: list[Command], source: Path, threads: int, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """Run the commands in turns; a dictionary of numbers for each."""
+    results: list[list[dict[str, Any]]] = [[] for _ in rows]
+    with tempfile.TemporaryDirectory() as folder, busy(arguments.busy):
+        for _ in range(arguments.rounds):
+            for row, found in zip(rows, results, strict=True):
+                found.append(run_once(row, source, threads, Path(folder)))
+    reference = results[0][0]["lines"]
+    table = [{"name": row.name, **summary(found, reference)} for row, found in zip(rows, results, strict=True)]
+    return [row | {"ratio": row["seconds"] / table[0]["seconds"]} for row in table]
+
+
+def check(arguments: argparse.Namespace, lines: list[str]) -> None:
+    """
+    Raises:
+        ValueError: A number is too small or too large, or the text has too few lines.
+    """
+    if min(*arguments.lines, *arguments.beams, *arguments.threads, *arguments.processes, arguments.rounds) < 1:
+        raise ValueError("--lines, --beams, --threads, --processes and --rounds are 1 or more")
+    if max(arguments.lines) > len(lines):
+        raise ValueError(f"--lines {max(arguments.lines):,}: {arguments.source} has {len(lines):,}")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """
+    Measure all numbers of lines, beams and threads; after each, print its table and write the numbers.
+
+    Raises:
+        ChildProcessError: A command has failed.
+        ValueError: Arguments are out of range.
+    """
+    lines = list(read_lines(arguments.source))
+    check(arguments, lines)
+    if arguments.json:
+        refuse_overwriting(arguments.json, [arguments.source])
+    measured: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_peers(Path(arguments.model), folder, arguments.against)
+        for count in arguments.lines:
+            source = folder / f"{count}.txt"
+            source.write_text("".join(f"{line}\n" for line in lines[:count]), encoding="utf-8")
+            for threads in arguments.threads:
+                for beams in arguments.beams:
+                    found = measure(list(commands(arguments, folder, beams)), source, threads, arguments)
+                    others = f", {arguments.busy} other processes computing" if arguments.busy else ""
+                    print_table(f"{count:,} lines, {beams} beams, {threads} threads{others}", found)
+                    about = {"lines": count, "beams": beams, "threads": threads, "busy": arguments.busy}
+                    measured += [about | row for row in found]
+                    if arguments.json:
+                        with open_output(arguments.json) as file:
+                            file.write(json.dumps({"measurements": measured}, indent=1).encode())

@@ -1,0 +1,85 @@
+"""`python -m benchmarks commands`: whole commands beside the programs of other packages."""
+
+import argparse
+import json
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks import commands
+from benchmarks.__main__ import main
+from benchmarks.turns import ROOT
+
+
+MODEL = ROOT / "model_cards" / "multi30k_raw_en_de"
+LINES = ("A man is riding a bike.", "", "Two dogs play in the snow.")
+
+
+def test_a_turn_counts_time_memory_and_lines_of_the_whole_command(tmp_path):
+    source = tmp_path / "source.txt"
+    source.write_text("one\ntwo\n", encoding="utf-8")
+    code = "import sys; held = bytearray(60 * 2**20); print(sys.stdin.read().upper(), end='')"
+    found = commands.run_once(commands.Command("shout", [sys.executable, "-c", code]), source, 1, tmp_path)
+    assert found["lines"] == ["ONE", "TWO"]
+    assert found["cpu_seconds"] > 0 and found["seconds"] > 0
+    assert 60 < found["peak_mib"] < 120  # not that of this process, which has torch
+
+
+def test_a_command_that_fails_is_named_with_its_last_lines(tmp_path):
+    source = tmp_path / "source.txt"
+    source.write_text("one\n", encoding="utf-8")
+    command = commands.Command("broken", [sys.executable, "-c", "raise SystemExit('no model')"])
+    with pytest.raises(ChildProcessError, match=r"(?s)broken ended with code 1:\nno model"):
+        commands.run_once(command, source, 1, tmp_path)
+
+
+def test_a_table_has_medians_and_ratios_to_the_first_row(tmp_path, capsys):
+    source = tmp_path / "source.txt"
+    source.write_text("one\n", encoding="utf-8")
+    echo = [sys.executable, "-S", "-c", "import sys; print(sys.stdin.read(), end='')"]
+    slow = [sys.executable, "-S", "-c", "import time; time.sleep(0.5); print('another')"]
+    rows = [commands.Command("fast", echo), commands.Command("slow", slow)]
+    found = commands.measure(rows, source, 1, argparse.Namespace(rounds=2, busy=1))
+    assert [row["same"] for row in found] == [1, 0]
+    assert found[0]["ratio"] == 1 and found[1]["ratio"] == found[1]["seconds"] / found[0]["seconds"]
+    assert found[1]["seconds"] > 0.5 > found[1]["cpu_seconds"]
+    commands.print_table("a table", found)
+    assert "fast" in capsys.readouterr().out
+
+
+def test_numbers_out_of_range_are_refused(tmp_path):
+    source = tmp_path / "source.txt"
+    source.write_text("one\n", encoding="utf-8")
+    given = ["commands", "--model", str(MODEL), "--source", str(source)]
+    with pytest.raises(ValueError, match=r"source\.txt has 1"):
+        main("benchmarks", [*given, "--lines", "2"])
+    with pytest.raises(ValueError, match="are 1 or more"):
+        main("benchmarks", [*given, "--lines", "1", "--beams", "0"])
+
+
+@pytest.mark.slow
+def test_all_commands_find_the_words_of_ours(tmp_path):
+    pytest.importorskip("ctranslate2")
+    source, report = tmp_path / "test.en", tmp_path / "report.json"
+    source.write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
+    given = ["--model", str(MODEL), "--source", str(source), "--lines", "3", "--beams", "1", "--rounds", "1"]
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks", "commands", *given, "--threads", "1", "--json", str(report)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    rows = {row["name"]: row for row in json.loads(report.read_text())["measurements"]}
+    assert list(rows) == [
+        "vanilla-transformer translate",
+        "… --quantization int8",
+        "MarianMT",
+        "CTranslate2 float32",
+        "CTranslate2 int8",
+    ]
+    # Of an empty line, they make up a translation; ours is empty.
+    assert all(rows[name]["same"] >= 2 / 3 for name in ("MarianMT", "CTranslate2 float32"))
+    assert all(name in done.stdout for name in rows)

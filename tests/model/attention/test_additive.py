@@ -1,0 +1,72 @@
+"""
+Scores of queries and keys: `attention_score`. The equations are in `tests/reference.py`, for every switch at once.
+"""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from vanilla_transformer_hf.export.ctranslate2 import problems
+from vanilla_transformer_hf.model.attention.additive import additive_attention_forward
+from vanilla_transformer_hf.model.predecessors.attention import BahdanauAttention, Source
+from vanilla_transformer_hf.model.predecessors.configuration import RecurrentSeq2SeqConfig
+
+
+ADDITIVE = {"attention_score": "additive"}
+
+
+def test_equals_the_attention_of_the_recurrent_models():
+    """Bahdanau et al. 2015, appendix A.1.2, which the recurrent decoder has, with either mask."""
+    theirs = BahdanauAttention(RecurrentSeq2SeqConfig(vocab_size=9, d_model=8)).eval()
+    nn.init.zeros_(theirs.query.bias)
+    states, memory = torch.randn(2, 1, 8), torch.randn(2, 5, 8)
+    is_token = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]]).bool()
+    context, weights = theirs.before(states, states, Source(memory, theirs.keys(memory), is_token))
+    query, key, value = (each[:, None] for each in (theirs.query(states), theirs.keys(memory), memory))
+    seen = is_token[:, None, None]
+    for mask in (seen, torch.zeros(2, 1, 1, 5).masked_fill(~seen, torch.finfo(torch.float32).min)):
+        found, its = additive_attention_forward(
+            theirs.score.weight, nn.Module().eval(), query, key, value=value, attention_mask=mask, scaling=1.0
+        )
+        torch.testing.assert_close(its[:, 0], weights)
+        torch.testing.assert_close(found[:, :, 0], context)
+
+
+def test_dot_products_are_those_of_scaled_ones_with_larger_queries(tiny_model, batch):
+    """q·k = (√d_k q)·k / √d_k: the weights of one kind, with larger W^Q, are a model of the other."""
+    dot, scaled = tiny_model(attention_score="dot"), tiny_model()
+    weights = dot.state_dict()
+    for name, weight in weights.items():
+        if ".q_proj." in name:
+            weights[name] = weight * math.sqrt(8)
+    scaled.load_state_dict(weights)
+    with torch.no_grad():
+        torch.testing.assert_close(scaled(**batch).logits, dot(**batch).logits, atol=1e-5, rtol=0)
+    assert problems(dot.config) == [], "CTranslate2 is told the scale"
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"encoder_attention_type": "window"}, "encoder_attention_type='window': only full attention has it"),
+        ({"cross_attention_type": "linformer"}, "cross_attention_type='linformer': only full attention has it"),
+        ({"position_encoding": "rotary"}, "with position_encoding='rotary': there are no products of queries and"),
+        ({"decoder_position_encoding": "alibi"}, "with decoder_position_encoding='alibi': there are no products"),
+        ({"cross_heads_by_layer": [4, 3]}, "with cross_heads_by_layer: each head has a vector of its own"),
+        ({"encoder_pooling": [1]}, "with encoder_pooling: only encoders"),
+        ({"attention_score": "dot", "decoder_attention_type": "lsh"}, "attention_score='dot' with decoder_attention"),
+        ({"attention_score": "product"}, "attention_score"),
+    ],
+    ids=str,
+)
+def test_what_has_no_such_score_is_refused(fields, message, tiny_config):
+    with pytest.raises(ValueError, match=message):
+        tiny_config(**ADDITIVE | fields)
+
+
+def test_a_saved_config_names_it_only_where_it_is_another(tiny_config):
+    assert "attention_score" not in tiny_config().to_dict()
+    assert tiny_config(**ADDITIVE).to_dict()["attention_score"] == "additive"
+    assert "attention_score='additive': must be 'scaled_dot' or 'dot'" in problems(tiny_config(**ADDITIVE))
