@@ -108,6 +108,7 @@ SMALL = {
     "python scripts/make_spoken_digits.py": "--train_size 8 --test_size 2",
     f"{PROG} train digit_strips": SMALL,
     f"{PROG} train spoken_digits": SMALL,
+    f"{PROG} train low_resource --source_lang": f"{RUN} --d_model 16 --decoder_layers 1",
     f"{PROG} train low_resource --model_name_or_path outputs/quickstart": RUN.replace("300", "280"),  # a tokenizer's
     f"{PROG} train low_resource --": RUN.replace("--vocab_size 300 ", ""),  # from a model
     f"{PROG} train denoising": f"{RUN} --d_model 16 --decoder_layers 1",
@@ -118,6 +119,8 @@ SMALL = {
     f"{PROG} prune": "--heads 0",  # the workspace's model has one head
     f"{PROG} compare multi30k_documents": "--max_steps 1 --max_source_length 16 --max_target_length 16"
     " --generation_max_length 16",
+    f"{PROG} compare low_resource": "--variants mine.yaml --seconds 0.1 --d_model 16 --decoder_layers 1 "
+    + RUN.removeprefix("--max_steps 2 "),
     f"{PROG} compare": f"--variants mine.yaml {RUN}",
     "accelerate launch": RUN,
     f"{PROG} attention": "--target eins",  # an untrained model's translation is too long for a picture
@@ -179,9 +182,10 @@ def workspace(tmp_path_factory):
         shutil.copytree(folder / "outputs" / "quickstart", folder / "outputs" / name)
     (folder / "mine.yaml").write_text(PAGES["training.md"].blocks("yaml")[0], encoding="utf-8")
     (folder / "mix.yaml").write_text(PAGES["low_resource.md"].blocks("yaml")[0], encoding="utf-8")
-    for name in ("law", "law-dev"):
+    for name in ("law", "law-dev", "clean"):
         rows = "".join(f"{one}\t{other}\n" for one, other in zip(ENGLISH, GERMAN, strict=True))
-        (folder / f"{name}.tsv").write_text(f"en\tde\n{rows}", encoding="utf-8")
+        header = "source\ttarget" if name == "clean" else "en\tde"
+        (folder / f"{name}.tsv").write_text(f"{header}\n{rows}", encoding="utf-8")
     write_african_news(folder / "african_news")
     (folder / "phrases.tsv").write_text("".join(f"{line}\tdrei\tvier\n" for line in ENGLISH), encoding="utf-8")
     (folder / "begun.de").write_text("".join(f"{line[:4]}\n" for line in GERMAN), encoding="utf-8")

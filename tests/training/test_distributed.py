@@ -98,7 +98,7 @@ def test_two_processes_train_like_one_and_continue_each_others_runs(train):
     folders = {}
     for layout in layouts:
         folders[layout], printed = train(layout, layout, **settings)
-        assert ("1 devices, 2 batches" if layout == "one" else "2 devices, 1 batches") in printed, printed
+        assert ("1 device, 2 batches" if layout == "one" else "2 devices, 1 batch of") in printed, printed
         assert re.findall(r"(\d+) of \1 sharded", printed) if layout == "fsdp2" else "sharded" not in printed
         assert (layout == "fsdp2") == ("process group closed" in printed) and "left open" not in printed
         hardware = "on 1 CPU thread." if layout == "one" else "on 2 processes, 1 CPU thread each."

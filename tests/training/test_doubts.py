@@ -19,7 +19,7 @@ def doubts(tmp_path, monkeypatch):
     """`doubts(pairs, ...)`: the sentences about a training text of these pairs."""
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
 
-    def doubts(pairs, validation=FEWEST_SCORED, vocab_size=300, model=None, **choices):
+    def doubts(pairs, validation=FEWEST_SCORED, vocab_size=300, model=None, test=(), **choices):
         source, target = ([pair[side] for pair in pairs] for side in (0, 1))
         tokenizer = VanillaTransformerTokenizer.train(
             source, target, vocab_size=vocab_size, show_progress=False, min_frequency=1, **choices
@@ -28,7 +28,10 @@ def doubts(tmp_path, monkeypatch):
         data = tokenize_corpus(corpus, tokenizer, CorpusFilter(50, 50, "drop")).data
         names = {"model_name_or_path": model, "begins_with": model}
         run = SimpleNamespace(data=SimpleNamespace(task="translation"), model=SimpleNamespace(**names))
-        return list(find_doubts(run, tokenizer, {"train": corpus}, {"train": data, "validation": range(validation)}))
+        corpora = {"train": corpus}
+        if test:
+            corpora["test"] = datasets.Dataset.from_dict({"source": test, "target": test})
+        return list(find_doubts(run, tokenizer, corpora, {"train": data, "validation": range(validation)}))
 
     return doubts
 
@@ -50,6 +53,13 @@ def test_a_vocabulary_with_pieces_that_are_hardly_seen(doubts):
 def test_a_validation_text_that_is_too_small_for_its_score(doubts):
     (said,) = doubts(GOOD, validation=FEWEST_SCORED - 1)
     assert said.startswith("the validation text has 299 pairs: scores of so few differ")
+
+
+def test_held_out_sources_that_stand_in_the_training_text(doubts):
+    unseen = [f"unseen {number}" for number in range(198)]
+    (said,) = doubts(GOOD, test=[*unseen, GOOD[0][0], GOOD[0][0]])
+    assert said.startswith("2 of 200 test pairs have a source that stands in the training text, too")
+    assert doubts(GOOD, test=[*unseen, "also unseen", GOOD[0][0]]) == [], "one of 200 may be chance"
 
 
 def test_half_of_the_pairs_are_identical(doubts):

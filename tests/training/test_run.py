@@ -34,7 +34,7 @@ from vanilla_transformer_hf.training import run as training
 from vanilla_transformer_hf.training.data.collators import TranslationCollator
 from vanilla_transformer_hf.training.model import paper_learning_rate
 from vanilla_transformer_hf.training.run import run_job
-from vanilla_transformer_hf.training.trainer.progress import ShortRunWarning, find_short_run
+from vanilla_transformer_hf.training.trainer.progress import ShortRunWarning, ZeroScoreWarning, find_short_run
 
 
 RECIPES = Path(__file__).parents[2] / "vanilla_transformer_hf" / "training" / "recipes"
@@ -397,6 +397,8 @@ def test_a_new_tokenizer_normalises_and_says_so(prepare, tmp_path):
 def test_a_run_that_ends_within_its_first_epoch_says_so(prepare, capsys):
     training = prepare().trainer.args
     assert find_short_run(training, 10, epoch=10) is None
+    training.warmup_steps = 1
+    assert "warm-up" not in find_short_run(training, 1), "which cannot be shorter"
     assert "10 updates of the weights, fewer than the 11 that see all of its" in find_short_run(training, 10, 11)
     for batches, warns in ((training.max_steps, False), (training.max_steps + 1, True)):
         loader = range(batches * training.gradient_accumulation_steps)
@@ -690,3 +692,22 @@ def test_a_corpus_of_which_nothing_is_left_is_named(prepare, tmp_path):
     (tmp_path / "nothing").write_text("")
     with pytest.raises(ValueError, match=r"nothing: the corpus is empty"):
         prepare(train_source=str(tmp_path / "nothing"), train_target=str(tmp_path / "nothing"))
+
+
+@pytest.mark.parametrize(
+    "metric, scores, warns",
+    [
+        ("bleu", (0.0, 0.0), True),
+        ("eval_bleu", (0.0, 0.0), True),
+        ("bleu", (0.0, 0.1), False),
+        ("bleu", (0.0,), False),
+        ("chrf", (0.0, 0.0), False),
+        (None, (0.0, 0.0), False),
+    ],
+)
+def test_a_checkpoint_that_a_score_of_0_has_chosen_is_told(tmp_path, capsys, metric, scores, warns):
+    args = Seq2SeqTrainingArguments(str(tmp_path), metric_for_best_model=metric, greater_is_better=True)
+    state = TrainerState(log_history=[{"eval_bleu": score} for score in scores])
+    ZeroScoreWarning().on_train_end(args, state, TrainerControl())
+    said = capsys.readouterr().out
+    assert ("Warning: bleu was 0 at all 2 evaluations" in said) == bool(said) == warns

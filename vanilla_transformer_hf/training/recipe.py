@@ -131,9 +131,13 @@ class TranslationTrainingArguments(OwnTrainingArguments, Seq2SeqTrainingArgument
         """What an optimizer step sees."""
         if self.tokens_per_step is None:
             return f"{self.per_device_train_batch_size} sentences per device and batch"
+        steps = f"steps of {self.tokens_per_step:,} tokens"
+        if self.world_size == self.gradient_accumulation_steps == 1:
+            return steps
         return (
-            f"steps of {self.tokens_per_step:,} tokens ({self.world_size} devices, "
-            f"{self.gradient_accumulation_steps} batches of {self.device_batch_tokens:,} each)"
+            f"{steps} ({self.world_size} device{'s' * (self.world_size != 1)}, "
+            f"{self.gradient_accumulation_steps} batch{'es' * (self.gradient_accumulation_steps != 1)} of "
+            f"{self.device_batch_tokens:,} each)"
         )
 
 

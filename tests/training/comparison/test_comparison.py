@@ -193,6 +193,8 @@ def test_a_budget_of_seconds_ends_a_run(recipe, variants, started, tmp_path):
     [
         (["--max_steps", "3"], "--seconds 9 and max_steps=3 exclude each other: give one."),
         (["--lr_scheduler_type", "linear"], "--seconds 9: lr_scheduler_type=linear depends on the last step"),
+        (["--warmup_steps", "0.1"], "--seconds 9: warmup_steps=0.1 is a share of all steps"),
+        (["--eval_steps", "0.5"], "--seconds 9: eval_steps=0.5 is a share of all steps"),
         (["--push_to_hub", "true"], "push_to_hub=True: a comparison neither"),
         (["--task", "masked_lm"], "task=masked_lm: a comparison trains models of translation"),
     ],
@@ -202,6 +204,12 @@ def test_what_a_comparison_cannot_do_is_refused(recipe, variants, tmp_path, argv
         plan_comparison(str(recipe), variants("variants: {paper: {}}"), argv, 1, tmp_path / "out", seconds=9)
     assert str(error.value).startswith(message)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("field", ["warmup_steps: 0.1", "lr_scheduler_type: linear"])
+def test_no_variant_depends_on_an_unknown_number_of_steps(recipe, variants, tmp_path, field):
+    with pytest.raises(ValueError, match=f"--seconds 9: {field.replace(': ', '=')} "):
+        plan_comparison(str(recipe), variants(f"variants: {{a: {{}}, b: {{{field}}}}}"), [], 1, tmp_path, seconds=9)
 
 
 @pytest.mark.parametrize(
@@ -272,7 +280,8 @@ def test_every_variant_of_the_package_is_a_model(name):
         }
         config = kind(vocab_size=99, **fields)
         assert all(getattr(config, field) == value for field, value in fields.items()), variant
-        assert values.keys() - fields.keys() <= {"model_type", "preset", "max_grad_norm"}, variant
+        of_training = {"max_grad_norm", "tokens_per_step", "learning_rate", "moving_average"}
+        assert values.keys() - fields.keys() <= {"model_type", "preset", *of_training}, variant
 
 
 def test_the_rows_of_table_3_are_those_of_the_presets():
@@ -320,12 +329,12 @@ def test_the_tables_have_means_deviations_and_errors():
     head, first, second, third = csv_table(rows).splitlines()
     assert head == (
         "variant,seeds,parameters,steps,steps_per_second,cpu_ms_per_step,peak_mib,validation_loss,"
-        "validation_loss_deviation,validation_bleu,validation_bleu_deviation,validation_exact_match,validation_exact_match_deviation,test_loss,test_loss_deviation,test_bleu,"
+        "validation_loss_deviation,validation_bleu,validation_bleu_deviation,validation_chrf,validation_chrf_deviation,validation_exact_match,validation_exact_match_deviation,test_loss,test_loss_deviation,test_bleu,"
         "test_bleu_deviation,test_chrf,test_chrf_deviation,test_exact_match,test_exact_match_deviation,generated_tokens_per_second,note"
     )
-    assert first == f"a,1 2,1234.0,10.0,2.5,,601.0,1.5,{math.sqrt(0.5)},22.0,{math.sqrt(8)},,,,,,,,,,,,"
-    assert second == "b,1,1234.0,10.0,2.5,,,3.0,,10.0,,,,,,,,,,,,,seed 2 diverged: the loss is nan at step 4"
-    assert third == "c,,,,,,,,,,,,,,,,,,,,,,failed: no | good"
+    assert first == f"a,1 2,1234.0,10.0,2.5,,601.0,1.5,{math.sqrt(0.5)},22.0,{math.sqrt(8)},,,,,,,,,,,,,,"
+    assert second == "b,1,1234.0,10.0,2.5,,,3.0,,10.0,,,,,,,,,,,,,,,seed 2 diverged: the loss is nan at step 4"
+    assert third == "c,,,,,,,,,,,,,,,,,,,,,,,,failed: no | good"
 
 
 def test_runs_of_different_lengths_show_their_steps():

@@ -55,8 +55,8 @@ def test_languages_of_many_names(source, target, columns):
     "source, target, columns, message",
     [
         (None, None, ["English", "Yoruba"], "no column 'source' for the source text; there are: English, Yoruba"),
-        (None, None, ["sentence1", "sentence2"], "no column 'source'"),
-        ("en", "de", ["English", "Yoruba"], "no column 'de' or 'target'"),
+        (None, None, ["sentence1", "sentence2"], "no column 'source'.* Name it by source_lang or source_column"),
+        ("en", "de", ["English", "Yoruba"], "no column 'de' or 'target'.* Name it by target_column"),
         ("en", "de", ["en-US", "en-GB", "de"], "several columns could be 'en' or 'source'.*: 'en-US', 'en-GB'"),
         ("en", "de", ["en", "de", "de"], "several columns could be 'de'"),
         ("en", "en", ["en", "de"], "source and target are the same column 'en'"),

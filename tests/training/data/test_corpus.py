@@ -184,6 +184,16 @@ def test_unusable_files_are_refused_in_one_line(write, name, lines, columns, mes
     assert "\n" not in str(refusal.value)
 
 
+def test_a_misspelled_file_is_not_only_sought_on_the_hub(monkeypatch):
+    monkeypatch.setattr(datasets, "load_dataset", lambda *args, **kwargs: open_url())
+
+    def open_url():
+        raise ConnectionError("Couldn't reach 'train.en' on the Hub (LocalEntryNotFoundError)")
+
+    with pytest.raises(ConnectionError, match=r"train\.en: no such file or folder here, and the Hub, .* be reached"):
+        load_parallel_text("train.en")
+
+
 def test_missing_files_splits_and_column_types_are_named(write, tmp_path):
     datasets.DatasetDict({"dev": datasets.Dataset.from_dict({"source": [1], "target": ["ein"]})}).save_to_disk(
         tmp_path / "folder"

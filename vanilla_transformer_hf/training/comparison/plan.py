@@ -32,6 +32,8 @@ SHARED_FIELDS = (
 )
 # Schedules of the learning rate that do not depend on the last step, which is unknown with a budget of seconds.
 SCHEDULES_WITHOUT_END = ("inverse_sqrt", "constant", "constant_with_warmup")
+# Fields that count steps, or less than 1 are a share of all steps.
+FIELDS_OF_SHARES = ("warmup_steps", "eval_steps", "save_steps", "logging_steps")
 # `max_steps` of a run with a budget of seconds.
 WITHOUT_LIMIT = 10_000_000
 
@@ -152,7 +154,6 @@ def plan_comparison(
             )
     if base.data.task != "translation":
         raise ValueError(f"task={base.data.task}: a comparison trains models of translation; give such a recipe.")
-    _check_budget(base, settings, seconds)
     runs, shared = [], settings
     settings = {name: value for name, value in settings.items() if name != "output_dir"}
     first = base.training.seed
@@ -160,7 +161,8 @@ def plan_comparison(
         path = Path(folder, Path(recipe).name)
         path.write_text(yaml.safe_dump(settings, sort_keys=False, allow_unicode=True), encoding="utf-8")
         for name, values in variants.variants.items():
-            own = _override(parser, path, name, values)
+            run, own = _override(parser, path, name, values)
+            _check_budget(run, own, seconds)
             for field in TOKENIZER_FIELDS:
                 own.pop(field, None)
             for seed in range(first, first + seeds):
@@ -177,25 +179,34 @@ def plan_comparison(
     return Plan(base, runs, record)
 
 
-def _check_budget(base: RunArguments, settings: dict[str, Any], seconds: float | None) -> None:
+def _check_budget(run: RunArguments, settings: dict[str, Any], seconds: float | None) -> None:
+    """Nothing in a run with a budget of seconds may depend on the number of its steps, which is not known before."""
     if seconds is None:
         return
     if settings["max_steps"] != WITHOUT_LIMIT:
         raise ValueError(f"--seconds {seconds:g} and max_steps={settings['max_steps']} exclude each other: give one.")
-    schedule = getattr(base.training.lr_scheduler_type, "value", base.training.lr_scheduler_type)
+    schedule = getattr(run.training.lr_scheduler_type, "value", run.training.lr_scheduler_type)
     if schedule not in SCHEDULES_WITHOUT_END:
         raise ValueError(
             f"--seconds {seconds:g}: lr_scheduler_type={schedule} depends on the last step, which is not known "
             f"before; give --lr_scheduler_type and one of {', '.join(SCHEDULES_WITHOUT_END)}."
         )
+    for name in FIELDS_OF_SHARES:
+        if 0 < (share := getattr(run.training, name) or 0) < 1:
+            raise ValueError(
+                f"--seconds {seconds:g}: {name}={share:g} is a share of all steps, whose number is not known before; "
+                f"give --{name} and a number of steps."
+            )
 
 
-def _override(parser: RecipeParser, recipe: Path, name: str, values: dict[str, Any]) -> dict[str, Any]:
-    """The settings of a variant: those of the recipe, with its own in the place of those that they exclude."""
+def _override(
+    parser: RecipeParser, recipe: Path, name: str, values: dict[str, Any]
+) -> tuple[RunArguments, dict[str, Any]]:
+    """Arguments and settings of a variant: those of the recipe, its own in the place of those that they exclude."""
     said = io.StringIO()
     try:
         with redirect_stderr(said):
-            return parser.parse([str(recipe), *_as_arguments(values)])[1]
+            return parser.parse([str(recipe), *_as_arguments(values)])
     except SystemExit as error:
         raise ValueError(f"variant {name!r}: {said.getvalue().strip()}") from error
 

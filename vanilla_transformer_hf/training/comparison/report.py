@@ -37,6 +37,7 @@ COLUMNS = [
     Column("peak_mib", "peak MiB", "{:,.0f}"),
     Column("validation_loss", "validation loss", "{:.3f}", True),
     Column("validation_bleu", "BLEU", "{:.2f}", True),
+    Column("validation_chrf", "chrF", "{:.2f}", True),
     Column("validation_exact_match", "exact match, %", "{:.1f}", True),
     Column("test_loss", "test loss", "{:.3f}", True),
     Column("test_bleu", "test BLEU", "{:.2f}", True),

@@ -139,6 +139,10 @@ def _load_hub_or_folder(source: str, split: str, config_name: str | None, stream
             raise FileNotFoundError(
                 f"{source}: no such file or folder here, and no such dataset on the Hub."
             ) from error
+        except ConnectionError as error:
+            raise ConnectionError(
+                f"{source}: no such file or folder here, and the Hub, where it may be a dataset, cannot be reached."
+            ) from error
     try:
         loaded = datasets.load_from_disk(source)
     except FileNotFoundError as error:

@@ -200,6 +200,24 @@ class ShortRunWarning(TrainerCallback):
             print(f"Warning: {warning}", flush=True)
 
 
+class ZeroScoreWarning(TrainerCallback):
+    """Warns at the end of a run whose checkpoint was chosen, or which was ended, by a score that never left 0."""
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if not args.metric_for_best_model or not args.greater_is_better:
+            return
+        name = args.metric_for_best_model.removeprefix("eval_")
+        scores = [entry[f"eval_{name}"] for entry in state.log_history if f"eval_{name}" in entry]
+        if len(scores) > 1 and not any(scores) and state.is_world_process_zero:
+            print(
+                f"Warning: {name} was 0 at all {len(scores)} evaluations, so it tells nothing about the checkpoints, "
+                "and the first counts as the best; choose by another one, such as --metric_for_best_model loss.",
+                flush=True,
+            )
+
+
 def find_short_run(args: TrainingArguments, steps: int, epoch: int = 0) -> str | None:
     """
     A sentence if a run of so many updates, over all its epochs, is too short to learn; else None. `epoch` is the
@@ -213,9 +231,10 @@ def find_short_run(args: TrainingArguments, steps: int, epoch: int = 0) -> str |
     if steps < epoch:
         problems.append(f"fewer than the {epoch:,} that see all of its text once")
     warmup = args.get_warmup_steps(steps)
-    if warmup >= steps and SchedulerType(args.lr_scheduler_type) not in WITHOUT_WARMUP:
+    shorter = max(1, steps // 10)
+    if warmup >= steps and warmup > shorter and SchedulerType(args.lr_scheduler_type) not in WITHOUT_WARMUP:
         problems.append(f"all in its warm-up of {warmup:,}: the learning rate never reaches {args.learning_rate:.3g}")
-        advice.append(f"lower warmup_steps to, say, {max(1, steps // 10):,}")
+        advice.append(f"lower warmup_steps to, say, {shorter:,}")
     if not problems:
         return None
     updates = f"{steps:,} update{'s' * (steps != 1)}"
