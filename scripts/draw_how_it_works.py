@@ -31,7 +31,6 @@ SHOWN = 30  # positions of the heat maps
 STYLE = {"font.size": 9, "axes.edgecolor": PALE, "text.color": DARK, "axes.labelcolor": DARK}
 SIGNED = {"cmap": "RdBu_r", "interpolation": "nearest", "aspect": "auto"}
 WEIGHTS = {"cmap": "Blues", "interpolation": "nearest", "aspect": "auto"}
-MINUS = str.maketrans("-", "−")
 
 
 @dataclass(frozen=True)
@@ -125,8 +124,8 @@ def bare(axes: Axes) -> Axes:
     return axes
 
 
-def number(value: float, digits: int = 2) -> str:
-    return f"{value:.{digits}f}".translate(MINUS)
+def number(value: float) -> str:
+    return f"{value:.1f}".replace("-", "−")
 
 
 def percent(share: float) -> str:
@@ -188,8 +187,8 @@ def draw_look_up(journey: Journey) -> Figure:
         axes.text(columns["key"] - 0.15, at, token, ha="right", va="center")
         strip(journey.key[at], columns["key"], at, limits["key"])
         product = journey.products[at].item()
-        axes.text(columns["dot"] + 0.25, at, number(product, 1), ha="right", va="center")
-        axes.text(columns["scaled"] + 0.25, at, number(product / 32**0.5, 1), ha="right", va="center")
+        axes.text(columns["dot"] + 0.25, at, number(product), ha="right", va="center")
+        axes.text(columns["scaled"] + 0.25, at, number(product / 32**0.5), ha="right", va="center")
         axes.add_patch(Rectangle((columns["bar"], at - 0.32), 1.6 * share, 0.64, color=QUERY, linewidth=0))
         axes.text(columns["bar"] + 1.6 * share + 0.08, at, percent(share), ha="left", va="center")
         strip(journey.value[at], columns["value"], at, limits["value"])
@@ -225,7 +224,7 @@ def draw_mask(journey: Journey) -> Figure:
     panels[1].imshow(scores.numpy(), vmin=-limit, vmax=limit, **SIGNED)
     panels[2].imshow(weights.numpy(), vmin=0, vmax=1, **WEIGHTS)
     for panel, shown in ((panels[0], cells), (panels[1], seen)):
-        texts = {cell: number(scores[cell].item(), 1) for cell in shown}
+        texts = {cell: number(scores[cell].item()) for cell in shown}
         write_cells(panel, texts, lambda row, column: abs(scores[row, column].item()) > 0.65 * limit)
     shares = {cell: f"{weights[cell].item():.0%}" for cell in seen}
     write_cells(panels[2], shares, lambda row, column: weights[row, column].item() > 0.55)
