@@ -23,7 +23,7 @@ def read_recording(path: str | os.PathLike[str], content: bytes | None = None) -
 
     Raises:
         OSError: The file cannot be read.
-        ValueError: It is no recording, or has no samples.
+        ValueError: It is no recording, or has no samples, or some that are no numbers.
     """
     if Path(path).suffix.lower() in (".wav", ".wave"):
         try:
@@ -34,6 +34,8 @@ def read_recording(path: str | os.PathLike[str], content: bytes | None = None) -
         samples, rate = _read_others(path, content)
     if samples.size == 0:
         raise ValueError(f"{path} is empty: expected at least one sample")
+    if not np.isfinite(samples).all():
+        raise ValueError(f"{path} has samples that are NaN or infinite")
     return samples.mean(axis=1), rate
 
 

@@ -15,18 +15,21 @@ from ..model.layers.pooling import pooling_layers
 from ..model.predecessors.configuration import RecurrentSeq2SeqConfig
 from ..translation.recognition import Recognizer
 from ..translation.translator import Translator
-from . import attending, file_sources, positions, single_stacks, translating, walk
+from . import attending, attributions, file_sources, layerwise, positions, single_stacks, translating, walk
 from .example import example_of
 from .file_sources import FileSubject
 from .interventions import count_heads, count_layers, parts_of, sides_of
 from .requests import (
     AttentionRequest,
+    AttributionRequest,
     DiagonalityRequest,
     FileRequest,
     GridRequest,
     HeadRequest,
     ModelsRequest,
+    NeuronsRequest,
     PositionsRequest,
+    RanksRequest,
     Request,
     RequestError,
     ScoreRequest,
@@ -150,6 +153,9 @@ QUESTIONS: dict[str, tuple[type[Request], Callable[[Subject, Any], Any]]] = {
     "positions": (PositionsRequest, positions.positions),
     "walk": (WalkRequest, walk.walk),
     "tensor": (TensorRequest, walk.tensor),
+    "attributions": (AttributionRequest, attributions.attributions),
+    "ranks": (RanksRequest, layerwise.ranks),
+    "neurons": (NeuronsRequest, layerwise.neurons),
 }
 
 

@@ -285,6 +285,49 @@ class TensorRequest(PairRequest):
 
 
 @dataclass
+class AttributionRequest(PairRequest):
+    """
+    How much each token that is read counts for each token of the output.
+
+    Attributes:
+        method: Length of the gradient of the token's logit by each embedding, gradient times embedding, its integral
+            from a baseline to the embeddings, or the product of the attention of all layers.
+        piece: Number of the token of the output, counted from 0; null takes all.
+        steps: Points of the integral.
+        baseline: Where the integral begins: "zero" for all tokens but special ones, or "mean", the mean of the rows of
+            the embeddings. Special tokens, such as the end of the sentence, keep their own.
+    """
+
+    method: str = one_of("gradient_x_input", "gradient", "gradient_x_input", "integrated_gradients", "rollout")
+    piece: int | None = bounded(None, 0, 511)
+    steps: int = bounded(128, 1, 1024)
+    baseline: str = one_of("zero", "zero", "mean")
+
+
+@dataclass
+class RanksRequest(PairRequest):
+    """The rank and the probability of each token of the output, if each layer were the last."""
+
+
+@dataclass
+class NeuronsRequest(PairRequest):
+    """
+    The neurons of a feed-forward that fire most.
+
+    Attributes:
+        stack: Whose layer.
+        layer: Counted from 0.
+        piece: Number of the token that the stack reads, counted from 0.
+        top: Number of neurons.
+    """
+
+    stack: str = one_of("decoder", "encoder", "decoder")
+    layer: int = bounded(0, 0, 1023)
+    piece: int = bounded(0, 0, 511)
+    top: int = bounded(10, 1, 50)
+
+
+@dataclass
 class PositionsRequest(Request):
     """
     What a position scheme does.

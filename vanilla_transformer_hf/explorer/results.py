@@ -434,3 +434,66 @@ class WalkResult:
     predicted: list[Piece]
     boxes: list[Box]
     lenses: list[Lens]
+
+
+@dataclass
+class AttributionResult:
+    """
+    R tokens of the output are rows; the columns are S tokens of the source and T that the decoder reads. A model of
+    one stack has those of its stack alone. A token that comes after what a row may read has 0.
+
+    Attributes:
+        output: All tokens of the output; at mask tokens those that fit best.
+        numbers: Numbers of the rows among them, counted from 0.
+        source, read: Tokens that the encoder reads, and those that the decoder reads.
+        scores: (R, S + T).
+        totals: Sum of each row.
+        logits: Logit of each row's token; null for rollout, which explains no logit.
+        baselines: The same at the baseline; null for other methods than integrated gradients, whose
+            `totals` are `logits` less `baselines`, but for what the steps of the integral miss.
+    """
+
+    output: list[Piece]
+    numbers: list[int]
+    source: list[Piece]
+    read: list[Piece]
+    scores: torch.Tensor
+    totals: torch.Tensor
+    logits: torch.Tensor | None
+    baselines: torch.Tensor | None
+
+
+@dataclass
+class RanksResult:
+    """
+    Each layer's output through the final norm, if the model has one, and the output matrix (logit lens).
+
+    Attributes:
+        output: The tokens of the output (R), as in `AttributionResult`.
+        layers: Numbers of the layers that are on; the last one's numbers are those of the model.
+        ranks: (L, R); number of tokens that are more probable.
+        probabilities: (L, R).
+        norm: What the final norm is called; empty if there is none, as in the paper.
+    """
+
+    output: list[Piece]
+    layers: list[int]
+    ranks: torch.Tensor
+    probabilities: torch.Tensor
+    norm: str
+
+
+@dataclass
+class NeuronsResult:
+    """
+    Attributes:
+        pieces: Tokens that the stack reads; an encoder that pools has fewer rows than these.
+        neurons: Numbers of those that fire most at one of them: whose activation is largest, or least below 0.
+        activations: (neurons, rows): what the activation function gives, with gates times the gate, at all of them.
+        width: Number of neurons of the layer.
+    """
+
+    pieces: list[Piece]
+    neurons: list[int]
+    activations: torch.Tensor
+    width: int

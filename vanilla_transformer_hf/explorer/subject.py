@@ -272,7 +272,5 @@ def check_ours(subject: Subject, request: Request) -> None:
         RequestError: The model is not one of this package.
     """
     if not subject.is_ours:
-        kind = subject.model.config.model_type
-        raise RequestError(
-            "model", f"{request.model or subject.name} is a {kind} model: only its attention can be shown"
-        )
+        what = f"{request.model or subject.name} is a {subject.model.config.model_type} model"
+        raise RequestError("model", f"{what}: only its attention and attributions can be shown")

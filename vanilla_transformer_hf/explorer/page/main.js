@@ -161,7 +161,11 @@ async function content(one, context) {
   const { ask, model, state } = context;
   if (one.needsOurs && !model.is_ours) {
     const needs = `${one.title} needs a model of this package`;
-    return html("p", { class: "note" }, `${needs}; ${model.name} shows its attention alone.`);
+    return html(
+      "p",
+      { class: "note" },
+      `${needs}; ${model.name} shows attention and attributions alone.`,
+    );
   }
   const file = FILE_NAMES[model.reads];
   if (one.needsText && file) {

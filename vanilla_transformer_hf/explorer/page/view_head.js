@@ -4,11 +4,13 @@ import { holds, tensor } from "./api.js";
 import { scaleFor, sequential } from "./colors.js";
 import { button, choice, html, number, section } from "./dom.js";
 import { attempt, faultNote } from "./faults.js";
+import { productsSection, scaleText } from "./head_products.js";
 import { heatMap, roomFor } from "./heat_map.js";
 import { label } from "./pieces.js";
 import { roving } from "./roving.js";
 import { sourceMap } from "./source_map.js";
 import { pairRequest, partOf, positionsRequest } from "./state.js";
+import { textsOf } from "./texts.js";
 
 const PARTS = [
   ["encoder", "encoder"],
@@ -53,7 +55,8 @@ function rowTable(found, row, column, set) {
       ),
     );
   });
-  const heads = ["key", "q · k", "/ √d_k", "mask", "softmax"].map((text) =>
+  const scale = scaleText(found.scale, found.query.shape[1]);
+  const heads = ["key", "q · k", scale, "mask", "softmax"].map((text) =>
     html("th", { scope: "col" }, text),
   );
   return html(
@@ -114,7 +117,7 @@ async function positionPictures({ state, ask, model }) {
 function formula(found, rowLabel, columnLabel, at) {
   const shape = (name) => found[name].shape;
   const value = (name) => tensor(found[name]).values[at];
-  const root = number(1 / found.scale);
+  const scale = scaleText(found.scale, shape("query")[1]);
   const product = number(value("products"));
   return html(
     "ol",
@@ -123,11 +126,7 @@ function formula(found, rowLabel, columnLabel, at) {
     step("K", shape("key"), "keys: one row for each key token"),
     step("V", shape("value"), "values"),
     step("Q Kᵀ", shape("products"), `${rowLabel} · ${columnLabel} = ${product}`),
-    step(
-      "/ √d_k",
-      shape("scaled"),
-      `√${shape("query")[1]} = ${root}: ${product} / ${root} = ${number(value("scaled"))}`,
-    ),
+    step(scale, shape("scaled"), `${product} ${scale} = ${number(value("scaled"))}`),
     step(
       "+ mask",
       shape("mask"),
@@ -241,6 +240,9 @@ export async function headView(context) {
     ),
     source && partOf(state, model) !== "decoder" ? overSource(found, source, row, set) : null,
     section(`The row of ${rowLabels[row]}`, rowTable(found, row, column, set)),
+    productsSection(found, { row, column, rowLabels, columnLabels }, textsOf(state), (newColumn) =>
+      set({ row, column: newColumn }),
+    ),
     section("Vectors", vectorMaps(found, row, rowLabels, columnLabels)),
     section(
       "Matrices",

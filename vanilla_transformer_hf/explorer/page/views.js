@@ -1,5 +1,6 @@
 // The table of views: a new view is one file and one row.
 
+import { analyseView } from "./view_analyse.js";
 import { attentionView } from "./view_attention.js";
 import { headView } from "./view_head.js";
 import { interveneView } from "./view_intervene.js";
@@ -18,5 +19,6 @@ export const VIEWS = [
   { name: "attention", title: "Attention", draw: attentionView, needsOurs: false },
   { name: "head", title: "Head", draw: headView, needsOurs: true },
   { name: "walk", title: "Walk", draw: walkView, needsOurs: true },
+  { name: "analyse", title: "Analyse", draw: analyseView, needsOurs: false },
   { name: "intervene", title: "Intervene", draw: interveneView, needsOurs: true },
 ];
