@@ -79,7 +79,7 @@ def source_attention(recognizer: Recognizer, path: Any, target: str | None = Non
             "encoder_pooling): there is no picture"
         )
     source = READERS[name](path, processor)
-    batch = {key: tensor.to(model.device) for key, tensor in batch_of(name, [source]).items()}
+    batch = {key: tensor.to(model.device) for key, tensor in batch_of(name, [source], recognizer.has_padding).items()}
     ids = target_ids(recognizer, batch, target)
     if not 0 < len(ids) - 1 <= MOST_PIECES:
         raise ValueError(f"the text has {len(ids) - 1} tokens; a picture shows 1 to {MOST_PIECES}")
