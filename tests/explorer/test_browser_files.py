@@ -15,7 +15,7 @@ pytestmark = [
     pytest.mark.browser,
     pytest.mark.skipif(shutil.which("chromium") is None, reason="there is no chromium"),
 ]
-VIEWS = ("tour", "translate", "attention", "head", "walk", "intervene")
+VIEWS = ("tour", "translate", "attention", "head", "walk", "analyse", "intervene")
 STATES = [
     *({"view": view} for view in VIEWS),
     {"view": "attention", "row": 1},

@@ -9,7 +9,7 @@ Draw the attention weights of every head of every layer for one sentence and its
 
 Each row is a layer: the mean of its heads, then each head. Darker cells have larger weights. A recording is drawn as
 its spectrogram, an image as itself, and the weights of the decoder's steps below it; with --layer those of its heads.
-Of such a source there is a line about each layer: how diagonal its attention is (see `evaluation/diagonality.py`).
+Of such sources there is a line about each layer: how diagonal its attention is, the mean over all files.
 """
 
 import argparse
@@ -25,8 +25,9 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
     parser.add_argument("model", help="folder of a model, or the id of a Hub repository")
     parser.add_argument("picture", help="picture to write (.png, .svg, .pdf)")
     parser.add_argument("source", nargs="?", type=text_argument, help="the sentence")
-    parser.add_argument("--audio", metavar="FILE", help="a recording, for a model that reads speech")
-    parser.add_argument("--image", metavar="FILE", help="an image, for a model that reads them")
+    parser.add_argument("--audio", nargs="+", metavar="FILE", help="recordings, for a model that reads speech: the "
+                        "first is drawn, and all are measured")  # fmt: skip
+    parser.add_argument("--image", nargs="+", metavar="FILE", help="images, in the same way")
     parser.add_argument("--target", type=text_argument, help="its translation (default: the model's)")
     parser.add_argument(
         "--part",
@@ -66,10 +67,11 @@ def draw_text(arguments: argparse.Namespace) -> tuple[Any, str]:
 
 
 def draw_file(arguments: argparse.Namespace) -> tuple[Any, str]:
-    """The picture of attention to a recording or an image, and its text with how diagonal each layer is."""
+    """The picture of attention to the first recording or image, its text, and how diagonal each layer is over all."""
     from ..translation.recognition import Recognizer
-    from ..translation.scoring.source_attention import draw_source_attention, source_attention
+    from ..translation.scoring.source_attention import diagonal_lines, draw_source_attention, source_attention
 
     recognizer = Recognizer(arguments.model, "input_features" if arguments.audio else "pixel_values")
-    found = source_attention(recognizer, arguments.audio or arguments.image, arguments.target)
-    return draw_source_attention(found, arguments.layer), "\n".join((found.text, *found.diagonal_lines()))
+    paths = arguments.audio or arguments.image
+    found = [source_attention(recognizer, path, arguments.target) for path in paths]
+    return draw_source_attention(found[0], arguments.layer), "\n".join((found[0].text, *diagonal_lines(found)))

@@ -12,7 +12,7 @@ import torch
 
 from ..common.characters import as_text
 from ..evaluation.diagonality import diagonality
-from ..model.config.front_ends import input_name_of, source_length
+from ..model.config.front_ends import has_padding, input_name_of, source_length
 from ..translation.recognition import READERS, batch_of
 from ..translation.scoring.source_pictures import picture_of
 from .requests import DiagonalityRequest, FileRequest, RequestError, SourceRequest, shown
@@ -89,7 +89,7 @@ class FileSubject(Subject):
         if request.text not in self.files:
             known = f"expected one of {', '.join(self.files)}" if self.files else "none is open"
             raise RequestError("text", f"{shown(request.text)!r} is not an open file: {known}")
-        batch = batch_of(self.input_name, [self.files[request.text]])
+        batch = batch_of(self.input_name, [self.files[request.text]], has_padding(self.model.config))
         return {name: tensor.to(self.model.device) for name, tensor in batch.items()}
 
     def source_pieces(self, source: dict[str, torch.Tensor]) -> list[Piece]:

@@ -127,8 +127,7 @@ def page_of(
                 ask("attention", **pair, part=part, layer=layer)
                 if part == "cross" and first["reads"] != "text":
                     ask("diagonality", **pair, layer=layer)
-    if first["reads"] == "text":
-        ask_analysis(ask, first, pair)
+    ask_analysis(ask, first, pair)
     if first["is_ours"]:
         ask_all(ask, first, pair, most_numbers)
     return offline_page(answers, state_of(text, settings, view), theme)

@@ -27,6 +27,7 @@ SIZES = {"encoder": encoder_sizes, "decoder": decoder_sizes}
 FORMULAS = {
     "tokens": "E[ids]",
     "speech": "Conv(frames)",
+    "speech_whisper": "Conv(frames)",
     "speech_stacked": "[frames] W + b",
     "image": "[patch] W + b",
 }

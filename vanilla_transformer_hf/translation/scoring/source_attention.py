@@ -1,5 +1,6 @@
 """Cross-attention over what a model hears or sees: numbers, and a picture with the weights below their source."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -44,15 +45,18 @@ class SourceAttention:
         """How diagonal the mean of each layer's heads is (L), without special tokens and what is blank behind it."""
         return diagonality(self.weights.nanmean(dim=1)[:, self.is_text, : self.picture.used])
 
-    def diagonal_lines(self) -> list[str]:
-        """How diagonal attention is, in a line for each layer; none of a text without tokens."""
-        if not any(self.is_text):
-            return []
-        found = self.diagonality
-        return [
-            f"layer {number}: order {order:.2f}, {100 * away:.0f} % of the weights off the diagonal"
-            for number, (order, away) in enumerate(zip(found.order.tolist(), found.off_diagonal.tolist()))
-        ]
+
+def diagonal_lines(found: Sequence[SourceAttention]) -> list[str]:
+    """How diagonal attention is, in a line for each layer: the mean over files whose texts have tokens."""
+    measured = [one.diagonality for one in found if any(one.is_text)]
+    if not measured:
+        return []
+    order = torch.stack([one.order for one in measured]).nanmean(dim=0)  # a single token has none
+    away = torch.stack([one.off_diagonal for one in measured]).mean(dim=0)
+    return [
+        f"layer {number}: order {one:.3f}, {100 * share:.1f} % of the weights off the diagonal"
+        for number, (one, share) in enumerate(zip(order.tolist(), away.tolist(), strict=True))
+    ]
 
 
 @torch.no_grad()
@@ -75,7 +79,7 @@ def source_attention(recognizer: Recognizer, path: Any, target: str | None = Non
             "encoder_pooling): there is no picture"
         )
     source = READERS[name](path, processor)
-    batch = {key: tensor.to(model.device) for key, tensor in batch_of(name, [source]).items()}
+    batch = {key: tensor.to(model.device) for key, tensor in batch_of(name, [source], recognizer.has_padding).items()}
     ids = target_ids(recognizer, batch, target)
     if not 0 < len(ids) - 1 <= MOST_PIECES:
         raise ValueError(f"the text has {len(ids) - 1} tokens; a picture shows 1 to {MOST_PIECES}")

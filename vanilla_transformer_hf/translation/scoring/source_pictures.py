@@ -58,16 +58,17 @@ def picture_of(config: Any, processor: Any, source: torch.Tensor) -> SourcePictu
 
 
 def spectrogram_picture(config: Any, processor: Any, source: torch.Tensor) -> SourcePicture:
-    """Frames (F, M) with time from left to right."""
+    """Frames (F, M), or (M, F) of Whisper's extractor, with time from left to right."""
+    count = source_length(config, (1, *source.shape))
+    source = source.t() if config.front_end == "speech_whisper" else source
     frames, bins = source.shape
-    count = source_length(config, (1, frames))
     stride, seen, shift = 1, 1, 0.0
     strides = FRONT_ENDS[config.front_end].strides(config)
     for each in strides:
         # A convolution is centred on a frame, a stack of frames begins with it.
-        kernel = config.conv_kernel_size if config.front_end == "speech" else each
+        kernel = each if config.front_end == "speech_stacked" else config.conv_kernel_size
         seen, stride = seen + (kernel - 1) * stride, stride * each
-    if config.front_end == "speech":
+    if config.front_end != "speech_stacked":
         shift = (1 - stride) / 2
     left = torch.arange(count) * float(stride) + shift
     right = left + stride
