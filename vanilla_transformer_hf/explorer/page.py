@@ -87,6 +87,7 @@ def page_of(explorer: Explorer, text: str, settings: dict[str, Any]) -> str:
     A file that shows the translation of a text, with all its attention, heads and tensors if these are not too many.
 
     Args:
+        text: The text; of a model that reads recordings or images, the name of an opened file.
         settings: Of `TranslateRequest`.
 
     Raises:
@@ -103,12 +104,17 @@ def page_of(explorer: Explorer, text: str, settings: dict[str, Any]) -> str:
     base = {"model": first["name"], "off": []}
     found = ask("translate", **base, text=text, **settings)
     pair = {**base, "text": text, "target_ids": found["hypotheses"][0]["ids"], "target_lang": ""}
+    if first["reads"] != "text":
+        ask("source", model=first["name"], text=text)
     for part, layers in first["layers"].items():
         with suppress(RequestError):  # a part that attends to sums of tokens is not shown
             ask("grid", **pair, part=part, size=32)
             for layer in range(layers):
                 ask("attention", **pair, part=part, layer=layer)
-    ask_analysis(ask, first, pair)
+                if part == "cross" and first["reads"] != "text":
+                    ask("diagonality", **pair, layer=layer)
+    if first["reads"] == "text":
+        ask_analysis(ask, first, pair)
     if first["is_ours"]:
         ask_all(ask, first, pair)
     return offline_page(answers, state_of(text, settings))

@@ -15,6 +15,7 @@ from ..common.characters import as_text
 
 PARTS = ("encoder", "decoder", "cross")
 LONGEST_TEXT = 20_000  # characters
+LONGEST_FILE = 12 * 2**20  # characters of its base64
 LONGEST_LIST = 1_024
 
 
@@ -43,7 +44,7 @@ class Request:
 
     Attributes:
         model: Name of one of the opened models; the first if empty.
-        text: The source sentence.
+        text: The source sentence; of a model that reads recordings or images, the name of an opened file.
         off: What is switched off.
     """
 
@@ -126,9 +127,28 @@ def read_value(one: Any, hint: Any, value: Any) -> Any:
     if "values" in limits and value not in limits["values"]:
         raise RequestError(one.name, f"is {shown(value)!r}; expected one of {', '.join(limits['values'])}")
     check_characters(one.name, value)
-    if isinstance(value, str) and len(value) > LONGEST_TEXT:
-        raise RequestError(one.name, f"has {len(value)} characters; expected at most {LONGEST_TEXT}")
+    if isinstance(value, str) and len(value) > (longest := limits.get("longest", LONGEST_TEXT)):
+        raise RequestError(one.name, f"has {len(value)} characters; expected at most {longest}")
     return value
+
+
+@dataclass
+class FileRequest(Request):
+    """
+    Open a recording or an image for a model that reads them.
+
+    Attributes:
+        name: The file's name.
+        data: Its bytes as base64.
+    """
+
+    name: str = ""
+    data: str = field(default="", metadata={"longest": LONGEST_FILE})
+
+
+@dataclass
+class SourceRequest(Request):
+    """The picture of an opened file."""
 
 
 @dataclass
@@ -199,6 +219,18 @@ class AttentionRequest(PairRequest):
     """
 
     part: str = one_of("cross", *PARTS)
+    layer: int = bounded(0, 0, 1023)
+
+
+@dataclass
+class DiagonalityRequest(PairRequest):
+    """
+    How diagonal the cross-attention of a layer is.
+
+    Attributes:
+        layer: Counted from 0.
+    """
+
     layer: int = bounded(0, 0, 1023)
 
 

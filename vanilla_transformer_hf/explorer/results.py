@@ -73,6 +73,8 @@ class ModelInfo:
     Attributes:
         name: The last part of its folder's or repository's name.
         kind: "translation", "causal" (it continues a text) or "masked" (it fills gaps of a text).
+        reads: "text", "speech" or "image".
+        files: Names of the opened files, of a model that reads them.
         mask: The mask token; empty if there is none.
         is_ours: Whether it is a model of this package; for others only translation and attention are available.
         parameters: Number of its weights.
@@ -87,6 +89,8 @@ class ModelInfo:
 
     name: str
     kind: str
+    reads: str
+    files: list[str]
     mask: str
     is_ours: bool
     parameters: int
@@ -221,6 +225,56 @@ class TranslateResult:
     hypotheses: list[Hypothesis]
     tree: list[Node] | None
     settings: dict[str, Any]
+
+
+@dataclass
+class FileResult:
+    """
+    Attributes:
+        name: What the file is called in questions.
+        files: All opened files.
+    """
+
+    name: str
+    files: list[str]
+
+
+@dataclass
+class SourceResult:
+    """
+    A recording or an image as a picture of R rows and C columns, and the part of it that each of the encoder's S
+    positions stands for.
+
+    Attributes:
+        kind: "speech" or "image".
+        picture: Features of frames, the highest mel filter in the first row (R, C); or pixels from 0 to 1, (R, C) or
+            (R, C, 3).
+        cells: Left, top, right and bottom of each position (S, 4), in columns and rows.
+        names: What each position is called.
+        seconds: Of a column; null of images.
+        seen: Columns that a position is computed from by the front end, around the middle of its cell; 0 of images.
+    """
+
+    kind: str
+    picture: torch.Tensor
+    cells: torch.Tensor
+    names: list[str]
+    seconds: float | None
+    seen: int
+
+
+@dataclass
+class DiagonalityResult:
+    """
+    How diagonal attention is (`evaluation/diagonality.py`): first of the mean of the heads, then of each head.
+
+    Attributes:
+        order: Kendall's τ of steps and expected positions; null of a single step.
+        off_diagonal: Share of the weights off the diagonal.
+    """
+
+    order: list[float]
+    off_diagonal: list[float]
 
 
 @dataclass

@@ -127,6 +127,7 @@ export const en = {
   "figure.target": `target, shifted by one`,
   "figure.predicted": `predicted`,
   "figure.embedding": `embeddings`,
+  "figure.front_end": `front end`,
   "figure.scaled": `× √d`,
   "figure.positions": `positions`,
   "figure.input": `sum`,

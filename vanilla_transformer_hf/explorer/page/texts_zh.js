@@ -104,6 +104,7 @@ export const zh = {
   "figure.target": `右移一位的译文`,
   "figure.predicted": `预测`,
   "figure.embedding": `嵌入`,
+  "figure.front_end": `输入前端`,
   "figure.scaled": `× √d`,
   "figure.positions": `位置`,
   "figure.input": `求和`,

@@ -8,6 +8,7 @@ import { productsSection, scaleText } from "./head_products.js";
 import { heatMap, roomFor } from "./heat_map.js";
 import { label } from "./pieces.js";
 import { roving } from "./roving.js";
+import { sourceMap } from "./source_map.js";
 import { pairRequest, partOf, positionsRequest } from "./state.js";
 import { textsOf } from "./texts.js";
 
@@ -186,8 +187,25 @@ function vectorMaps(found, row, rowLabels, columnLabels) {
   ];
 }
 
+/** Where the head looks in the recording or image, for each row. */
+function overSource(found, source, row, set) {
+  const named = found.predicted.length ? found.predicted : found.rows;
+  return section(
+    source.kind === "speech" ? "Over the spectrogram" : "Over the image",
+    html("p", { class: "small" }, "softmax: a row for each query, named by what it predicts."),
+    sourceMap({
+      title: "softmax over the source",
+      source,
+      values: tensor(found.weights).values,
+      rowLabels: named.map(label),
+      pinned: row,
+      pin: (chosen) => set({ row: chosen, column: -1 }),
+    }),
+  );
+}
+
 export async function headView(context) {
-  const { state, set, ask, model, translation } = context;
+  const { state, set, ask, model, source, translation } = context;
   const pair = pairRequest(state, translation);
   const found = await attempt(ask("head", { ...pair, ...chosenHead(state, model) }));
   if (found instanceof Error) return [controls(context, pair, [], 0), faultNote(found)];
@@ -221,6 +239,7 @@ export async function headView(context) {
       `softmax(Q Kᵀ ${scale.startsWith("/") ? "/ √d_k" : scale}) V W^O`,
       formula(found, rowLabels[row], columnLabels[column], row * columns + column),
     ),
+    source && partOf(state, model) !== "decoder" ? overSource(found, source, row, set) : null,
     section(`The row of ${rowLabels[row]}`, rowTable(found, row, column, set)),
     productsSection(found, { row, column, rowLabels, columnLabels }, textsOf(state), (newColumn) =>
       set({ row, column: newColumn }),
@@ -231,5 +250,5 @@ export async function headView(context) {
       sideBySide(map("products", "Q Kᵀ"), map("weights", "softmax", sequential(1))),
     ),
     await positionPictures(context),
-  ];
+  ].filter(Boolean);
 }

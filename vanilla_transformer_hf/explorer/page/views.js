@@ -11,9 +11,10 @@ import { walkView } from "./view_walk.js";
 // What is done with a sentence, by the kind of the model.
 export const ACTION_LABELS = { translation: "Translate", causal: "Continue", masked: "Fill" };
 
-// Name in the address, name on the tab, what draws it, whether it needs a model of this package.
+// Name in the address, name on the tab, what draws it, whether it needs a model of this package,
+// and whether one that reads text.
 export const VIEWS = [
-  { name: "tour", title: "Tour", draw: tourView, needsOurs: true },
+  { name: "tour", title: "Tour", draw: tourView, needsOurs: true, needsText: true },
   { name: "translate", title: "Translate", draw: translateView, needsOurs: false },
   { name: "attention", title: "Attention", draw: attentionView, needsOurs: false },
   { name: "head", title: "Head", draw: headView, needsOurs: true },
