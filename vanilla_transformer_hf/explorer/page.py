@@ -113,8 +113,7 @@ def page_of(explorer: Explorer, text: str, settings: dict[str, Any]) -> str:
                 ask("attention", **pair, part=part, layer=layer)
                 if part == "cross" and first["reads"] != "text":
                     ask("diagonality", **pair, layer=layer)
-    if first["reads"] == "text":
-        ask_analysis(ask, first, pair)
+    ask_analysis(ask, first, pair)
     if first["is_ours"]:
         ask_all(ask, first, pair)
     return offline_page(answers, state_of(text, settings))
