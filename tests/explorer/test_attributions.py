@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from captum.attr import IntegratedGradients
+from files_to_explore import hears, sees
 from transformers import (
     BartConfig,
     BartForConditionalGeneration,
@@ -21,7 +22,7 @@ from vanilla_transformer_hf import (
     VanillaTransformerTokenizer,
 )
 from vanilla_transformer_hf.explorer.explorer import Explorer
-from vanilla_transformer_hf.explorer.requests import RequestError
+from vanilla_transformer_hf.explorer.requests import AttributionRequest, RequestError
 from vanilla_transformer_hf.explorer.results import from_json
 from vanilla_transformer_hf.explorer.single_stacks import CausalSubject, MaskedSubject
 from vanilla_transformer_hf.explorer.subject import Subject
@@ -289,6 +290,29 @@ def test_a_model_that_fills_gaps(tiny_config, tokenizer):
     close(explorer.answer("attributions", {"text": text, "method": "rollout"})["totals"], torch.ones(2))
     with pytest.raises(RequestError, match="has no mask token: write <mask> where one is missing"):
         explorer.answer("attributions", {"text": "three one"})
+
+
+@pytest.mark.parametrize("make, file", [(hears, "tones.wav"), (sees, "glyph.png")])
+def test_models_that_read_files(make, file, tmp_path):
+    explorer = Explorer.open([make(tmp_path / "model")])
+    (subject,) = explorer.subjects.values()
+    subject.open_file(tmp_path / "model" / file)
+    ids = [7, 9, 1]
+    pair = {"text": file, "target_ids": ids}
+    stack = subject.model.get_encoder()
+    seen = []
+    hook = stack.front_end.register_forward_hook(lambda module, given, output: seen.append(output) or output)
+    source = subject.read_source(AttributionRequest(**pair))
+    logits = subject.model(**source, decoder_input_ids=torch.tensor([[0, 7, 9]])).logits[0]
+    hook.remove()
+    found = explorer.answer("attributions", {**pair, "method": "gradient"})
+    for row, index in enumerate(ids):
+        (gradient,) = torch.autograd.grad(logits[row, index], seen, retain_graph=True)
+        close(from_json(found["scores"])[row, : gradient.shape[1]], gradient[0].norm(dim=-1))
+    for method in ("integrated_gradients", "rollout"):
+        assert explorer.answer("attributions", {**pair, "method": method, "steps": 8, "baseline": "mean"})["totals"]
+    probabilities = from_json(explorer.answer("ranks", pair)["probabilities"])
+    close(probabilities[-1], logits.softmax(dim=-1)[range(3), ids])
 
 
 @torch.no_grad()

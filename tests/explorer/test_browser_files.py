@@ -54,7 +54,7 @@ def test_no_violation_in_any_view(width, theme, open_page, show, pictures):
             assert page.locator("main .error").count() == 0, (model, state)
             assert page.evaluate(COUNT) == [], (model, state)
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (model, state)
-            if text and state["view"] in ("attention", "head"):
+            if text and state["view"] in ("attention", "head", "analyse"):
                 name = "-".join(map(str, (model, *state.values(), width, theme)))
                 page.screenshot(path=pictures / f"file-{name}.png", full_page=True)
 

@@ -134,7 +134,7 @@ def products(gradients: torch.Tensor, way: torch.Tensor) -> torch.Tensor:
 
 def embedding_of(stack: Any) -> Any:
     """The module that makes the first vectors of what a stack reads."""
-    return getattr(stack, "front_end", None) or stack.get_input_embeddings()
+    return stack.front_end if hasattr(stack, "front_end") else stack.get_input_embeddings()
 
 
 class Inputs:

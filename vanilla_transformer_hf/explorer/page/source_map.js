@@ -124,11 +124,14 @@ export function plainSource(source, name) {
   return canvas;
 }
 
+const ATTENTION = { row: "attends to", position: "is attended by" };
+
 /**
  * Options: title; source (the answer of "source"); values (rows × positions); rowLabels; pinned
- * (row whose weights lie over the picture, or -1); pin (called with a row).
+ * (row whose weights lie over the picture, or -1); pin (called with a row); verbs (what stands
+ * between a row and its positions, and the other way round).
  */
-export function sourceMap({ title, source, values, rowLabels, pinned, pin }) {
+export function sourceMap({ title, source, values, rowLabels, pinned, pin, verbs = ATTENTION }) {
   const count = source.names.length;
   const inRow = isInRow(source);
   const row = inRow ? ROW : SMALL;
@@ -211,13 +214,13 @@ export function sourceMap({ title, source, values, rowLabels, pinned, pin }) {
   function tellRow(place, isSpoken) {
     hovered = place;
     const named = most([...weightsOf(place)], (one) => source.names[one]);
-    tell(`${rowLabels[place]} attends to ${named}`, isSpoken);
+    tell(`${rowLabels[place]} ${verbs.row} ${named}`, isSpoken);
   }
   function tellPosition(place, isSpoken) {
     position = place;
     const column = rowLabels.map((_, one) => values[one * count + place]);
     const named = most(column, (one) => rowLabels[one]);
-    tell(`${source.names[place]} is attended by ${named}`, isSpoken);
+    tell(`${source.names[place]} ${verbs.position} ${named}`, isSpoken);
   }
   function leave() {
     hovered = -1;

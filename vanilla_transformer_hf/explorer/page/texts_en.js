@@ -230,6 +230,9 @@ export const en = {
   "analyse.of": `What “{piece}” depends on`,
   "analyse.source": `Source`,
   "analyse.read": `Text so far`,
+  "analyse.shares": `The share that each place has of its row's numbers, signs left out.`,
+  "analyse.depends": `depends on`,
+  "analyse.counts": `counts for`,
   "analyse.matrix": `All of the output`,
   "analyse.sum.gradient_x_input": `The row sums to {total}; the logit is {logit}. They agree only if
     the model is linear.`,

@@ -8,6 +8,7 @@ import { attempt, faultNote } from "./faults.js";
 import { heatMap, roomFor } from "./heat_map.js";
 import { label } from "./pieces.js";
 import { roving } from "./roving.js";
+import { sourceMap } from "./source_map.js";
 import { pairRequest } from "./state.js";
 import { languageOf, textsOf } from "./texts.js";
 
@@ -104,15 +105,43 @@ function sumLine(found, row, { state, say }) {
   return html("p", { class: "small", id: "sum" }, lines.join(" "));
 }
 
+/** Over a recording or an image: shares of each row's numbers, without their signs. */
+function overSource(found, row, { set, source, say }) {
+  const { shape, values } = tensor(found.scores);
+  const count = found.source.length;
+  const shares = new Float32Array(shape[0] * count);
+  found.numbers.forEach((_, at) => {
+    const sizes = values.subarray(at * shape[1], (at + 1) * shape[1]).map(Math.abs);
+    const whole = sizes.reduce((sum, size) => sum + size, 0) || 1;
+    shares.set(
+      sizes.subarray(0, count).map((size) => size / whole),
+      at * count,
+    );
+  });
+  return sourceMap({
+    title: say("analyse.shares"),
+    source,
+    values: shares,
+    rowLabels: found.numbers.map((place) => label(found.output[place])),
+    pinned: row,
+    pin: (chosen) => chosen >= 0 && set({ step: found.numbers[chosen] }),
+    verbs: { row: say("analyse.depends"), position: say("analyse.counts") },
+  });
+}
+
 /** The row of the chosen token as the sentence itself, in colours. */
 function sentencePart(found, row, values, context) {
-  const { say, state } = context;
+  const { say, source, state } = context;
   const chosen = found.numbers[row];
   const scale = scaleOf(values, state.method);
   const parts = [outputButtons(found, chosen, context)];
   if (found.source.length) {
-    const shown = weighed(found.source, values.subarray(0, found.source.length), scale);
-    parts.push(html("h3", {}, say("analyse.source")), shown);
+    const shown = source
+      ? overSource(found, row, context)
+      : weighed(found.source, values.subarray(0, found.source.length), scale);
+    parts.push(html("h3", {}, say("analyse.source")));
+    if (source) parts.push(html("p", { class: "small" }, say("analyse.shares")));
+    parts.push(shown);
   }
   if (found.read.length) {
     const before = found.read.length - found.output.length + chosen + 1; // the rest comes later

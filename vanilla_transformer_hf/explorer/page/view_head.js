@@ -232,10 +232,11 @@ export async function headView(context) {
       scale,
       pick: (newRow, newColumn) => set({ row: newRow, column: newColumn }),
     });
+  const scale = scaleText(found.scale, found.query.shape[1]);
   return [
     controls(context, pair, found.rows, row),
     section(
-      "softmax(Q Kᵀ / √d_k) V W^O",
+      `softmax(Q Kᵀ ${scale.startsWith("/") ? "/ √d_k" : scale}) V W^O`,
       formula(found, rowLabels[row], columnLabels[column], row * columns + column),
     ),
     source && partOf(state, model) !== "decoder" ? overSource(found, source, row, set) : null,
