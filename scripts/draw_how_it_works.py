@@ -136,7 +136,7 @@ def percent(share: float) -> str:
 
 def draw_positions(journey: Journey) -> Figure:
     """The vectors of positions as heat maps, and how alike those of two positions are by their distance."""
-    figure = new_figure(11, 4)
+    figure = new_figure(9.5, 3.7)
     *maps, right = figure.subplots(1, 3, width_ratios=(1, 1, 0.8))
     shown, words = journey.positions[:SHOWN], journey.source
     for parity, (axes, name) in enumerate(zip(maps, ("sin(position · w)", "cos(position · w)"), strict=True)):
@@ -155,7 +155,7 @@ def draw_positions(journey: Journey) -> Figure:
     alike = journey.positions @ journey.positions[middle] / journey.positions[middle].norm() ** 2
     right.plot([at - middle for at in range(len(alike))], alike, color=KEY, marker="o", markersize=3)
     right.set(xlabel="distance of the two positions", ylim=(0.5, 1.02))
-    right.set_title("cosine of the vectors of two positions", fontsize=9)
+    right.set_title("cosine of two positions", fontsize=9)
     right.spines[["top", "right"]].set_visible(False)
     right.grid(alpha=0.25)
     return figure
@@ -163,7 +163,7 @@ def draw_positions(journey: Journey) -> Figure:
 
 def draw_look_up(journey: Journey) -> Figure:
     """One query, all keys, the softmax, all values, and their mix: a row for each token."""
-    figure = new_figure(11, 4.8)
+    figure = new_figure(9.8, 4.5)
     axes = bare(figure.subplots())
     weights, width = journey.weights, 2.6
     columns = {"key": 1.5, "dot": 4.55, "scaled": 5.35, "bar": 5.9, "value": 7.7, "share": 10.7}
@@ -283,13 +283,13 @@ def draw_next_tokens(journey: Journey) -> Figure:
 
 def draw_steps(journey: Journey) -> Figure:
     """How "Hund" gets at "dog": through all states between, by attention, and with self-attention alone."""
-    figure = new_figure(11, 4)
+    figure = new_figure(9.5, 3.8)
     panels = {
-        "recurrent, one vector": "from “dog” to “Hund”: 8 steps, all through one vector",
-        "recurrent, with attention": "1 step; from word to word still one after the other",
-        "attention alone": "1 step between any two, all words at the same time",
+        "recurrent, one vector": "“dog” to “Hund”: 8 steps, one vector",
+        "recurrent, with attention": "1 step, but words one after the other",
+        "attention alone": "1 step between any two, all at once",
     }
-    words, said, places = journey.source[:8], journey.predicted[:3], [3.2, 4.7, 6.2]
+    words, said, places = journey.source[:8], journey.predicted[:3], [2.9, 4.7, 6.5]
     looks = (journey.cross[2, :8] / journey.cross[2, :8].max()).tolist()
     for kind, (axes, (title, steps)) in enumerate(zip(figure.subplots(1, 3), panels.items(), strict=True)):
         bare(axes).set(xlim=(-0.7, 7.7), ylim=(-2.1, 5.3))
@@ -306,7 +306,7 @@ def draw_steps(journey: Journey) -> Figure:
             chain(axes, range(8), 0, KEY)
             chain(axes, places, 4.2, QUERY)
         if kind == 0:
-            elbow(axes, (7, 0.1), (7, 2), (1.6, 2), (1.6, 4.2), (places[0], 4.2))
+            elbow(axes, (7, 0.1), (7, 2), (1.3, 2), (1.3, 4.2), (places[0], 4.2))
             axes.text(4.3, 2.15, "the whole sentence", ha="center", fontsize=8)
         for at, look in enumerate(looks if kind else []):
             line = {"color": VALUE, "linewidth": 0.5 + 3.5 * look, "alpha": 0.3 + 0.6 * look, "zorder": 0}

@@ -29,6 +29,7 @@ PICTURES = {
     "attention": ({"view": "attention", "layer": 2, "heads": "0,1,2,3", "threshold": 0.1}, "light", 700),
     "head": ({"view": "head", "layer": 2, "row": 2}, "dark", 760),
     "walk": ({"view": "walk", "box": "decoder.0.encoder_attn"}, "light", 1030),
+    "analyse": ({"view": "analyse", "method": "integrated_gradients", "steps": "512", "step": 2}, "light", 900),
     "intervene": ({"view": "intervene", "off": "cross.2,cross.3.1"}, "dark", 1000),
 }
 

@@ -188,6 +188,7 @@ def workspace(tmp_path_factory):
     (folder / "checkpoints").mkdir()
     (folder / "outputs" / "for-fairseq").mkdir()
     write_fairseq_checkpoint(folder / "outputs" / "for-fairseq", folder / "checkpoints" / "en-de", folder / "ref.npz")
+    (folder / "checkpoints" / "whisper").mkdir()
     return folder
 
 
@@ -225,6 +226,13 @@ def write_fairseq_checkpoint(ours: Path, theirs: Path, reference: Path):
         logits = model(source, decoder_input_ids=target).logits
     masks = {"src_mask": np.ones((1, 3), bool), "tgt_mask": np.ones((1, 2), bool)}
     np.savez(reference, src_ids=source.numpy(), tgt_in_ids=target.numpy(), logits=logits.numpy(), **masks)
+
+
+def write_whisper_checkpoint(folder: Path):
+    """A model of Whisper's kind with two languages, with its processor."""
+    import test_whisper  # here, because the slow tests alone need it
+
+    test_whisper.save(folder, test_whisper.build(), **test_whisper.SEVERAL)
 
 
 # A command of ours for which the shell does nothing but redirect.
@@ -329,6 +337,8 @@ def make(name: str, workspace: Path):
         needed = {"outputs/back-translated": "outputs/reverse", "outputs/causal_lm": "outputs/masked_lm"}
         if name in needed:
             make(needed[name], workspace)
+        if name == "outputs/whisper-de":
+            write_whisper_checkpoint(workspace / "checkpoints" / "whisper")
         run(f"{command} {small(command)}", workspace, dict(os.environ))
 
 
@@ -464,6 +474,8 @@ def test_command_runs(command, workspace, tmp_path):
             make("outputs/longer", workspace)
         if arguments[0] in ("translate", "verify", "back-translate"):
             make(arguments[1], workspace)
+        if arguments[:2] == ["convert", "whisper"]:
+            write_whisper_checkpoint(workspace / "checkpoints" / "whisper")
         if arguments[0] in ("convert", "export"):
             shutil.rmtree(workspace / arguments[3], ignore_errors=True)  # another test needed it
         shown = run(f"{command} {small(command)}".rstrip(), workspace, dict(os.environ))

@@ -32,6 +32,9 @@ modeling_auto.MODEL_MAPPING_NAMES[VanillaTransformerConfig.model_type] = (
 modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES[VanillaTransformerConfig.model_type] = (
     "VanillaTransformerForConditionalGeneration"
 )
+modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES[VanillaTransformerConfig.model_type] = (
+    "VanillaTransformerForImageTextToText"
+)
 modeling_auto.MODEL_MAPPING_NAMES[RecurrentSeq2SeqConfig.model_type] = "RecurrentSeq2SeqModel"
 modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES[RecurrentSeq2SeqConfig.model_type] = (
     "RecurrentSeq2SeqForConditionalGeneration"

@@ -12,8 +12,10 @@ import test_joeynmt
 import test_marian
 import test_marianmt
 import test_opennmt_py
+import test_speech_to_text
 import test_tensor2tensor
 import test_torch_nn
+import test_whisper
 
 
 def _fairseq(folder):
@@ -49,6 +51,8 @@ WRITERS = {
     "tensor2tensor": test_tensor2tensor.make,
     "torch_nn": _torch_nn,
     "annotated": _annotated,
+    "whisper": test_whisper.write,
+    "speech_to_text": test_speech_to_text.write,
 }
 
 

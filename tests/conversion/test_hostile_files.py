@@ -37,6 +37,8 @@ PICKLED = {
     "fsmt": ("pytorch_model.bin", {"config.json": '{"model_type": "fsmt"}'}),
     "bert": ("pytorch_model.bin", {"config.json": '{"model_type": "bert"}'}),
     "gpt2": ("pytorch_model.bin", {"config.json": '{"model_type": "gpt2"}'}),
+    "whisper": ("pytorch_model.bin", {"config.json": '{"model_type": "whisper"}'}),
+    "speech_to_text": ("pytorch_model.bin", {"config.json": '{"model_type": "speech_to_text"}'}),
     "joeynmt": ("best.ckpt", {"config.yaml": "data: {}\nmodel: {}\n"}),
     "opennmt_py": ("model_step_1.pt", {}),
     "torch_nn": ("model.pt", {}),

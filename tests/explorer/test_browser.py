@@ -19,7 +19,7 @@ pytestmark = [
 ]
 TEXT, TRANSLATION = "three one five", "fünf eins drei"
 SIZES, THEMES = (1280, 390), ("light", "dark")
-VIEWS = ("tour", "translate", "attention", "head", "walk", "intervene")
+VIEWS = ("tour", "translate", "attention", "head", "walk", "analyse", "intervene")
 
 
 def test_translate_alternative_head_off_save_and_open_again(drawn, open_page, tmp_path):
@@ -125,6 +125,7 @@ def test_pictures_at_both_widths_and_themes(width, theme, open_page, show, pictu
     states = {view: {"view": view} for view in VIEWS}
     states["attention-map"] = {"view": "attention", "picture": "map"}
     states["attention-grid"] = {"view": "attention", "picture": "grid"}
+    states["analyse-neurons"] = {"view": "analyse", "analysis": "neurons", "fires": "true"}
     states["walk-open"] = {"view": "walk", "box": "decoder.0.fc2"}
     page = open_page(width, theme)
     for name, state in states.items():

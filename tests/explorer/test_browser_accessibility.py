@@ -5,6 +5,7 @@ from importlib import resources
 from pathlib import Path
 
 import pytest
+from page_checks import COUNT, by_keyboard
 
 from vanilla_transformer_hf.explorer.page import FOLDER, page_names
 
@@ -14,8 +15,6 @@ in_browser = [
     pytest.mark.browser,
     pytest.mark.skipif(shutil.which("chromium") is None, reason="there is no chromium"),
 ]
-COUNT = """async () => (await axe.run(document, { resultTypes: ["violations"] })).violations.map(
-  (one) => [one.id, one.impact, one.nodes.map((node) => node.html.slice(0, 200))])"""
 
 
 def test_the_files_of_the_page_have_at_most_100_columns():
@@ -37,6 +36,8 @@ def states_of(page):
     states += [{"text": TEXT, "view": "attention", "picture": picture} for picture in ("map", "grid")]
     states += [{"text": TEXT, "view": "attention", "heads": "0,2", "row": 1}]
     states += [{"text": TEXT, "view": "walk", "box": "decoder.0.fc2"}]
+    states += [{"text": TEXT, "view": "analyse", "method": "integrated_gradients", "steps": 16, "step": 2}]
+    states += [{"text": TEXT, "view": "analyse", "analysis": name, "fires": "true"} for name in ("ranks", "neurons")]
     states += [{"text": TEXT, "view": "intervene", "off": "cross.0", "applied": "true", "prefix": "5", "num_beams": 2}]
     return [*states, {"text": TEXT, "num_beams": 99}]
 
@@ -54,30 +55,6 @@ class TestAxe:
             assert page.evaluate(COUNT) == [], state
 
 
-# Ids of all that can be used; tabs are views of their own.
-USABLE = """() => [...document.querySelectorAll(
-  "button, select, input, textarea, a[href], [role=button], [role=group][tabindex='0'], .map")]
-  .filter((one) => !one.disabled && one.getAttribute("role") !== "tab" && one.checkVisibility())
-  .map((one) => one.id || one.outerHTML.slice(0, 120))"""
-# Where arrow keys lead from the control that has the focus.
-ARROWS = """() => {
-  const found = new Set(), open = [document.activeElement];
-  while (open.length) {
-    const one = open.pop();
-    if (found.has(one)) continue;
-    found.add(one);
-    for (const key of ["ArrowUp", "ArrowDown", "ArrowLeft", "ArrowRight", "Home", "End"]) {
-      one.focus();
-      one.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));
-      if (document.activeElement !== one) open.push(document.activeElement);
-    }
-  }
-  const start = [...found][0];
-  start.focus();
-  return [...found].map((one) => one.id || one.outerHTML.slice(0, 120));
-}"""
-
-
 class TestKeyboard:
     pytestmark = in_browser
 
@@ -85,21 +62,8 @@ class TestKeyboard:
         page = open_page()
         for view in views_of(page):
             show(page, text=TEXT, num_beams=3, view=view)
-            page.evaluate("document.activeElement.blur()")
-            usable = page.evaluate(USABLE)
-            assert len({*usable}) == len(usable), (view, "ids are not unique")
-            reached, stops = set(), 0
-            while stops < 80:
-                page.keyboard.press("Tab")
-                kind = page.evaluate("[document.activeElement.tagName, document.activeElement.getAttribute('role')]")
-                if kind[0] == "BODY":
-                    break
-                stops += 1
-                is_alone = kind[1] == "tab" or kind[0] in ("SELECT", "TEXTAREA")
-                own = page.evaluate("document.activeElement.id || document.activeElement.outerHTML.slice(0, 120)")
-                reached |= {own} if is_alone else {*page.evaluate(ARROWS)}
-            radios = {one for one in usable if one.startswith("hypothesis-")}  # the browser moves between them
-            assert {*usable} - reached - radios == set(), view
+            unreached, stops = by_keyboard(page)
+            assert unreached == set(), view
             assert stops < 60, (view, stops)
 
     def test_a_large_tree_is_one_stop(self, open_page):

@@ -44,4 +44,7 @@ def test_a_converted_checkpoint_has_all_views(source, tmp_path):
         explorer.answer("head", {**request, "part": part, "layer": 0, "head": 0})
     walk = explorer.answer("walk", request)
     assert len(walk["lenses"]) == info["layers"][subject.lens_stack] and walk["boxes"][-1]["name"] == "probabilities"
+    if subject.kind != "masked":  # these have rows at mask tokens
+        attributions = explorer.answer("attributions", request)
+        assert attributions["scores"]["shape"][0] == explorer.answer("ranks", request)["ranks"]["shape"][1] > 0
     explorer.answer("positions", {"stack": "encoder" if "encoder" in info["layers"] else "decoder"})

@@ -314,7 +314,7 @@ def test_models_of_the_host_show_attention_and_translations(kind, tokenizer):
     assert len(found["hypotheses"]) == 2 and found["tree"] is None
     begun = asked("translate", text=TEXT, prefix=[9, 12], max_new_tokens=4)["hypotheses"][0]
     assert begun["ids"][:2] == [9, 12]
-    with pytest.raises(RequestError, match="only its attention can be shown"):
+    with pytest.raises(RequestError, match="only its attention and attributions can be shown"):
         asked("walk", **asked.pair)
     with pytest.raises(RequestError, match="cannot be changed here"):
         asked("translate", text=TEXT, off=["cross.0"])

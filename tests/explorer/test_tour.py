@@ -300,7 +300,7 @@ def test_the_first_page_is_the_example_translated_with_a_way_into_the_tour(open_
     page = open_page()
     assert page.input_value("#text") == EXAMPLE and page.locator("#translation").count() == 1
     lines = page.locator("[role=tab] .tab-line").all_inner_texts()
-    assert len({*lines}) == 6 and all(lines) and page.locator(".view-line").is_hidden()
+    assert len({*lines}) == 7 and all(lines) and page.locator(".view-line").is_hidden()
     page.select_option("#model", "masked")  # whose example has a gap to fill
     drawn(page)
     assert page.input_value("#text") == f"{EXAMPLE} <mask>"

@@ -3,6 +3,7 @@ Convert a checkpoint of another toolkit to this model.
 
     vanilla-transformer convert fairseq runs/en-de outputs/en-de
     vanilla-transformer convert auto checkpoint_best.pt outputs/en-de --reference ref.npz
+    vanilla-transformer convert whisper checkpoints/whisper outputs/whisper-de --set language=de
 
 CHECKPOINT is the file, or the folder that holds it with its vocabularies and settings as the toolkit leaves them.
 """
@@ -26,7 +27,8 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
         metavar="NAME=VALUE",
         action="append",
         default=[],
-        help="an option of the toolkit that the files lack or have wrong, such as nhead=8 or tokenizer=moses",
+        help="an option of the toolkit that the files lack or have wrong, such as nhead=8 or tokenizer=moses; "
+        "Whisper's language=de and task=translate",
     )
     parser.add_argument(
         "--i-trust-this-file",

@@ -4,9 +4,12 @@ Look at every number of a model in the browser, while it translates a sentence:
     vanilla-transformer explore outputs/quickstart --open
     vanilla-transformer explore outputs/en-de outputs/en-de-big --port 8001
     vanilla-transformer explore outputs/quickstart --html page.html --text "three hundred and forty-five"
+    vanilla-transformer explore outputs/spoken-digits --audio one.wav two.wav
+    vanilla-transformer explore outputs/digit-strips --html page.html --image strip.png
 
 The page is served on this machine alone (127.0.0.1) and loads nothing from the network. Two models can be
-compared on it. With --html nothing is served: the file shows one translation and opens without a server.
+compared on it. With --html nothing is served: the file shows one translation and opens without a server. A model that
+reads recordings or images shows the files of --audio or --image, and the page can open others.
 """
 
 import argparse
@@ -22,13 +25,19 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--open", action="store_true", help="open the page in a browser")
     parser.add_argument("--html", metavar="FILE", help="write a page about --text to this file, and serve nothing")
     parser.add_argument("--text", type=text_argument, metavar="SENTENCE", help="the sentence of --html")
+    parser.add_argument("--audio", nargs="+", default=[], metavar="FILE", help="recordings, for models that read them")
+    parser.add_argument("--image", nargs="+", default=[], metavar="FILE", help="images, for models that read them")
     parser.add_argument("--allowed_hosts", nargs="+", default=[], metavar="NAME", help="names by which a browser may "
                         "call the page beside localhost and 127.0.0.1, as through a proxy; * allows any")  # fmt: skip
     parser.add_argument("--num_beams", type=int, metavar="N", help="beams of --html (default: the model's own)")
     parser.add_argument("--trust_remote_code", action="store_true", help="run model code that a repository brings")
     arguments = parser.parse_args(argv)
-    if bool(arguments.html) != bool(arguments.text):
-        parser.error("--html and --text belong together: the file shows the translation of a sentence")
+    files = arguments.audio + arguments.image
+    if bool(arguments.html) != bool(arguments.text) and not (arguments.html and files):
+        parser.error("--html and --text belong together: the file shows the translation of a sentence, or of --audio "
+                     "or --image")  # fmt: skip
+    if (arguments.text and files) or (arguments.html and len(files) > 1):
+        parser.error("--html shows one source: --text, or one file of --audio or --image")
     if not 0 <= arguments.port <= 65535:
         parser.error(f"argument --port: {arguments.port} is not a port: expected 0 to 65535")
     return arguments
@@ -46,9 +55,12 @@ def main(prog: str, argv: list[str]) -> None:
         except ImportError as error:
             raise ValueError(f"{error.name} is not installed: pip install 'vanilla_transformer_hf[serve]'") from error
     explorer = Explorer.open(arguments.models, trust_remote_code=arguments.trust_remote_code)
+    for reads, paths in (("speech", arguments.audio), ("image", arguments.image)):
+        if paths:
+            names = explorer.open_files(reads, paths)
     if arguments.html:
         settings = {} if arguments.num_beams is None else {"num_beams": arguments.num_beams}
-        page = page_of(explorer, arguments.text, settings)
+        page = page_of(explorer, arguments.text or names[0], settings)
         with open_output(arguments.html) as file:
             file.write(page.encode())
     else:

@@ -79,7 +79,7 @@ GENERATION: dict[str, Kind] = {
     **dict.fromkeys(("coverage_penalty", "guidance_scale", "penalty_alpha", "max_time"), NUMBER),
     **dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"), IDS),
     **dict.fromkeys(("forced_bos_token_id", "forced_eos_token_id", "suppress_tokens", "begin_suppress_tokens"), IDS),
-    **dict.fromkeys(("bad_words_ids", "force_words_ids"), IDS),
+    **dict.fromkeys(("bad_words_ids", "force_words_ids", "decoder_prompt_ids"), IDS),
     "length_penalty_type": TEXT,
     "early_stopping": Kind('true, false or "never"', lambda value: isinstance(value, bool) or value == "never"),
 }

@@ -27,7 +27,7 @@ from transformers import (
 )
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
-from ..model.config.front_ends import input_name_of
+from ..model.config.front_ends import input_name_of, reads_tokens
 from ..model.config.generation import SEARCH_OPTIONS
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.layers.base_model import SHARD_NAME
@@ -341,6 +341,8 @@ def check_fit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Non
     stacks = {"source": model.get_encoder(), "target": model.get_decoder()}
     if getattr(tokenizer, "separate_vocabs", False):
         del stacks["target"]
+    if not reads_tokens(model.config):
+        del stacks["source"]
     for side, stack in stacks.items():
         rows = stack.get_input_embeddings().weight.shape[0]
         if not pieces[side] <= rows < pieces[side] + VOCABULARY_PADDING:

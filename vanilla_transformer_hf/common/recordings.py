@@ -2,6 +2,7 @@
 
 import os
 import wave
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -12,28 +13,34 @@ import numpy as np
 SAMPLE_TYPES = {1: "u1", 2: "<i2", 4: "<i4"}
 
 
-def read_recording(path: str | os.PathLike[str]) -> tuple[np.ndarray, int]:
+def read_recording(path: str | os.PathLike[str], content: bytes | None = None) -> tuple[np.ndarray, int]:
     """
     The samples of a recording (N), from -1 to 1, of several channels their mean, and samples per second.
 
+    Args:
+        path: The file; its ending tells its format.
+        content: The bytes of the file; read from `path` if not given.
+
     Raises:
         OSError: The file cannot be read.
-        ValueError: It is no recording, or has no samples.
+        ValueError: It is no recording, or has no samples, or some that are no numbers.
     """
     if Path(path).suffix.lower() in (".wav", ".wave"):
         try:
-            samples, rate = _read_wave(path)
+            samples, rate = _read_wave(os.fspath(path) if content is None else BytesIO(content))
         except (wave.Error, EOFError) as error:
             raise ValueError(f"{path} is not a WAV file of plain samples ({error or 'it ends too soon'})") from error
     else:
-        samples, rate = _read_others(path)
+        samples, rate = _read_others(path, content)
     if samples.size == 0:
         raise ValueError(f"{path} is empty: expected at least one sample")
+    if not np.isfinite(samples).all():
+        raise ValueError(f"{path} has samples that are NaN or infinite")
     return samples.mean(axis=1), rate
 
 
-def _read_wave(path: str | os.PathLike[str]) -> tuple[np.ndarray, int]:
-    with wave.open(os.fspath(path), "rb") as file:
+def _read_wave(file_or_path: str | BytesIO) -> tuple[np.ndarray, int]:
+    with wave.open(file_or_path, "rb") as file:
         width, channels, rate = file.getsampwidth(), file.getnchannels(), file.getframerate()
         if width not in SAMPLE_TYPES:
             raise wave.Error(f"{8 * width} bits a sample; expected 8, 16 or 32")
@@ -42,17 +49,17 @@ def _read_wave(path: str | os.PathLike[str]) -> tuple[np.ndarray, int]:
     return (values - 128) / 128 if width == 1 else values / 2 ** (8 * width - 1), rate
 
 
-def _read_others(path: str | os.PathLike[str]) -> tuple[np.ndarray, int]:
+def _read_others(path: str | os.PathLike[str], content: bytes | None) -> tuple[np.ndarray, int]:
     try:
         import soundfile
     except ImportError as error:
         raise ValueError(
             f"{path}: only WAV files are read without soundfile; pip install 'vanilla_transformer_hf[recognition]'"
         ) from error
-    if not Path(path).is_file():
+    if content is None and not Path(path).is_file():
         raise FileNotFoundError(f"{path} does not exist")
     try:
-        samples, rate = soundfile.read(os.fspath(path), always_2d=True)
+        samples, rate = soundfile.read(os.fspath(path) if content is None else BytesIO(content), always_2d=True)
     except soundfile.LibsndfileError as error:
         raise ValueError(f"{path} is not a recording that soundfile reads ({error})") from error
     return samples, rate

@@ -13,9 +13,11 @@ from typing import Any
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from tqdm.auto import tqdm
+from transformers import AutoProcessor
 
 from ..common.checksums import SUMS_FILE, digest, verify_folder
 from ..common.files import check_new, new_folder
+from ..model.config.front_ends import reads_tokens
 from ..model.config.generation import VanillaTransformerGenerationConfig
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
@@ -37,8 +39,10 @@ from .sources import (
     marian,
     marianmt,
     opennmt_py,
+    speech_to_text,
     tensor2tensor,
     torch_nn,
+    whisper,
 )
 from .verification import (
     compare_greedy,
@@ -46,6 +50,7 @@ from .verification import (
     compare_with_toolkit,
     example_batch,
     logits_of,
+    try_processor,
     try_tokenizer,
 )
 
@@ -64,6 +69,8 @@ CONVERTERS: dict[str, Source] = {
     "annotated": annotated.SOURCE,
     "bert": bert.SOURCE,
     "gpt2": gpt2.SOURCE,
+    "whisper": whisper.SOURCE,
+    "speech_to_text": speech_to_text.SOURCE,
 }
 
 
@@ -233,14 +240,17 @@ def convert(
         say(f"writing {done.parameters:,} parameters")
         before = logits_of(model, batch := example_batch(config))
         model.save_pretrained(folder, max_shard_size=2**62)
-        if made.tokenizer is not None:
-            made.tokenizer.save_pretrained(folder)
+        for part in (made.tokenizer, made.processor):
+            if part is not None:
+                part.save_pretrained(folder)
         model.to("meta")  # type: ignore[arg-type]  # the weights are not needed twice
         say("opening what was written")
         model, tokenizer = open_again(folder, made.tokenizer is not None)
         done.reopened = (logits_of(model, batch) - before).abs().max().item()
         if tokenizer is not None and try_tokenizer(tokenizer) != made.tried:
             raise ConversionError("the reopened tokenizer gives other ids than before saving")
+        if made.processor is not None and try_processor(AutoProcessor.from_pretrained(folder)) != made.tried:
+            raise ConversionError("the reopened processor gives other ids or frames than before saving")
         check(done, model, reference, made.tolerance, made.pieces, tokenizer)
         write_card(card_facts(done, output.name, shlex.join(command), files), folder)
     return done
@@ -249,15 +259,16 @@ def convert(
 @dataclass
 class _Converted:
     """
-    A model and a tokenizer of a checkpoint of the source `name`, before they are written.
+    A model of a checkpoint of the source `name` with its tokenizer or processor, before they are written.
 
-    `tried` are the ids of example texts, `compared` the largest difference from the toolkit's own model and the number
-    of positions, if this package can run that model.
+    `tried` are the ids of example texts and the frames of an example, `compared` the largest difference from the
+    toolkit's own model and the number of positions, if this package can run that model.
     """
 
     name: str
     model: Any
     tokenizer: VanillaTransformerTokenizer | None
+    processor: Any
     tried: Any
     notes: list[str]
     pieces: Any
@@ -292,6 +303,8 @@ def _make_model(
     tokenizer = vocabularies.limited(converter.to_tokenizer(found, config), config)
     tokenizer = vocabularies.with_language_tags(tokenizer)
     tried = [] if tokenizer is None else try_tokenizer(tokenizer)
+    if (processor := converter.to_processor(found, config)) is not None:
+        tried = try_processor(processor)
     model = assemble(converter, found, config)
     # This class writes it without `_from_model_config`, with which transformers would read only its own fields.
     if model.can_generate():
@@ -306,10 +319,14 @@ def _make_model(
             )
     guessed = converter.guessed(found)
     if reference is None:
-        ask(path, guessed)
+        ask(path, guessed, can_be_shown=converter.toolkit_model is None)
     told += unstated_notes(guessed, converter.defaulted(found), reference.name if reference else None)
     notes, pieces = told + converter.decoding_notes(found), converter.target_pieces(found)
-    return _Converted(name, model, tokenizer, tried, notes, pieces, converter.tolerance, list(found.files), compared)
+    if processor is None and not reads_tokens(config):
+        notes.append("the files of a processor are missing beside the checkpoint: the model has none")
+    return _Converted(
+        *(name, model, tokenizer, processor, tried, notes, pieces, converter.tolerance, list(found.files), compared)
+    )
 
 
 def open_again(folder: Path, has_tokenizer: bool) -> tuple[VanillaTransformerForConditionalGeneration, Any]:

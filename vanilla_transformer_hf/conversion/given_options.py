@@ -48,9 +48,11 @@ def _changed(options: Any, path: list[str], value: Any) -> dict[str, Any]:
     return {**options, first: _changed(options.get(first), rest, value) if rest else value}
 
 
-def ask(path: Path, guessed: Mapping[str, Any]):
+def ask(path: Path, guessed: Mapping[str, Any], can_be_shown: bool = True):
     """
     Raise an error for a checkpoint whose files lack options on which the outputs depend.
+
+    `can_be_shown`: by a reference.
 
     Raises:
         ConversionError: There are some; with a line for each.
@@ -62,7 +64,8 @@ def ask(path: Path, guessed: Mapping[str, Any]):
         f"the files of {path} do not give these options, and the outputs depend on them:\n  "
         + "\n  ".join(lines)
         + "\ngive each as it was in training, in a YAML file beside the weights or with the command, such as "
-        f"{shlex.join(set_options(guessed))}; or give --reference, outputs of the model that show them"
+        f"{shlex.join(set_options(guessed))}"
+        + ("; or give --reference, outputs of the model that show them" if can_be_shown else "")
     )
 
 

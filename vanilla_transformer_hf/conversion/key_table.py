@@ -9,8 +9,10 @@ from typing import Any
 
 import torch
 
+from ..model.config.front_ends import input_name_of, reads_tokens
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from ..model.recognition.models import VanillaTransformerForImageTextToText, VanillaTransformerForSpeechSeq2Seq
 from ..model.single_stacks.causal_lm import VanillaTransformerDecoderModel, VanillaTransformerForCausalLM
 from ..model.single_stacks.encoder_models import (
     VanillaTransformerEncoderModel,
@@ -104,6 +106,7 @@ SIZES = (
     *("vocab_size", "source_vocab_size", "d_model", "encoder_d_model", "encoder_ffn_dim", "decoder_ffn_dim"),
     *("d_k", "d_v", "encoder_attention_heads", "decoder_attention_heads"),
 )
+SIZES_OF_SPEECH = ("num_mel_bins", "conv_channels", "conv_kernel_size")
 POSITIONS = {
     "max_position_embeddings": "position_encoding",
     "decoder_max_position_embeddings": "decoder_position_encoding",
@@ -122,7 +125,7 @@ def check_sizes(config: VanillaTransformerConfig, tensors: Tensors):
     layers = config.encoder_layers + config.decoder_layers
     problems = [f"{layers:,} layers, and there are {len(shapes):,} tensors"] if layers > len(shapes) else []
     learned = [name for name, kind in POSITIONS.items() if getattr(config, kind) == "learned"]
-    for name in (*SIZES, *learned):
+    for name in (*SIZES, *learned, *(() if reads_tokens(config) else SIZES_OF_SPEECH)):
         value = getattr(config, name) or 0
         if value > longest + 1:  # a source may add a token of its own
             problems.append(f"{name}={value:,}, and no tensor is longer than {longest:,}")
@@ -144,9 +147,21 @@ SINGLE_STACKS: dict[str, Any] = {
 }
 
 
+# Encoder-decoders, by their argument for a source.
+ENCODER_DECODERS: dict[str, Any] = {
+    model.main_input_name: model
+    for model in (
+        VanillaTransformerForConditionalGeneration,
+        VanillaTransformerForSpeechSeq2Seq,
+        VanillaTransformerForImageTextToText,
+    )
+}
+
+
 def model_class(config: VanillaTransformerConfig) -> Any:
     """The class of the model of a config: an encoder-decoder, unless `architectures` names another."""
-    return SINGLE_STACKS.get((config.architectures or [""])[0], VanillaTransformerForConditionalGeneration)
+    one_stack = SINGLE_STACKS.get((config.architectures or [""])[0])
+    return one_stack or ENCODER_DECODERS[input_name_of(config)]
 
 
 def empty_model(config: VanillaTransformerConfig) -> Any:

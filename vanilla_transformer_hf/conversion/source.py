@@ -121,6 +121,7 @@ class Source:
     checkpoint; if its second argument is true, it uses Python's own unpickler. `unsupported` lists the options that
     our model cannot express, a line each. `keys` is the table of a checkpoint and the config that it becomes.
     `decoding_notes` lists steps of the toolkit's translation that `generate()` and the tokenizer do not perform.
+    `to_processor` makes that of a model of speech or images, with its tokenizer; None of others.
     `target_pieces` is the toolkit's target vocabulary, where it records its outputs as pieces. `toolkit_model` is the
     toolkit's own model, where the toolkit is transformers itself: the converted one must give its outputs. `unstated`
     are the options that the files lack and a reference shows, with their possible values, the default first. `guessed`
@@ -138,6 +139,7 @@ class Source:
     to_tokenizer: Callable[[Checkpoint, VanillaTransformerConfig], VanillaTransformerTokenizer | None]
     to_generation_config: Callable[[Checkpoint, VanillaTransformerConfig], GenerationConfig]
     decoding_notes: Callable[[Checkpoint], list[str]]
+    to_processor: Callable[[Checkpoint, VanillaTransformerConfig], Any] = lambda checkpoint, config: None
     target_pieces: Callable[[Checkpoint], Sequence[str]] = lambda checkpoint: ()
     toolkit_model: Callable[[Checkpoint], Any] | None = None
     unstated: Callable[[Checkpoint], Mapping[str, Sequence[Any]]] = lambda checkpoint: {}

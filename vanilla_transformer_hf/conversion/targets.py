@@ -31,6 +31,7 @@ from .verification import example_batch, logits_of
 
 # Fields that every target needs to have one value, and that value.
 FIXED: dict[str, Any] = {
+    "front_end": "tokens",
     "norm_type": "layer_norm",
     "feed_forward_type": "dense",
     "layer_norm_eps": 1e-5,

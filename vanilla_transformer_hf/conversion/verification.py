@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from ..common import settings
+from ..model.config.front_ends import input_name_of, reads_tokens, shape_of_source
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..model.search.generate import check_token_ids
@@ -86,8 +88,13 @@ def compare_with_reference(
 
 
 def example_batch(config: VanillaTransformerConfig) -> dict[str, torch.Tensor]:
-    """Random ids with a fixed seed for two sentences, the second padded: a batch for a forward pass."""
+    """
+    Random ids with a fixed seed for two sentences, the second padded, or random frames or pixels of two sources: a
+    batch for a forward pass.
+    """
     generator = torch.Generator().manual_seed(0)
+    if not reads_tokens(config):
+        return example_sources(config, generator)
     if not config.is_encoder_decoder:
         length = min(12, config.max_position_embeddings)
         ids, mask = torch.randint(config.vocab_size, (2, length), generator=generator), torch.ones(2, length).long()
@@ -110,6 +117,19 @@ def example_batch(config: VanillaTransformerConfig) -> dict[str, torch.Tensor]:
     }
 
 
+def example_sources(config: VanillaTransformerConfig, generator: torch.Generator) -> dict[str, torch.Tensor]:
+    """
+    Random frames or pixels of two sources, and target ids: neither with padding, which toolkits treat in ways of their
+    own.
+    """
+    source = torch.randn(2, *shape_of_source(config), generator=generator)
+    length = min(12, config.decoder_max_position_embeddings or 12)
+    target = torch.randint(config.vocab_size, (2, length), generator=generator)
+    target[target == config.pad_token_id] = (config.pad_token_id + 1) % config.vocab_size
+    target[:, 0] = config.decoder_start_token_id or 0
+    return {input_name_of(config): source, "decoder_input_ids": target}
+
+
 @torch.no_grad()
 def logits_of(model: VanillaTransformerForConditionalGeneration, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     """
@@ -124,7 +144,8 @@ def compare_with_toolkit(model: Any, toolkit: Any, batch: dict[str, torch.Tensor
     Largest difference between the outputs of the model and of transformers' own for a batch, in float32, in units of
     the largest output where that is above 1; and the number of tokens.
     """
-    real = batch["attention_mask"].bool()
+    mask = batch.get("attention_mask")
+    real = torch.ones_like(batch["decoder_input_ids"], dtype=torch.bool) if mask is None else mask.bool()
     exact = model if model.dtype == torch.float32 else copy.deepcopy(model).float()
     found, expected = logits_of(exact, batch), logits_of(toolkit.eval(), batch)
     if found.dim() == 3:
@@ -204,6 +225,14 @@ def _ids_of(outputs: list, pieces: Sequence[str]) -> list[list[int]]:
         else output.get("ids") or [place.get(piece, -1) for piece in output["tokens"]]
         for output in outputs
     ]
+
+
+def try_processor(processor: Any) -> list[Any]:
+    """What `try_tokenizer` finds of its tokenizer, and the frames of a tone."""
+    extractor = processor.feature_extractor
+    tone = np.sin(np.arange(extractor.sampling_rate // 2) / 20)
+    features = extractor(tone, sampling_rate=extractor.sampling_rate, return_tensors="np")
+    return [*try_tokenizer(processor.tokenizer), features["input_features"].tolist()]
 
 
 def try_tokenizer(tokenizer: Any) -> list[list[int] | str]:

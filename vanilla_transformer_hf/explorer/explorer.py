@@ -9,22 +9,31 @@ from typing import Any
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
 from ..common.opening import is_own, open_any_config, open_tokenizer, open_weights, other_class
+from ..model.config.front_ends import reads_tokens
 from ..model.config.sharing import FEED_FORWARD_OWNERS
 from ..model.layers.pooling import pooling_layers
 from ..model.predecessors.configuration import RecurrentSeq2SeqConfig
+from ..translation.recognition import Recognizer
 from ..translation.translator import Translator
-from . import attending, positions, single_stacks, translating, walk
+from . import attending, attributions, file_sources, layerwise, positions, single_stacks, translating, walk
 from .example import example_of
+from .file_sources import FileSubject
 from .interventions import count_heads, count_layers, parts_of, sides_of
 from .requests import (
     AttentionRequest,
+    AttributionRequest,
+    DiagonalityRequest,
+    FileRequest,
     GridRequest,
     HeadRequest,
     ModelsRequest,
+    NeuronsRequest,
     PositionsRequest,
+    RanksRequest,
     Request,
     RequestError,
     ScoreRequest,
+    SourceRequest,
     TensorRequest,
     TranslateRequest,
     WalkRequest,
@@ -50,6 +59,8 @@ def describe(subject: Subject) -> ModelInfo:
     return ModelInfo(
         name=subject.name,
         kind=subject.kind,
+        reads=subject.reads,
+        files=[*getattr(subject, "files", ())],
         mask=str(subject.tokenizer.mask_token or ""),
         is_ours=subject.is_ours,
         parameters=sum(tensor.numel() for tensor in subject.model.parameters()),
@@ -108,6 +119,9 @@ def open_subject(label: str, name: str | os.PathLike, trust_remote_code: bool) -
     what = other_class(config)
     if what is not None and "explore" not in what:
         raise ValueError(f"{name}: the explorer shows predictions of tokens, and this is {what}")
+    if is_own(config) and not reads_tokens(config):
+        reader = Recognizer(str(name))
+        return FileSubject(label, reader.model, reader.processor)
     if config.is_encoder_decoder:
         translator = Translator.from_pretrained(
             name, device="cpu", matmul_backend="default", trust_remote_code=trust_remote_code
@@ -130,12 +144,18 @@ SINGLE: dict[bool, tuple[Any, type[Subject]]] = {
 QUESTIONS: dict[str, tuple[type[Request], Callable[[Subject, Any], Any]]] = {
     "translate": (TranslateRequest, translate),
     "score": (ScoreRequest, translating.score),
+    "file": (FileRequest, file_sources.open_file),
+    "source": (SourceRequest, file_sources.source),
+    "diagonality": (DiagonalityRequest, file_sources.diagonal),
     "attention": (AttentionRequest, attending.attention),
     "grid": (GridRequest, attending.grid),
     "head": (HeadRequest, attending.head),
     "positions": (PositionsRequest, positions.positions),
     "walk": (WalkRequest, walk.walk),
     "tensor": (TensorRequest, walk.tensor),
+    "attributions": (AttributionRequest, attributions.attributions),
+    "ranks": (RanksRequest, layerwise.ranks),
+    "neurons": (NeuronsRequest, layerwise.neurons),
 }
 
 
@@ -161,6 +181,22 @@ class Explorer:
         self.subjects = {subject.name: subject for subject in subjects}
         # One question at a time: the hooks of two would see each other's passes.
         self._lock = threading.Lock()
+
+    def open_files(self, reads: str, paths: Sequence[str | os.PathLike[str]]) -> list[str]:
+        """
+        Open files for all models that read them; their names on the page are returned.
+
+        Args:
+            reads: "speech" or "image".
+
+        Raises:
+            OSError, ValueError: A file cannot be read, or no model reads such files.
+        """
+        readers = [one for one in self.subjects.values() if isinstance(one, FileSubject) and one.reads == reads]
+        if not readers:
+            found = ", ".join(f"{name} reads {one.reads}" for name, one in self.subjects.items())
+            raise ValueError(f"no model reads {reads}: {found}")
+        return [reader.open_file(path) for path in paths for reader in readers]
 
     @classmethod
     def open(cls, names: Sequence[str | os.PathLike], trust_remote_code: bool = False) -> "Explorer":

@@ -87,6 +87,7 @@ def page_of(explorer: Explorer, text: str, settings: dict[str, Any]) -> str:
     A file that shows the translation of a text, with all its attention, heads and tensors if these are not too many.
 
     Args:
+        text: The text; of a model that reads recordings or images, the name of an opened file.
         settings: Of `TranslateRequest`.
 
     Raises:
@@ -103,14 +104,40 @@ def page_of(explorer: Explorer, text: str, settings: dict[str, Any]) -> str:
     base = {"model": first["name"], "off": []}
     found = ask("translate", **base, text=text, **settings)
     pair = {**base, "text": text, "target_ids": found["hypotheses"][0]["ids"], "target_lang": ""}
+    if first["reads"] != "text":
+        ask("source", model=first["name"], text=text)
     for part, layers in first["layers"].items():
         with suppress(RequestError):  # a part that attends to sums of tokens is not shown
             ask("grid", **pair, part=part, size=32)
             for layer in range(layers):
                 ask("attention", **pair, part=part, layer=layer)
+                if part == "cross" and first["reads"] != "text":
+                    ask("diagonality", **pair, layer=layer)
+    if first["reads"] == "text":
+        ask_analysis(ask, first, pair)
     if first["is_ours"]:
         ask_all(ask, first, pair)
     return offline_page(answers, state_of(text, settings))
+
+
+# Weights times the square of the output's tokens, above which integrated gradients take longer than some seconds.
+MOST_INTEGRALS = 5e8
+
+
+def ask_analysis(ask: Any, model: dict[str, Any], pair: dict[str, Any]) -> None:
+    """Ask what Analyse shows by each method, as far as the model has it, and the neurons of each first token."""
+    for method in ("gradient_x_input", "gradient", "rollout"):
+        with suppress(RequestError):
+            ask("attributions", **pair, method=method)
+    if model["parameters"] * len(pair["target_ids"]) ** 2 <= MOST_INTEGRALS:
+        with suppress(RequestError):
+            ask("attributions", **pair, method="integrated_gradients", steps=128, baseline="zero")
+    with suppress(RequestError):
+        ask("ranks", **pair)
+    for stack in [part for part in model["layers"] if part != "cross"]:
+        for layer in range(model["layers"][stack]):
+            with suppress(RequestError):
+                ask("neurons", **pair, stack=stack, layer=layer, piece=0, top=10)
 
 
 def ask_all(ask: Any, model: dict[str, Any], pair: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ from .interventions import stack_of
 from .requests import PositionsRequest
 from .results import Picture, PositionsResult
 from .subject import Subject, check_ours
+from .walk import SIZES
 
 
 # Maximum number of pictures of heads and layers.
@@ -25,7 +26,7 @@ def positions(subject: Subject, request: PositionsRequest) -> PositionsResult:
     name = config.position_encoding if request.stack == "encoder" else config.decoder_position_encoding
     length = min(request.length, scheme.longest or request.length)
     places = torch.arange(length)[None]
-    width = stack.embed_tokens.weight.shape[1]
+    width = SIZES[request.stack](config).width
     pictures = []
     added = scheme(torch.zeros(1, length, width), places)[0]
     if added.any():

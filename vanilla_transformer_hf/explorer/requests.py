@@ -15,6 +15,7 @@ from ..common.characters import as_text
 
 PARTS = ("encoder", "decoder", "cross")
 LONGEST_TEXT = 20_000  # characters
+LONGEST_FILE = 12 * 2**20  # characters of its base64
 LONGEST_LIST = 1_024
 
 
@@ -43,7 +44,7 @@ class Request:
 
     Attributes:
         model: Name of one of the opened models; the first if empty.
-        text: The source sentence.
+        text: The source sentence; of a model that reads recordings or images, the name of an opened file.
         off: What is switched off.
     """
 
@@ -126,9 +127,28 @@ def read_value(one: Any, hint: Any, value: Any) -> Any:
     if "values" in limits and value not in limits["values"]:
         raise RequestError(one.name, f"is {shown(value)!r}; expected one of {', '.join(limits['values'])}")
     check_characters(one.name, value)
-    if isinstance(value, str) and len(value) > LONGEST_TEXT:
-        raise RequestError(one.name, f"has {len(value)} characters; expected at most {LONGEST_TEXT}")
+    if isinstance(value, str) and len(value) > (longest := limits.get("longest", LONGEST_TEXT)):
+        raise RequestError(one.name, f"has {len(value)} characters; expected at most {longest}")
     return value
+
+
+@dataclass
+class FileRequest(Request):
+    """
+    Open a recording or an image for a model that reads them.
+
+    Attributes:
+        name: The file's name.
+        data: Its bytes as base64.
+    """
+
+    name: str = ""
+    data: str = field(default="", metadata={"longest": LONGEST_FILE})
+
+
+@dataclass
+class SourceRequest(Request):
+    """The picture of an opened file."""
 
 
 @dataclass
@@ -203,6 +223,18 @@ class AttentionRequest(PairRequest):
 
 
 @dataclass
+class DiagonalityRequest(PairRequest):
+    """
+    How diagonal the cross-attention of a layer is.
+
+    Attributes:
+        layer: Counted from 0.
+    """
+
+    layer: int = bounded(0, 0, 1023)
+
+
+@dataclass
 class GridRequest(PairRequest):
     """
     Small pictures of all heads of all layers.
@@ -250,6 +282,49 @@ class TensorRequest(PairRequest):
     """
 
     box: str = ""
+
+
+@dataclass
+class AttributionRequest(PairRequest):
+    """
+    How much each token that is read counts for each token of the output.
+
+    Attributes:
+        method: Length of the gradient of the token's logit by each embedding, gradient times embedding, its integral
+            from a baseline to the embeddings, or the product of the attention of all layers.
+        piece: Number of the token of the output, counted from 0; null takes all.
+        steps: Points of the integral.
+        baseline: Where the integral begins: "zero" for all tokens but special ones, or "mean", the mean of the rows of
+            the embeddings. Special tokens, such as the end of the sentence, keep their own.
+    """
+
+    method: str = one_of("gradient_x_input", "gradient", "gradient_x_input", "integrated_gradients", "rollout")
+    piece: int | None = bounded(None, 0, 511)
+    steps: int = bounded(128, 1, 1024)
+    baseline: str = one_of("zero", "zero", "mean")
+
+
+@dataclass
+class RanksRequest(PairRequest):
+    """The rank and the probability of each token of the output, if each layer were the last."""
+
+
+@dataclass
+class NeuronsRequest(PairRequest):
+    """
+    The neurons of a feed-forward that fire most.
+
+    Attributes:
+        stack: Whose layer.
+        layer: Counted from 0.
+        piece: Number of the token that the stack reads, counted from 0.
+        top: Number of neurons.
+    """
+
+    stack: str = one_of("decoder", "encoder", "decoder")
+    layer: int = bounded(0, 0, 1023)
+    piece: int = bounded(0, 0, 511)
+    top: int = bounded(10, 1, 50)
 
 
 @dataclass

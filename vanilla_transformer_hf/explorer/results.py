@@ -73,6 +73,8 @@ class ModelInfo:
     Attributes:
         name: The last part of its folder's or repository's name.
         kind: "translation", "causal" (it continues a text) or "masked" (it fills gaps of a text).
+        reads: "text", "speech" or "image".
+        files: Names of the opened files, of a model that reads them.
         mask: The mask token; empty if there is none.
         is_ours: Whether it is a model of this package; for others only translation and attention are available.
         parameters: Number of its weights.
@@ -87,6 +89,8 @@ class ModelInfo:
 
     name: str
     kind: str
+    reads: str
+    files: list[str]
     mask: str
     is_ours: bool
     parameters: int
@@ -221,6 +225,56 @@ class TranslateResult:
     hypotheses: list[Hypothesis]
     tree: list[Node] | None
     settings: dict[str, Any]
+
+
+@dataclass
+class FileResult:
+    """
+    Attributes:
+        name: What the file is called in questions.
+        files: All opened files.
+    """
+
+    name: str
+    files: list[str]
+
+
+@dataclass
+class SourceResult:
+    """
+    A recording or an image as a picture of R rows and C columns, and the part of it that each of the encoder's S
+    positions stands for.
+
+    Attributes:
+        kind: "speech" or "image".
+        picture: Features of frames, the highest mel filter in the first row (R, C); or pixels from 0 to 1, (R, C) or
+            (R, C, 3).
+        cells: Left, top, right and bottom of each position (S, 4), in columns and rows.
+        names: What each position is called.
+        seconds: Of a column; null of images.
+        seen: Columns that a position is computed from by the front end, around the middle of its cell; 0 of images.
+    """
+
+    kind: str
+    picture: torch.Tensor
+    cells: torch.Tensor
+    names: list[str]
+    seconds: float | None
+    seen: int
+
+
+@dataclass
+class DiagonalityResult:
+    """
+    How diagonal attention is (`evaluation/diagonality.py`): first of the mean of the heads, then of each head.
+
+    Attributes:
+        order: Kendall's τ of steps and expected positions; null of a single step.
+        off_diagonal: Share of the weights off the diagonal.
+    """
+
+    order: list[float]
+    off_diagonal: list[float]
 
 
 @dataclass
@@ -380,3 +434,66 @@ class WalkResult:
     predicted: list[Piece]
     boxes: list[Box]
     lenses: list[Lens]
+
+
+@dataclass
+class AttributionResult:
+    """
+    R tokens of the output are rows; the columns are S tokens of the source and T that the decoder reads. A model of
+    one stack has those of its stack alone. A token that comes after what a row may read has 0.
+
+    Attributes:
+        output: All tokens of the output; at mask tokens those that fit best.
+        numbers: Numbers of the rows among them, counted from 0.
+        source, read: Tokens that the encoder reads, and those that the decoder reads.
+        scores: (R, S + T).
+        totals: Sum of each row.
+        logits: Logit of each row's token; null for rollout, which explains no logit.
+        baselines: The same at the baseline; null for other methods than integrated gradients, whose
+            `totals` are `logits` less `baselines`, but for what the steps of the integral miss.
+    """
+
+    output: list[Piece]
+    numbers: list[int]
+    source: list[Piece]
+    read: list[Piece]
+    scores: torch.Tensor
+    totals: torch.Tensor
+    logits: torch.Tensor | None
+    baselines: torch.Tensor | None
+
+
+@dataclass
+class RanksResult:
+    """
+    Each layer's output through the final norm, if the model has one, and the output matrix (logit lens).
+
+    Attributes:
+        output: The tokens of the output (R), as in `AttributionResult`.
+        layers: Numbers of the layers that are on; the last one's numbers are those of the model.
+        ranks: (L, R); number of tokens that are more probable.
+        probabilities: (L, R).
+        norm: What the final norm is called; empty if there is none, as in the paper.
+    """
+
+    output: list[Piece]
+    layers: list[int]
+    ranks: torch.Tensor
+    probabilities: torch.Tensor
+    norm: str
+
+
+@dataclass
+class NeuronsResult:
+    """
+    Attributes:
+        pieces: Tokens that the stack reads; an encoder that pools has fewer rows than these.
+        neurons: Numbers of those that fire most at one of them: whose activation is largest, or least below 0.
+        activations: (neurons, rows): what the activation function gives, with gates times the gate, at all of them.
+        width: Number of neurons of the layer.
+    """
+
+    pieces: list[Piece]
+    neurons: list[int]
+    activations: torch.Tensor
+    width: int

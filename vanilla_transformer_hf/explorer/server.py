@@ -23,10 +23,11 @@ from ..common.connections import ending_in_time
 from ..common.hosts import HostCheck, names_of
 from .explorer import Explorer
 from .page import MEDIA_TYPES, offline_page, page_file
-from .requests import RequestError
+from .requests import LONGEST_FILE, RequestError
 
 
 HOST = "127.0.0.1"
+MOST_OF_A_FILE = LONGEST_FILE + 2**16  # bytes of a body with a file in it
 # No resources from other origins, and no framing by other sites.
 HEADERS = {
     "Content-Security-Policy": (
@@ -51,7 +52,8 @@ def make_app(explorer: Explorer, allowed_hosts: Sequence[str] = ()) -> Starlette
         # Pages of other sites can send bodies without a type, or as text, without a preflight request, but not JSON.
         if "content-type" not in request.headers:
             raise http.RequestError("content-type is missing: send application/json", status=415)
-        body, question = await http.read_object(request), request.path_params["question"]
+        question = request.path_params["question"]
+        body = await http.read_object(request, **({"most_bytes": MOST_OF_A_FILE} if question == "file" else {}))
         try:
             answer = await run_in_threadpool(explorer.answer, question, body)
         except RequestError as error:

@@ -54,10 +54,12 @@ class Subject:
 
     Attributes:
         kind: "translation"; of one stack "causal", which continues a text, or "masked", which fills gaps.
+        reads: "text", or "speech" or "image" (`file_sources.py`).
         lens_stack: The stack whose layers predict.
     """
 
     kind = "translation"
+    reads = "text"
     lens_stack = "decoder"
 
     def __init__(self, name: str, model: Any, tokenizer: Any, example: str = ""):
@@ -95,6 +97,14 @@ class Subject:
         if (count := batch["input_ids"].shape[1]) > limit:
             raise RequestError("text", f"has {count} tokens; expected at most {limit}")
         return {name: batch[name].to(self.model.device) for name in ("input_ids", "attention_mask")}
+
+    def source_pieces(self, source: dict[str, torch.Tensor]) -> list[Piece]:
+        """A piece for each position of the encoder."""
+        return self.pieces(source["input_ids"][0].tolist(), is_source=True)
+
+    def source_key(self, source: dict[str, torch.Tensor]) -> Hashable:
+        """What tells this source from others."""
+        return tuple(source["input_ids"][0].tolist())
 
     def read_target(self, text: str) -> list[int]:
         """
@@ -163,7 +173,7 @@ class Subject:
     def forced(self, request: PairRequest) -> "Pass":
         """The pass over a source and a given target."""
         source, ids = self.read_source(request), self.check_target(request.target_ids, "target_ids")
-        key = (tuple(request.off), tuple(source["input_ids"][0].tolist()), tuple(ids))
+        key = (tuple(request.off), self.source_key(source), tuple(ids))
         return self._passes.get(key, lambda: self._run(self.copy(request.off), source, ids))
 
     def _run(self, copy: Copy, source: dict[str, torch.Tensor], ids: list[int]) -> "Pass":
@@ -171,10 +181,9 @@ class Subject:
             raise RequestError("target_ids", "is empty: translate first, or give the ids of a target")
         read = torch.tensor([[self.start, *ids[:-1]]], device=self.model.device)
         inputs = {**source, "decoder_input_ids": read}
-        source_ids = source["input_ids"][0].tolist()
         predicted = self.pieces(ids, context=[self.start])
         read_pieces = [self.piece((), self.start), *predicted[:-1]]
-        return Pass.of(copy, inputs, self.pieces(source_ids, True), read_pieces, predicted)
+        return Pass.of(copy, inputs, self.source_pieces(source), read_pieces, predicted)
 
     def before(self, source: dict[str, torch.Tensor]) -> int:
         """Token id before the first of a target."""
@@ -191,7 +200,7 @@ class Subject:
     def logits(self, copy: Copy, source: dict[str, torch.Tensor], memory: Any, ids: list[int]) -> torch.Tensor:
         """Logits of each step (T, V) while the model predicts these ids."""
         read = torch.tensor([[self.start, *ids[:-1]]], device=self.model.device)
-        mask = source["attention_mask"]
+        mask = source.get("attention_mask")
         outputs = copy.model(encoder_outputs=memory, attention_mask=mask, decoder_input_ids=read, use_cache=False)
         return outputs.logits[0].float()
 
@@ -263,7 +272,5 @@ def check_ours(subject: Subject, request: Request) -> None:
         RequestError: The model is not one of this package.
     """
     if not subject.is_ours:
-        kind = subject.model.config.model_type
-        raise RequestError(
-            "model", f"{request.model or subject.name} is a {kind} model: only its attention can be shown"
-        )
+        what = f"{request.model or subject.name} is a {subject.model.config.model_type} model"
+        raise RequestError("model", f"{what}: only its attention and attributions can be shown")

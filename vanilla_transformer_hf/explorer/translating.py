@@ -174,7 +174,7 @@ def result(
         is_complete = bool(ids) and ids[-1] in subject.ends
         hypotheses.append(Hypothesis(text, ids, total, own if scores is None else scores[place], is_complete, steps))
     return TranslateResult(
-        subject.pieces(source["input_ids"][0].tolist(), is_source=True),
+        subject.source_pieces(source),
         subject.piece((), before),
         hypotheses,
         None if recorder is None else recorder.nodes(subject, settings, given),

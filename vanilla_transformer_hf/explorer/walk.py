@@ -23,6 +23,13 @@ SUBLAYERS = {
 }
 STACKS = {"encoder": (1, 2, "source"), "decoder": (3, 4, "shifted target")}
 SIZES = {"encoder": encoder_sizes, "decoder": decoder_sizes}
+# Front end -> how it makes the input of the encoder.
+FORMULAS = {
+    "tokens": "E[ids]",
+    "speech": "Conv(frames)",
+    "speech_stacked": "[frames] W + b",
+    "image": "[patch] W + b",
+}
 NORM_NAMES = {"layer_norm": "LayerNorm", "rms_norm": "RMSNorm", "batch_norm": "BatchNorm"}
 
 
@@ -91,7 +98,8 @@ def watched(model: Any, layers: dict[str, list[int]]) -> dict[str, Any]:
     modules = {"lm_head": model.get_output_embeddings()}
     for side in layers:
         stack = stack_of(model, side)
-        for name in ("embed_tokens", "embed_positions", "layernorm_embedding", "layer_norm"):
+        modules[f"{side}.embed_tokens"] = stack.embed_tokens if hasattr(stack, "embed_tokens") else stack.front_end
+        for name in ("embed_positions", "layernorm_embedding", "layer_norm"):
             modules[f"{side}.{name}"] = getattr(stack, name)
         for number, layer in zip(layers[side], stack.layers):
             modules[f"{side}.{number}"] = layer
@@ -138,8 +146,9 @@ def embedding_tensors(seen: Recorder, config: Any, side: str, stage: int, what: 
     """The tensors before the first layer of a stack; a step that changes nothing has none."""
     embedded = seen.outputs[f"{side}.embed_tokens"]
     scaled, summed = seen.inputs[f"{side}.embed_positions"], seen.outputs[f"{side}.embed_positions"]
-    made = [Tensor(f"{side}.embedding", stage, None, f"embeddings of the {what}", "E[ids]", embedded)]
-    formula = "E[ids] · √d_model" if config.scale_embedding else "E[ids]"
+    formula = FORMULAS["tokens" if side == "decoder" else config.front_end]
+    made = [Tensor(f"{side}.embedding", stage, None, f"embeddings of the {what}", formula, embedded)]
+    formula += " · √d_model" if config.scale_embedding else ""
     if not torch.equal(scaled, embedded):
         segments = " + segment" if side == "encoder" and config.type_vocab_size else ""
         title = "times √d_model" if config.scale_embedding else "with segments"

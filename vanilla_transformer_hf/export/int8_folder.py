@@ -1,15 +1,18 @@
-"""The folder of a translation model with int8 weights, written from another folder of it."""
+"""The folder of a model with int8 weights, written from another folder of it."""
 
 import os
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+import transformers
+from transformers import AutoProcessor
 
 from ..common.files import check_new, new_folder
 from ..common.opening import check_fit, is_own, open_config, open_tokenizer, open_weights
+from ..model.config.front_ends import CLASSES_OF_INPUTS, input_name_of, reads_tokens
 from ..model.packing.int8_quantizer import Int8Config
 from ..publishing.model_card import CardFacts, write_card
 
@@ -32,7 +35,7 @@ class Sizes(NamedTuple):
 
 def quantize_folder(folder: str | os.PathLike, output: str | os.PathLike) -> Sizes:
     """
-    Write the folder of a model with int8 weights, with tokenizer, card and checksums.
+    Write the folder of a model with int8 weights, with its tokenizer or processor, card and checksums.
 
     Args:
         folder: The model's folder, or the id of a Hub repository.
@@ -40,7 +43,7 @@ def quantize_folder(folder: str | os.PathLike, output: str | os.PathLike) -> Siz
 
     Raises:
         OSError: The model cannot be opened, or the folder cannot be written.
-        ValueError: The model is not a translation model of this package, or is already quantized; or `output` exists.
+        ValueError: The model is not an encoder–decoder of this package, or is already quantized; or `output` exists.
     """
     output = Path(output)
     check_new(output)
@@ -49,9 +52,11 @@ def quantize_folder(folder: str | os.PathLike, output: str | os.PathLike) -> Siz
         raise ValueError(f"{folder}: its model type {config.model_type!r} is not a model of this package")
     if getattr(config, "quantization_config", None):
         raise ValueError(f"{folder}: its weights are quantized already")
-    tokenizer = open_tokenizer(folder)
-    model = open_weights(folder, config=config, dtype=torch.float32, quantization_config=Int8Config())
-    check_fit(model, tokenizer)
+    # What makes ids of texts; of a model of speech or images, and frames or pixels of files.
+    processor: Any = open_tokenizer(folder) if reads_tokens(config) else AutoProcessor.from_pretrained(folder)
+    kind = getattr(transformers, CLASSES_OF_INPUTS[input_name_of(config)])
+    model = open_weights(folder, kind, config=config, dtype=torch.float32, quantization_config=Int8Config())
+    check_fit(model, getattr(processor, "tokenizer", processor))
     if Path(folder).is_dir():
         facts, before = CardFacts.read(Path(folder)), size_of(Path(folder).glob("*.safetensors"))
     else:
@@ -60,7 +65,7 @@ def quantize_folder(folder: str | os.PathLike, output: str | os.PathLike) -> Siz
     facts = replace(facts, name=output.name, scored=[], measured={}, compression=[*facts.compression, ABOUT])
     with new_folder(output) as unfinished:
         model.save_pretrained(unfinished)
-        tokenizer.save_pretrained(unfinished)
+        processor.save_pretrained(unfinished)
         write_card(facts, unfinished)
         after = size_of(unfinished.glob("*.safetensors"))
     return Sizes(before, after)

@@ -19,6 +19,7 @@ from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.generation import GenerationConfig, GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
+from ..model.config.front_ends import reads_tokens
 from ..model.config.kept_heads import heads_of_layers
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import (
@@ -38,6 +39,8 @@ Past = list[list[torch.Tensor]]
 def problems_of_steps(config: VanillaTransformerConfig) -> list[str]:
     """A line for each field that the three steps cannot express."""
     count, pooling = config.type_vocab_size, config.encoder_pooling
+    if not reads_tokens(config):
+        return [f"front_end={config.front_end!r}: must be 'tokens', because the steps take input_ids"]
     found = [f"type_vocab_size={count}: must be 0, because the steps take no token_type_ids"] if count else []
     if pooling is not None:
         found.append(f"encoder_pooling={pooling}: must be None, because the steps take one length of the source")

@@ -6,9 +6,11 @@ A corpus of files is a folder with `texts.tsv`, which has a file's path in the f
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForImageTextToText, AutoModelForSpeechSeq2Seq, AutoProcessor
@@ -16,7 +18,7 @@ from transformers import AutoModelForImageTextToText, AutoModelForSpeechSeq2Seq,
 from ..common.lines import read_lines
 from ..common.opening import open_any_config, open_weights
 from ..common.recordings import read_recording
-from ..model.config.front_ends import input_name_of
+from ..model.config.front_ends import has_padding, input_name_of
 
 
 TEXTS_FILE = "texts.tsv"
@@ -46,51 +48,125 @@ def read_texts(folder: Path) -> list[tuple[Path, str]]:
     return rows
 
 
-def read_speech(path: str | os.PathLike[str], processor: Any) -> torch.Tensor:
+def read_speech(path: str | os.PathLike[str], processor: Any, content: bytes | None = None) -> torch.Tensor:
     """
-    The frames (F, M) of a recording.
+    The frames of a recording, as the model reads them: (F, M), or (M, F) of Whisper's extractor.
+
+    Args:
+        content: The bytes of the file; read from `path` if not given.
 
     Raises:
-        ValueError: The file is no recording, or of another sampling rate than the model's.
+        ValueError: The file is no recording, of another sampling rate than the model's, or longer than its window.
     """
-    samples, rate = read_recording(path)
+    samples, rate = read_recording(path, content)
     extractor = processor.feature_extractor
     if rate != extractor.sampling_rate:
         raise ValueError(
             f"{path} has {rate:,} samples per second, and this model reads {extractor.sampling_rate:,}: resample it"
         )
-    return torch.from_numpy(extractor.frames(samples))
+    if len(samples) > (window := getattr(extractor, "n_samples", len(samples))):
+        raise ValueError(
+            f"{path} has {len(samples) / rate:.1f} seconds, and this model reads {window / rate:g}: cut it into parts"
+        )
+    try:
+        with np.errstate(all="ignore"):  # of silence, about which an error follows
+            found: torch.Tensor = extractor(samples, sampling_rate=rate, return_tensors="pt")["input_features"][0]
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    if not found.isfinite().all():
+        raise ValueError(f"{path}: its frames are NaN or infinite, as of samples that are, or of pure silence")
+    return found
 
 
-def read_image(path: str | os.PathLike[str], processor: Any) -> torch.Tensor:
+def with_channels(image: Any, count: int) -> Any:
     """
-    The pixels (C, H, W) of an image, in grey where the model has one channel.
+    A PIL image in grey (1 channel) or in red, green and blue (3), however it is stored; nothing of it is lost.
 
     Raises:
-        ValueError: The file is no image, or larger than those of the model.
+        ValueError: The conversion would lose its colours, what is transparent, or more than 8 bits of a channel.
+    """
+    if image.mode[0] in "IF":  # PIL would cut off whatever is above 255
+        raise ValueError(f"it has more than 8 bits for each pixel ({image.mode}): save it with 8 first")
+    if image.convert("RGBA").getchannel("A").getextrema()[0] < 255:
+        raise ValueError("parts of it are transparent: put it on a background first")
+    image = image.convert("RGB")
+    if count == 1:
+        image, *others = image.split()
+        if any(each.tobytes() != image.tobytes() for each in others):
+            raise ValueError("it has colours, and this model reads grey images: convert it to grey first")
+    return image
+
+
+def check_size(image: Any, processor: Any) -> None:
+    """
+    Raises:
+        ValueError: The image is larger than those to which the image processor fills up smaller ones.
+    """
+    limit = getattr(processor, "pad_size", None)
+    if not limit or not processor.do_pad or processor.do_resize:
+        return
+    if image.width > limit["width"] or image.height > limit["height"]:
+        raise ValueError(
+            f"it is {image.width} pixels wide and {image.height} high, and this model reads at most "
+            f"{limit['width']} and {limit['height']}: make it smaller, or cut it"
+        )
+
+
+def read_image(path: str | os.PathLike[str], processor: Any, content: bytes | None = None) -> torch.Tensor:
+    """
+    The pixels (C, H, W) of an image.
+
+    Args:
+        content: The bytes of the file; read from `path` if not given.
+
+    Raises:
+        OSError: The file cannot be opened.
+        ValueError: It is no whole image, larger than those of the model, or has colours that the model does not read.
     """
     from PIL import Image, UnidentifiedImageError
 
     makes = processor.image_processor
     try:
-        with Image.open(path) as image:
-            pixels = makes(image.convert("L" if len(makes.image_mean) == 1 else "RGB"), return_tensors="pt")
+        with Image.open(path if content is None else BytesIO(content)) as image:
+            check_size(image, makes)
+            pixels = makes(with_channels(image, len(makes.image_mean)), return_tensors="pt")
     except UnidentifiedImageError as error:
         raise ValueError(f"{path} is not an image") from error
-    except ValueError as error:
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:  # of damaged files, too
+        if isinstance(error, OSError) and error.filename is not None:  # the file itself, not what is in it
+            raise
         raise ValueError(f"{path}: {error}") from error
     found: torch.Tensor = pixels["pixel_values"][0]
     return found
 
 
+def read_sources(rows: Sequence[tuple[Path, str]], input_name: str, processor: Any) -> list[torch.Tensor]:
+    """
+    The sources of a corpus, the rows of `read_texts`.
+
+    Raises:
+        ValueError: A file cannot be read or used; the message names it and its line of `texts.tsv`.
+    """
+    sources = []
+    for number, (path, _) in enumerate(rows, start=1):
+        try:
+            sources.append(READERS[input_name](path, processor))
+        except (OSError, ValueError) as error:
+            raise ValueError(f"line {number:,} of {TEXTS_FILE}: {error}") from error
+    return sources
+
+
 # A model's argument for a source -> what reads a file, and the Auto class of the model.
-READERS: dict[str, Callable[[Any, Any], torch.Tensor]] = {"input_features": read_speech, "pixel_values": read_image}
+READERS: dict[str, Callable[..., torch.Tensor]] = {"input_features": read_speech, "pixel_values": read_image}
 CLASSES: dict[str, Any] = {"input_features": AutoModelForSpeechSeq2Seq, "pixel_values": AutoModelForImageTextToText}
 
 
-def batch_of(input_name: str, sources: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Frames of several lengths padded with zeros on the right, with their mask, or pixels: the model's arguments."""
-    if input_name == "pixel_values":
+def batch_of(input_name: str, sources: Sequence[torch.Tensor], has_padding: bool = True) -> dict[str, torch.Tensor]:
+    """
+    Frames of several lengths padded with zeros on the right, with their mask; or pixels, or frames of a model without
+    padding, which have one length: the model's arguments.
+    """
+    if input_name == "pixel_values" or not has_padding:
         return {input_name: torch.stack(list(sources))}
     mask = pad_sequence([torch.ones(len(each), dtype=torch.long) for each in sources], batch_first=True)
     return {input_name: pad_sequence(list(sources), batch_first=True), "attention_mask": mask}
@@ -111,7 +187,8 @@ class Recognizer:
     """
 
     def __init__(self, name: str, input_name: str | None = None, device: str | None = None):
-        self.input_name = input_name_of(open_any_config(name))
+        config = open_any_config(name)
+        self.input_name, self.has_padding = input_name_of(config), has_padding(config)
         if self.input_name not in READERS or input_name not in (None, self.input_name):
             wanted = input_name or " or ".join(READERS)
             raise ValueError(f"{name} is a model that reads {self.input_name}, not {wanted}")
@@ -132,6 +209,6 @@ class Recognizer:
         read = READERS[self.input_name]
         for start in range(0, len(files), batch_size):
             sources = [read(path, self.processor) for path in files[start : start + batch_size]]
-            batch = {name: tensor.to(self.model.device) for name, tensor in batch_of(self.input_name, sources).items()}
-            ids = self.model.generate(**batch, **search)
+            batch = batch_of(self.input_name, sources, self.has_padding)
+            ids = self.model.generate(**{name: each.to(self.model.device) for name, each in batch.items()}, **search)
             yield from self.processor.tokenizer.batch_decode(ids, skip_special_tokens=True)

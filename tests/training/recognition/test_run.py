@@ -1,12 +1,14 @@
 """Training on recordings and on images: what a run leaves, how it goes on, and commands."""
 
-import shutil
+import os
+import signal
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file
 from transformers import AutoProcessor
 
 from vanilla_transformer_hf import VanillaTransformerForSpeechSeq2Seq
@@ -19,6 +21,7 @@ from vanilla_transformer_hf.training.recognition.corpus import SourcesWithTexts
 from vanilla_transformer_hf.training.recognition.digit_strips import write_digit_strips
 from vanilla_transformer_hf.training.recognition.run import run_recognition
 from vanilla_transformer_hf.training.recognition.spoken_digits import read_digits, write_spoken_digits
+from vanilla_transformer_hf.training.trainer.translation import TranslationTrainer
 
 
 SIZES = "--vocab_size 290 --d_model 16 --encoder_layers 1 --decoder_layers 1 --encoder_attention_heads 2"
@@ -85,18 +88,66 @@ def test_a_run_on_speech(spoken, tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_to_the_same_weights(spoken, tmp_path, monkeypatch):
+@pytest.mark.parametrize("recipe", ["spoken_digits", "digit_strips"])
+def test_a_killed_run_goes_on_to_the_same_weights(recipe, spoken, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    texts = " ".join(f"--{role}_source {spoken / 'corpus' / role}" for role in ("train", "validation"))
-    command = ["train", "spoken_digits", *f"{texts} {SIZES} --unset test_source --output_dir model".split()]
-    main(command)
-    weights = VanillaTransformerForSpeechSeq2Seq.from_pretrained("model").state_dict()
-    shutil.rmtree("model/checkpoints/checkpoint-2")
-    Path("model/model.safetensors").unlink()
-    main(command)
-    again = VanillaTransformerForSpeechSeq2Seq.from_pretrained("model").state_dict()
+    corpus = spoken / "corpus"
+    if recipe == "digit_strips":
+        pytest.importorskip("sklearn")
+        corpus = tmp_path / "strips"
+        write_digit_strips(corpus, language="en", train_size=6, test_size=3, seed=0)
+    texts = " ".join(f"--{role}_source {corpus / role}" for role in ("train", "validation"))
+    command = ["train", recipe, *f"{texts} {SIZES} --max_steps 4 --unset test_source".split()]
+    main([*command, "--output_dir", "whole"])
+    step, done = TranslationTrainer.training_step, []
+
+    def killed_at_the_third(self, *args, **kwargs):
+        done.append(self.state.global_step)
+        if len(done) == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return step(self, *args, **kwargs)
+
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        patch.setattr(TranslationTrainer, "training_step", killed_at_the_third)
+        main([*command, "--output_dir", "killed"])
+    assert done == [0, 1, 2] and not Path("killed/model.safetensors").exists()
+    main([*command, "--output_dir", "killed"])
+    weights, again = (load_file(f"{name}/model.safetensors") for name in ("whole", "killed"))
+    assert weights.keys() == again.keys()
     for name, value in weights.items():
         assert torch.equal(value, again[name]), name
+
+
+def write_tones(folder, count, rng):
+    """Recordings of one to three tones, each high or low, and which."""
+    folder.mkdir(parents=True)
+    lines = []
+    for number in range(count):
+        words = rng.choice(["low", "high"], size=rng.integers(1, 4))
+        time = np.arange(800) / 8000
+        tones = [np.sin(2 * np.pi * (400 if word == "low" else 1200) * time) for word in words]
+        samples = np.concatenate([np.append(np.zeros(rng.integers(200, 600)), tone) for tone in tones])
+        write_wave(folder / f"{number}.wav", samples + rng.normal(scale=0.01, size=len(samples)), 8000)
+        lines.append(f"{number}.wav\t{' '.join(words)}\n")
+    (folder / "texts.tsv").write_text("".join(lines))
+
+
+@pytest.mark.slow
+def test_a_small_model_learns_tones(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    write_tones(tmp_path / "train", 300, rng)
+    write_tones(tmp_path / "test", 50, rng)
+    sizes = SIZES.replace("16", "32").replace("--max_steps 2 --save_steps 1 --eval_steps 1", "")
+    options = "--train_source train --test_source test --output_dir model --max_steps 300"
+    options += " --eval_strategy no --save_strategy no --unset validation_source --load_best_model_at_end false"
+    options += " --learning_rate 0.005 --warmup_steps 50 --time_masks 0 --frequency_masks 0 --dropout 0"
+    main(["train", "spoken_digits", *f"{sizes} {options} --per_device_train_batch_size 16".split()])
+    told = capsys.readouterr().out
+    error = float(told.split("test: wer ")[1].split()[0])
+    assert error < 5
+    main(["score", "model", "test"])
+    assert f"WER {error:.2f} %" in capsys.readouterr().out
 
 
 @pytest.mark.slow

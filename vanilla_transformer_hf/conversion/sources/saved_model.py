@@ -1,5 +1,6 @@
 """Reading of folders that transformers saved, and the common parts of MarianMT and FSMT."""
 
+import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -44,6 +45,13 @@ STACK_KEYS = {
             for kind in ("weight", "bias")
         ),
     )
+}
+
+# The norms on top of pre-norm stacks.
+FINAL_NORM_KEYS = {
+    name: name
+    for stack in ("encoder", "decoder")
+    for name in (f"model.{stack}.layer_norm.weight", f"model.{stack}.layer_norm.bias")
 }
 
 
@@ -140,6 +148,17 @@ def of_one_stack(checkpoint: Checkpoint, sizes: Mapping[str, Any], **fields: Any
     return VanillaTransformerConfig(**{**fixed, **both, **labels, **fields})
 
 
+def speech_config(**fields: Any) -> VanillaTransformerConfig:
+    """The config of a model of speech, as Whisper and Speech2Text have it: norms before, biases of projections."""
+    fixed = {"encoder_norm_position": "pre", "decoder_norm_position": "pre", "attention_bias": True}
+    return VanillaTransformerConfig(**{**fixed, "label_smoothing": 0.0, **fields})
+
+
+def only_in_training(options: Mapping[str, Any], off: Mapping[str, Any]) -> list[str]:
+    """A line for each option that changes training alone, and is not done here."""
+    return [f"{name}={options[name]}: not done in training here" for name in off if options[name] != off[name]]
+
+
 def toolkit_model(checkpoint: Checkpoint, known: Collection[str]) -> Any:
     """transformers' own model of the checkpoint, in float32, with the options that its config class has."""
     host = getattr(transformers, checkpoint.options["architectures"][0])
@@ -148,6 +167,63 @@ def toolkit_model(checkpoint: Checkpoint, known: Collection[str]) -> Any:
     config._attn_implementation = "eager"
     tensors = {name: checkpoint.tensors[name] for name in checkpoint.tensors}
     return host.from_pretrained(None, config=config, state_dict=tensors, dtype=torch.float32)
+
+
+# Settings of processors, of which transformers wrote one or the other.
+PROCESSOR_SETTINGS = ("processor_config.json", "preprocessor_config.json")
+# Entries of settings that name code or places.
+OF_ORIGIN = (
+    *("auto_map", "custom_pipelines", "name_or_path", "tokenizer_file", "vocab_file", "merges_file", "spm_file"),
+    *("is_local", "local_files_only"),
+)
+
+
+def _without_origin(value: Any) -> Any:
+    """Settings without entries that name code of a repository, or files of another machine."""
+    if isinstance(value, dict):
+        return {name: _without_origin(each) for name, each in value.items() if name not in OF_ORIGIN}
+    return value
+
+
+def processor_of(
+    checkpoint: Checkpoint,
+    config: VanillaTransformerConfig,
+    processor: Any,
+    classes: tuple[Any, Any],
+    names: tuple[str, ...],
+    needed: tuple[str, ...],
+) -> Any:
+    """
+    transformers' processor in the folder; None if files are missing.
+
+    Args:
+        processor: Its class.
+        classes: Those of its feature extractor and its tokenizer.
+        names: Files of the tokenizer beside `tokenizer.json`.
+        needed: Those of them without which there is no tokenizer, unless there is a `tokenizer.json`.
+
+    Raises:
+        ConversionError: The feature extractor makes other frames than the model reads.
+    """
+    folder = checkpoint.folder
+    has_tokenizer = (folder / "tokenizer.json").is_file() or all((folder / name).is_file() for name in needed)
+    if not has_tokenizer or not any((folder / name).is_file() for name in PROCESSOR_SETTINGS):
+        return None
+    with TemporaryDirectory() as place:  # transformers would open a file of any kind and size
+        for name in (*PROCESSOR_SETTINGS, "tokenizer_config.json", "special_tokens_map.json"):
+            if (folder / name).exists():
+                settings = _without_origin(read_json(checkpoint.uses(folder / name)))
+                Path(place, name).write_text(json.dumps(settings), encoding="utf-8")
+        for name in ("tokenizer.json", "added_tokens.json", *names):
+            if (folder / name).exists():
+                Path(place, name).write_bytes(read_bounded(checkpoint.uses(folder / name)))
+        extractor, tokenizer = (each.from_pretrained(place, local_files_only=True) for each in classes)
+        tokenizer.init_kwargs = _without_origin(tokenizer.init_kwargs)
+    if extractor.feature_size != config.num_mel_bins:
+        raise ConversionError(
+            f"the feature extractor makes {extractor.feature_size} mel bins, and the model reads {config.num_mel_bins}"
+        )
+    return processor(extractor, tokenizer)
 
 
 def tokenizer_of(checkpoint: Checkpoint, host: Any, names: tuple[str, ...]) -> VanillaTransformerTokenizer | None:

@@ -54,6 +54,9 @@ async function fetchAnswer(question, request) {
   return body.answer;
 }
 
+/** The answer to a question that is not kept: it changes what the server has. */
+export const send = fetchAnswer;
+
 /** The answer to a question; errors are not remembered. */
 export function ask(question, request = {}) {
   const key = keyOf(question, request);

@@ -67,7 +67,9 @@ class Stack {
   embeddings() {
     const { column, side, say } = this;
     column.arrow();
-    column.box(`${side}.embedding`, say("figure.embedding"), "embedding");
+    const isFile = side === "encoder" && this.model.reads !== "text";
+    const first = say(isFile ? "figure.front_end" : "figure.embedding");
+    column.box(`${side}.embedding`, first, "embedding");
     if (this.has(`${side}.scaled`)) {
       column.arrow();
       column.box(`${side}.scaled`, say("figure.scaled"), "embedding", { isLow: true });

@@ -5,6 +5,11 @@ import { button, html } from "./dom.js";
 import { textsOf } from "./texts.js";
 import { askForTour } from "./tour_stops.js";
 
+/** Whether a model has the tour: it follows a sentence from its ids. */
+function hasTour(model) {
+  return model.is_ours && model.reads === "text";
+}
+
 /** A state that has no sentence, with the example of its model. */
 export function withExample(state, models) {
   const model = models.find((one) => one.name === state.model);
@@ -17,6 +22,9 @@ export function withOtherExample(changes, state, models) {
   const [before, after] = [state.model, changes.model].map((name) =>
     models.find((one) => one.name === name),
   );
+  // A sentence is no file, and a file of one model is none of another's.
+  if (before.reads !== "text" || after?.reads !== "text")
+    return { ...changes, text: after?.example ?? "" };
   const isExample = before.example !== "" && state.text === before.example;
   return isExample && after?.example ? { ...changes, text: after.example } : changes;
 }
@@ -43,7 +51,7 @@ export function viewLine(view, kind, state) {
 
 /** Above the example: the way into the tour. */
 export function invitation({ state, set, model, translation }) {
-  const isFirst = state.view === "translate" && model.is_ours && state.text === model.example;
+  const isFirst = state.view === "translate" && hasTour(model) && state.text === model.example;
   if (!isFirst || translation === null) return null;
   const say = textsOf(state);
   const count = model.kind === "translation" ? 12 : 10;
@@ -59,7 +67,7 @@ export function invitation({ state, set, model, translation }) {
 /** Ask what the tour shows before a page is kept; without it, the page is kept as it is. */
 export async function readyToKeep({ state, ask, models }, translateRequest) {
   const model = models.find((one) => one.name === state.model);
-  if (!model.is_ours || state.text.trim() === "") return;
+  if (!hasTour(model) || state.text.trim() === "") return;
   try {
     const translation = await ask("translate", translateRequest(state));
     await askForTour({ state, ask, model, translation });

@@ -2,6 +2,7 @@
 
 import { holds, isOffline } from "./api.js";
 import { button, choice, html, labelled } from "./dom.js";
+import { fileField } from "./file_field.js";
 import { tabLabel } from "./first_page.js";
 import { nextState, translateRequest } from "./state.js";
 import { languageMenu, languageOf } from "./texts.js";
@@ -90,6 +91,8 @@ function tabList(set) {
 /** The header's elements, and `update(state)`, which makes them those of a state. */
 export function makeHeader(models, { set, save, redraw }) {
   const sentence = sentenceField(set);
+  const field = labelled("Sentence", sentence.input);
+  const file = fileField(set);
   const { list, update: updateTabs } = tabList(set);
   const { menu, update: updateMenu } = languageMenu(set);
   const names = models.map((model) => [model.name, model.name]);
@@ -110,8 +113,9 @@ export function makeHeader(models, { set, save, redraw }) {
       "form",
       { class: "sentence", submit },
       models.length > 1 ? chooser : html("p", { class: "name" }, models[0].name),
-      labelled("Sentence", sentence.input),
+      field,
       action,
+      file.element,
     ),
     sentence.note,
     html(
@@ -141,6 +145,9 @@ export function makeHeader(models, { set, save, redraw }) {
       ? "A sentence with a mask token where a token is missing"
       : "A sentence";
     sentence.update(state.text);
+    file.update(state, model);
+    field.hidden = action.hidden = model.reads !== "text";
+    sentence.note.hidden ||= field.hidden;
     action.textContent = ACTION_LABELS[model.kind];
     theme.textContent = currentTheme() === "dark" ? "Light theme" : "Dark theme";
     updateMenu(state);

@@ -5,6 +5,7 @@ import { changesBar, changesOf } from "./changes.js";
 import { announce, html } from "./dom.js";
 import { restoreDrafts, watchDrafts } from "./drafts.js";
 import { faultNote } from "./faults.js";
+import { FILE_NAMES } from "./file_field.js";
 import { invitation, readyToKeep, viewLine, withExample, withOtherExample } from "./first_page.js";
 import { makeHeader } from "./header.js";
 import { savePage } from "./keep.js";
@@ -160,14 +161,26 @@ async function content(one, context) {
   const { ask, model, state } = context;
   if (one.needsOurs && !model.is_ours) {
     const needs = `${one.title} needs a model of this package`;
-    return html("p", { class: "note" }, `${needs}; ${model.name} shows its attention alone.`);
+    return html(
+      "p",
+      { class: "note" },
+      `${needs}; ${model.name} shows attention and attributions alone.`,
+    );
+  }
+  const file = FILE_NAMES[model.reads];
+  if (one.needsText && file) {
+    const why = `${one.title} follows a sentence from its ids, and ${model.name} reads files`;
+    const others = "the other views show every number of this model";
+    return html("p", { class: "note" }, `${why}: ${others}.`);
   }
   if (state.text.trim() === "") {
-    const text =
-      "Type a sentence and press Enter: every number of its translation can be seen here.";
+    const text = file
+      ? `Open ${file}: every number of its text can be seen here.`
+      : "Type a sentence and press Enter: every number of its translation can be seen here.";
     return html("p", { class: "note" }, text);
   }
   context.translation = await ask("translate", translateRequest(state));
+  context.source = file ? await ask("source", { model: model.name, text: state.text }) : null;
   const drawn = await one.draw(context);
   return [viewLine(one.name, model.kind, state), invitation(context), drawn].flat();
 }

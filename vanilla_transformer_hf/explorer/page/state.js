@@ -45,6 +45,13 @@ const FIELDS = {
   token: [-1, place(-1)], // that the tour follows
   step: [-1, place(-1)], // of the decoder
   unfolded: [false, flag], // all layers of the figure in full
+  analysis: ["attributions", String],
+  method: ["gradient_x_input", String], // of attributions
+  baseline: ["zero", String],
+  steps: ["128", String], // of integrated gradients
+  rows: ["all", String],
+  top: ["10", String], // neurons
+  fires: [false, flag],
 };
 
 // What a control changes in many small steps: they are one entry of the browser's history.

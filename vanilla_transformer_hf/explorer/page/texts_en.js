@@ -1,5 +1,5 @@
-// The texts of the tour, of the tabs and of the figure in English. To translate the page, copy this
-// file, translate what stands between the backticks, and add a row to LANGUAGES in texts.js. What
+// The texts of the tour, of the tabs, of the figure and of Analyse in English. To translate the
+// page, copy this file, translate what stands between the backticks, and add a row to LANGUAGES in texts.js. What
 // stands in braces is filled in by the page: keep it as it is. Line breaks do not matter.
 
 export const en = {
@@ -12,6 +12,7 @@ export const en = {
   "tab.attention": `Attention`,
   "tab.head": `Head`,
   "tab.walk": `Walk`,
+  "tab.analyse": `Analyse`,
   "tab.intervene": `Intervene`,
   "line.tour": `one sentence, step by step`,
   "line.translation": `each token's probability, beams`,
@@ -20,6 +21,7 @@ export const en = {
   "line.attention": `which token looks at which`,
   "line.head": `one head's queries, keys and values`,
   "line.walk": `figure 1 with this model's layers`,
+  "line.analyse": `which tokens and neurons count`,
   "line.intervene": `parts off, other targets or models`,
 
   "tour.start": `Take the tour`,
@@ -125,6 +127,7 @@ export const en = {
   "figure.target": `target, shifted by one`,
   "figure.predicted": `predicted`,
   "figure.embedding": `embeddings`,
+  "figure.front_end": `front end`,
   "figure.scaled": `× √d`,
   "figure.positions": `positions`,
   "figure.input": `sum`,
@@ -149,4 +152,76 @@ export const en = {
   "figure.previous": `Previous box`,
   "figure.next": `Next box`,
   "figure.close": `Close`,
+
+  "products.title": `q · k, dimension by dimension`,
+  "products.about": `The query of “{query}” times the key of “{key}”, in each of the {width}
+    dimensions; the products sum to q · k. Choose another query or key in the maps and tables.`,
+  "products.one": `q, k and q × k`,
+  "products.all": `q × k of “{query}” and every key`,
+  "products.mask": `mask and positions`,
+
+  "analyse.picture": `Show`,
+  "analyse.picture.attributions": `Attributions`,
+  "analyse.picture.ranks": `Rank by layer`,
+  "analyse.picture.neurons": `Neurons`,
+  "analyse.method": `Method`,
+  "analyse.method.gradient_x_input": `gradient × input`,
+  "analyse.method.gradient": `gradient`,
+  "analyse.method.integrated_gradients": `integrated gradients`,
+  "analyse.method.rollout": `attention rollout`,
+  "analyse.baseline": `Baseline`,
+  "analyse.baseline.zero": `zeros`,
+  "analyse.baseline.mean": `mean embedding`,
+  "analyse.steps": `Steps`,
+  "analyse.rows": `Rows`,
+  "analyse.rows.all": `the whole output`,
+  "analyse.rows.chosen": `the chosen token`,
+  "analyse.about.gradient_x_input": `The gradient of a token's logit by each embedding, times this
+    embedding: what each token would add to the logit if the model were linear there. Blue adds,
+    orange takes away.`,
+  "analyse.about.gradient": `The length of the gradient of a token's logit by each embedding: how
+    much the logit changes when this vector changes a little.`,
+  "analyse.about.integrated_gradients": `Integrated gradients (arXiv 1703.01365): the gradient of a
+    token's logit, averaged over the straight way from a baseline to the embeddings, times this
+    way. Each row sums to what the logit gains on it. Special tokens stay as they are, so they
+    have 0. Blue adds, orange takes away.`,
+  "analyse.about.rollout": `Attention rollout (arXiv 2005.00928): the attention of all layers,
+    multiplied, in the decoder first to the target so far, then to the source. In each step the
+    token itself counts as much as its residual branch, the mean of the heads that are on counts 1.
+    Values, norms and feed-forwards are not in it, nor which token comes out.`,
+  "analyse.output": `Token of the output`,
+  "analyse.of": `What “{piece}” depends on`,
+  "analyse.source": `Source`,
+  "analyse.read": `Text so far`,
+  "analyse.matrix": `All of the output`,
+  "analyse.sum.gradient_x_input": `The row sums to {total}; the logit is {logit}. They agree only if
+    the model is linear.`,
+  "analyse.sum.gradient": `The row sums to {total}; the logit is {logit}.`,
+  "analyse.sum.integrated_gradients": `The row sums to {total}.`,
+  "analyse.sum.rollout": `The row sums to {total}.`,
+  "analyse.missed": `The logit is {logit}, at the baseline {baseline}: a difference of {difference}.
+    The sum misses it by {missed} ({share}).`,
+  "analyse.incomplete": `This is much: somewhere on the way the logit jumps. Take more steps or
+    the other baseline.`,
+  "analyse.about.ranks": `The output of each layer through the final norm of the stack ({norm}), the
+    output matrix and the softmax, as if it were the last layer (logit lens). In each cell: the
+    rank of the token that comes out at the end, 1 being the most probable, and its probability.`,
+  "analyse.about.ranks_without": `The output of each layer through the output matrix and the softmax,
+    as if it were the last layer (logit lens); this model has no final norm. In each cell: the
+    rank of the token that comes out at the end, 1 being the most probable, and its probability.`,
+  "analyse.about.neurons": `What the activation function gives, which the second matrix of the
+    feed-forward reads, with gates times the gate. Of {width} neurons those with the largest
+    activation, of either sign.`,
+  "analyse.neurons_of": `Neurons of layer {layer} at “{token}”`,
+  "analyse.neuron": `neuron`,
+  "analyse.activation": `activation`,
+  "analyse.fires_at": `fires most at`,
+  "analyse.fires": `where in the sentence each fires`,
+  "analyse.fires_map": `These neurons at every token`,
+  "analyse.stack": `Stack`,
+  "analyse.stack.encoder": `encoder`,
+  "analyse.stack.decoder": `decoder`,
+  "analyse.layer": `Layer`,
+  "analyse.token": `Token`,
+  "analyse.top": `Neurons`,
 };

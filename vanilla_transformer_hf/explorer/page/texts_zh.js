@@ -1,4 +1,4 @@
-// 导览、标签页与结构图的中文文本。键与 texts_en.js 相同；花括号内的内容由页面填入，请保持原样。
+// 导览、标签页、结构图与分析的中文文本。键与 texts_en.js 相同；花括号内的内容由页面填入，请保持原样。
 
 export const zh = {
   "page.language": `语言`,
@@ -10,6 +10,7 @@ export const zh = {
   "tab.attention": `注意力`,
   "tab.head": `单头`,
   "tab.walk": `结构图`,
+  "tab.analyse": `分析`,
   "tab.intervene": `干预`,
   "line.tour": `跟着一个句子逐步走完全程，配论文公式`,
   "line.translation": `每个词元的概率、其他候选与束搜索`,
@@ -18,6 +19,7 @@ export const zh = {
   "line.attention": `每个头里，哪个词元关注哪个词元`,
   "line.head": `一个头的查询、键和值，逐个数字`,
   "line.walk": `论文图 1，用本模型的层和张量画成`,
+  "line.analyse": `哪些词元和神经元起作用`,
   "line.intervene": `关闭头或层，换译文、设置或模型`,
 
   "tour.start": `开始导览`,
@@ -102,6 +104,7 @@ export const zh = {
   "figure.target": `右移一位的译文`,
   "figure.predicted": `预测`,
   "figure.embedding": `嵌入`,
+  "figure.front_end": `输入前端`,
   "figure.scaled": `× √d`,
   "figure.positions": `位置`,
   "figure.input": `求和`,
@@ -126,4 +129,67 @@ export const zh = {
   "figure.previous": `上一个方框`,
   "figure.next": `下一个方框`,
   "figure.close": `关闭`,
+
+  "products.title": `q · k，逐维展开`,
+  "products.about": `“{query}”的查询与“{key}”的键在 {width} 个维度上逐一相乘，乘积之和就是 q · k。
+    可在图和表中另选查询或键。`,
+  "products.one": `q、k 与 q × k`,
+  "products.all": `“{query}”的 q × 每个键的 k`,
+  "products.mask": `掩码与位置`,
+
+  "analyse.picture": `显示`,
+  "analyse.picture.attributions": `归因`,
+  "analyse.picture.ranks": `逐层排名`,
+  "analyse.picture.neurons": `神经元`,
+  "analyse.method": `方法`,
+  "analyse.method.gradient_x_input": `梯度 × 输入`,
+  "analyse.method.gradient": `梯度`,
+  "analyse.method.integrated_gradients": `积分梯度`,
+  "analyse.method.rollout": `注意力展开（rollout）`,
+  "analyse.baseline": `基线`,
+  "analyse.baseline.zero": `零向量`,
+  "analyse.baseline.mean": `平均嵌入`,
+  "analyse.steps": `步数`,
+  "analyse.rows": `行`,
+  "analyse.rows.all": `整个输出`,
+  "analyse.rows.chosen": `所选词元`,
+  "analyse.about.gradient_x_input": `词元 logit 对每个嵌入的梯度乘以该嵌入：假如模型在此处是线性的，
+    每个词元为 logit 贡献多少。蓝色为增加，橙色为减少。`,
+  "analyse.about.gradient": `词元 logit 对每个嵌入的梯度的长度：该向量稍有变化时，logit 变化多少。`,
+  "analyse.about.integrated_gradients": `积分梯度（arXiv 1703.01365）：沿从基线到嵌入的直线取 logit
+    梯度的平均，再乘以这段路程。每行之和等于 logit 在这段路上的增量。特殊词元保持不变，因此为 0。
+    蓝色为增加，橙色为减少。`,
+  "analyse.about.rollout": `注意力展开（arXiv 2005.00928）：把所有层的注意力相乘；在解码器中先是已有
+    译文，再是原文。每一步中，词元自身按残差支路计算，未关闭的头的平均值按 1 计算。其中不含值、
+    归一化和前馈网络，也与输出哪个词元无关。`,
+  "analyse.output": `输出的词元`,
+  "analyse.of": `“{piece}”取决于什么`,
+  "analyse.source": `原文`,
+  "analyse.read": `已有文本`,
+  "analyse.matrix": `整个输出`,
+  "analyse.sum.gradient_x_input": `该行之和为 {total}，logit 为 {logit}；只有线性模型二者才相等。`,
+  "analyse.sum.gradient": `该行之和为 {total}，logit 为 {logit}。`,
+  "analyse.sum.integrated_gradients": `该行之和为 {total}。`,
+  "analyse.sum.rollout": `该行之和为 {total}。`,
+  "analyse.missed": `logit 为 {logit}，基线处为 {baseline}，相差 {difference}；
+    该行之和与此差 {missed}（{share}）。`,
+  "analyse.incomplete": `差得较多：logit 在途中某处有跳变。请增加步数，或换另一种基线。`,
+  "analyse.about.ranks": `每层的输出经过该堆栈最后的归一化（{norm}）、输出矩阵和 softmax，如同它就是
+    最后一层（logit lens）。每格：最终输出的词元的排名（1 为概率最大）及其概率。`,
+  "analyse.about.ranks_without": `每层的输出经过输出矩阵和 softmax，如同它就是最后一层（logit lens）；
+    本模型没有最后的归一化。每格：最终输出的词元的排名（1 为概率最大）及其概率。`,
+  "analyse.about.neurons": `激活函数的输出（有门控时再乘以门），即前馈网络第二个矩阵所读的数。
+    {width} 个神经元中，激活值（不论正负）最大的那些。`,
+  "analyse.neurons_of": `第 {layer} 层的神经元，位于“{token}”`,
+  "analyse.neuron": `神经元`,
+  "analyse.activation": `激活值`,
+  "analyse.fires_at": `激活最强之处`,
+  "analyse.fires": `每个神经元在句中何处激活`,
+  "analyse.fires_map": `这些神经元在每个词元处`,
+  "analyse.stack": `堆栈`,
+  "analyse.stack.encoder": `编码器`,
+  "analyse.stack.decoder": `解码器`,
+  "analyse.layer": `层`,
+  "analyse.token": `词元`,
+  "analyse.top": `神经元`,
 };

@@ -9,6 +9,7 @@ import { headGrid } from "./head_grid.js";
 import { heatMap } from "./heat_map.js";
 import { grouped, groups, hasCutLetters } from "./pieces.js";
 import { roving } from "./roving.js";
+import { sourceMap } from "./source_map.js";
 import { pairRequest, partOf } from "./state.js";
 
 const PARTS = [
@@ -22,6 +23,13 @@ const PICTURES = [
   ["map", "heat map"],
   ["grid", "all heads"],
 ];
+
+/** The pictures of a part: what has the source's positions as columns is drawn over the source. */
+function picturesOf(part, model) {
+  if (model.reads === "text" || part === "decoder") return PICTURES;
+  const source = ["source", model.reads === "speech" ? "over the spectrogram" : "over the image"];
+  return [source, ...PICTURES.slice(1)];
+}
 
 function isMerged(state) {
   return state.heads === "mean" || state.heads === "max";
@@ -93,7 +101,7 @@ function controls({ state, set, model }, pair, layers, more) {
     "div",
     { class: "controls" },
     choice("Attention", state.part, parts, setPart),
-    choice("Picture", state.picture, PICTURES, (picture) => set({ picture })),
+    choice("Picture", state.picture, picturesOf(state.part, model), (picture) => set({ picture })),
     state.picture === "grid" ? null : choice("Layer", state.layer, choices, setLayer),
     more,
   );
@@ -123,12 +131,13 @@ function layerControls(context, count, hasLetters) {
 }
 
 /** The picture of one layer. */
-function layerPicture({ state, set }, found, count) {
+function layerPicture({ state, set, source }, found, count) {
   const weights = tensor(found.weights);
   const columns = weights.shape[2];
   const size = weights.shape[1] * columns;
   const rowGroups = groups(found.rows, state);
   const columnGroups = groups(found.columns, state);
+  const label = (one) => one.label;
   const heads = chosenHeads(state, count);
   const group = (values) => grouped(values, columns, rowGroups, columnGroups);
   const options = {
@@ -136,6 +145,19 @@ function layerPicture({ state, set }, found, count) {
     rowLabels: rowGroups.map((one) => one.label),
     columnLabels: columnGroups.map((one) => one.label),
   };
+  if (state.picture === "source") {
+    // A row is named by what it predicts: what is looked at is that token's source.
+    const asking = groups(found.predicted.length ? found.predicted : found.rows, state);
+    const places = columnGroups.map(({ places: [place] }) => ({ places: [place] }));
+    return sourceMap({
+      title: options.title,
+      source,
+      values: grouped(merged(weights, heads, state.heads), columns, asking, places),
+      rowLabels: asking.map(label),
+      pinned: state.row,
+      pin: (row) => set({ row, column: -1 }),
+    });
+  }
   if (state.picture === "map") {
     return heatMap({
       ...options,
@@ -171,7 +193,11 @@ function titleOf(state, heads) {
 }
 
 /** What rows and columns are. */
-function noteOf(model, part) {
+function noteOf(model, part, picture) {
+  if (picture === "source") {
+    const asks = part === "encoder" ? "positions of the encoder" : "tokens that are predicted";
+    return `Rows: ${asks}. Columns: positions of the encoder, where they lie in the source.`;
+  }
   if (model.kind === "causal") {
     return "Left: tokens that were read; each row predicts the next token.";
   }
@@ -182,12 +208,32 @@ function noteOf(model, part) {
   );
 }
 
+/** How diagonal a layer's cross-attention to a file is. */
+async function orderNote({ ask, state }, pair, heads) {
+  const found = await attempt(ask("diagonality", { ...pair, layer: state.layer }));
+  if (found instanceof Error) return null;
+  const place = heads.length === 1 && !isMerged(state) ? heads[0] + 1 : 0;
+  const [order, away] = [found.order[place], found.off_diagonal[place]];
+  const whose = place ? `Head ${heads[0]}` : "Mean of all heads";
+  const tau = order === null ? "–" : order.toFixed(2);
+  return html(
+    "p",
+    { class: "small", id: "diagonality" },
+    `${whose}: order ${tau} (Kendall’s τ: 1 if each token looks further on), `,
+    `${percent(away)} of the weights off the diagonal.`,
+  );
+}
+
 /** The state with a part and a layer that there are, and heads of it. */
 function fitting(state, model, layers) {
   const part = partOf(state, model);
   const middle = Math.max(0, Math.floor(layers.length / 2) - (part === "cross" ? 1 : 0));
-  const layer = layers.includes(state.layer) ? state.layer : layers[middle];
-  const fits = { ...state, part, layer };
+  // Over a file, rows are what is predicted, whose source is looked at in the upper layers.
+  const first = part === "cross" && model.reads !== "text" ? layers.length - 1 : middle;
+  const layer = layers.includes(state.layer) ? state.layer : layers[first];
+  const pictures = picturesOf(part, model).map(([name]) => name);
+  const picture = pictures.includes(state.picture) ? state.picture : pictures[0];
+  const fits = { ...state, part, layer, picture };
   const isNone = !chosenHeads(fits, model.heads[part][layer] ?? 0).length;
   return isNone ? { ...fits, heads: "mean" } : fits;
 }
@@ -212,11 +258,14 @@ export async function attentionView(context) {
   const count = model.heads[part][state.layer];
   const hasLetters = hasCutLetters([...found.rows, ...found.columns]);
   const picture = layerPicture(shown, found, count);
+  const heads = chosenHeads(state, count);
+  const isFile = model.reads !== "text" && part === "cross";
   return [
     bar(layerControls(shown, count, hasLetters)),
     section(
-      titleOf(state, chosenHeads(state, count)),
-      html("p", { class: "small" }, noteOf(model, part)),
+      titleOf(state, heads),
+      html("p", { class: "small" }, noteOf(model, part, state.picture)),
+      isFile ? await orderNote(shown, pair, heads) : null,
       picture,
     ),
   ];

@@ -4,10 +4,13 @@ import { holds, tensor } from "./api.js";
 import { scaleFor, sequential } from "./colors.js";
 import { button, choice, html, number, section } from "./dom.js";
 import { attempt, faultNote } from "./faults.js";
+import { productsSection, scaleText } from "./head_products.js";
 import { heatMap, roomFor } from "./heat_map.js";
 import { label } from "./pieces.js";
 import { roving } from "./roving.js";
+import { sourceMap } from "./source_map.js";
 import { pairRequest, partOf, positionsRequest } from "./state.js";
+import { textsOf } from "./texts.js";
 
 const PARTS = [
   ["encoder", "encoder"],
@@ -52,7 +55,8 @@ function rowTable(found, row, column, set) {
       ),
     );
   });
-  const heads = ["key", "q · k", "/ √d_k", "mask", "softmax"].map((text) =>
+  const scale = scaleText(found.scale, found.query.shape[1]);
+  const heads = ["key", "q · k", scale, "mask", "softmax"].map((text) =>
     html("th", { scope: "col" }, text),
   );
   return html(
@@ -113,7 +117,7 @@ async function positionPictures({ state, ask, model }) {
 function formula(found, rowLabel, columnLabel, at) {
   const shape = (name) => found[name].shape;
   const value = (name) => tensor(found[name]).values[at];
-  const root = number(1 / found.scale);
+  const scale = scaleText(found.scale, shape("query")[1]);
   const product = number(value("products"));
   return html(
     "ol",
@@ -122,11 +126,7 @@ function formula(found, rowLabel, columnLabel, at) {
     step("K", shape("key"), "keys: one row for each key token"),
     step("V", shape("value"), "values"),
     step("Q Kᵀ", shape("products"), `${rowLabel} · ${columnLabel} = ${product}`),
-    step(
-      "/ √d_k",
-      shape("scaled"),
-      `√${shape("query")[1]} = ${root}: ${product} / ${root} = ${number(value("scaled"))}`,
-    ),
+    step(scale, shape("scaled"), `${product} ${scale} = ${number(value("scaled"))}`),
     step(
       "+ mask",
       shape("mask"),
@@ -187,8 +187,25 @@ function vectorMaps(found, row, rowLabels, columnLabels) {
   ];
 }
 
+/** Where the head looks in the recording or image, for each row. */
+function overSource(found, source, row, set) {
+  const named = found.predicted.length ? found.predicted : found.rows;
+  return section(
+    source.kind === "speech" ? "Over the spectrogram" : "Over the image",
+    html("p", { class: "small" }, "softmax: a row for each query, named by what it predicts."),
+    sourceMap({
+      title: "softmax over the source",
+      source,
+      values: tensor(found.weights).values,
+      rowLabels: named.map(label),
+      pinned: row,
+      pin: (chosen) => set({ row: chosen, column: -1 }),
+    }),
+  );
+}
+
 export async function headView(context) {
-  const { state, set, ask, model, translation } = context;
+  const { state, set, ask, model, source, translation } = context;
   const pair = pairRequest(state, translation);
   const found = await attempt(ask("head", { ...pair, ...chosenHead(state, model) }));
   if (found instanceof Error) return [controls(context, pair, [], 0), faultNote(found)];
@@ -221,12 +238,16 @@ export async function headView(context) {
       "softmax(Q Kᵀ / √d_k) V W^O",
       formula(found, rowLabels[row], columnLabels[column], row * columns + column),
     ),
+    source && partOf(state, model) !== "decoder" ? overSource(found, source, row, set) : null,
     section(`The row of ${rowLabels[row]}`, rowTable(found, row, column, set)),
+    productsSection(found, { row, column, rowLabels, columnLabels }, textsOf(state), (newColumn) =>
+      set({ row, column: newColumn }),
+    ),
     section("Vectors", vectorMaps(found, row, rowLabels, columnLabels)),
     section(
       "Matrices",
       sideBySide(map("products", "Q Kᵀ"), map("weights", "softmax", sequential(1))),
     ),
     await positionPictures(context),
-  ];
+  ].filter(Boolean);
 }

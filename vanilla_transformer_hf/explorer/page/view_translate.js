@@ -15,6 +15,7 @@ import {
 } from "./dom.js";
 import { label } from "./pieces.js";
 import { roving } from "./roving.js";
+import { plainSource } from "./source_map.js";
 import { numbersOf } from "./state.js";
 
 const SHOWN_ALTERNATIVES = 5;
@@ -198,7 +199,7 @@ function treeSection(context) {
 }
 
 export function translateView(context) {
-  const { state, set, model, translation } = context;
+  const { state, set, model, source, translation } = context;
   const chosen = translation.hypotheses[state.hypothesis] ?? translation.hypotheses[0];
   const given = numbersOf(state.prefix).length;
   const isMasked = model.kind === "masked";
@@ -214,7 +215,9 @@ export function translateView(context) {
   return [
     isMasked ? null : searchControls(context),
     section(
-      { translation: "Translation", causal: "Continuation", masked: "Filled" }[model.kind],
+      source
+        ? "Recognised text"
+        : { translation: "Translation", causal: "Continuation", masked: "Filled" }[model.kind],
       html("p", { class: "translation", id: "translation", dir: "auto" }, chosen.text || "(empty)"),
       html(
         "p",
@@ -222,15 +225,17 @@ export function translateView(context) {
         `score ${number(chosen.score)} · log-probability ${number(chosen.log_probability)}`,
         chosen.is_complete ? "" : " · cut off at the limit of tokens",
       ),
-      html(
-        "p",
-        { class: "pieces", dir: "auto" },
-        html("span", { class: "unseen" }, "Tokens of the source: "),
-        translation.source.map((piece) => [
-          html("span", { class: piece.special ? "chip special" : "chip" }, label(piece)),
-          " ",
-        ]),
-      ),
+      source
+        ? plainSource(source, state.text)
+        : html(
+            "p",
+            { class: "pieces", dir: "auto" },
+            html("span", { class: "unseen" }, "Tokens of the source: "),
+            translation.source.map((piece) => [
+              html("span", { class: piece.special ? "chip special" : "chip" }, label(piece)),
+              " ",
+            ]),
+          ),
       given
         ? html(
             "p",

@@ -12,7 +12,7 @@ import { pairRequest } from "./state.js";
 import { languageOf, textsOf } from "./texts.js";
 
 /** The rows of a tensor: tokens, or groups of them where an encoder halves its sequence. */
-function rowNames(pieces, rows) {
+export function rowNames(pieces, rows) {
   let names = pieces.map(label);
   while (names.length > rows) {
     const pairs = Array.from({ length: Math.floor(names.length / 2) + 1 }, (_, at) =>

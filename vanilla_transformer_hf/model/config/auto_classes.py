@@ -30,6 +30,7 @@ OF_SPEECH = {
 }
 AUTO_MODELS_OF_FRONT_ENDS = {
     "speech": OF_SPEECH,
+    "speech_whisper": OF_SPEECH,
     "speech_stacked": OF_SPEECH,
     "image": {
         "AutoModel": "modeling_vanilla_transformer.VanillaTransformerModel",

@@ -5,9 +5,14 @@ A row each, and their options; `front_ends/` computes them.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from .kinds import Kind, nearest, option_group, users_of_options
+
+
+# Tokens or frames of an example.
+SOME_LENGTH = 40
 
 
 def no_strides(config: Any) -> list[int]:
@@ -15,12 +20,31 @@ def no_strides(config: Any) -> list[int]:
     return []
 
 
-def length_in_time(config: Any, shape: Sequence[int]) -> int:
-    """Positions of tokens or frames (B, L, …), behind the strides."""
-    length = shape[1]
+def behind_strides(config: Any, length: int) -> int:
+    """Positions that a sequence of this length becomes."""
     for stride in FRONT_ENDS[config.front_end].strides(config):
         length = -(-length // stride)
     return length
+
+
+def length_in_time(config: Any, shape: Sequence[int]) -> int:
+    """Positions of tokens or frames (B, L, …)."""
+    return behind_strides(config, shape[1])
+
+
+def length_in_last(config: Any, shape: Sequence[int]) -> int:
+    """Positions of frames that stand last (B, M, F)."""
+    return behind_strides(config, shape[-1])
+
+
+def frames_of_positions(config: Any) -> int:
+    """Frames that become as many positions as the encoder has."""
+    return int(config.max_position_embeddings * prod(FRONT_ENDS[config.front_end].strides(config)))
+
+
+def shape_of_frames(config: Any) -> tuple[int, ...]:
+    """Some frames (F, M)."""
+    return SOME_LENGTH, config.num_mel_bins
 
 
 def count_patches(config: Any, shape: Sequence[int]) -> int:
@@ -37,11 +61,15 @@ class FrontEndKind(Kind):
         strides: A function of the config: by how much each step shortens the sequence, so that L positions become
             ⌈L / stride⌉.
         length: A function of the config and the shape of a batch of sources: positions of the encoder's input.
+        shape: A function of the config: the shape of one source, of any length where sources differ in it.
+        has_padding: Whether the source's `attention_mask` is used; if not, each position is attended to.
     """
 
     input_name: str
     strides: Callable[[Any], list[int]] = no_strides
     length: Callable[[Any, Sequence[int]], int] = length_in_time
+    shape: Callable[[Any], tuple[int, ...]] = lambda config: (SOME_LENGTH,)
+    has_padding: bool = True
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -63,8 +91,8 @@ class MelOptions:
 class ConvolutionOptions:
     """
     Args:
-        conv_strides (`list[int]`, *optional*): Strides of the convolutions of `front_end="speech"`, one each; if not
-            given, two of 2: four frames become one position.
+        conv_strides (`list[int]`, *optional*): Strides of the convolutions of `front_end="speech"` or
+            `"speech_whisper"`, one each; if not given, two of 2: four frames become one position.
         conv_kernel_size (`int`): Frames that a convolution sees, an odd number.
         conv_channels (`int`, *optional*): Outputs of all convolutions but the last, which has the encoder's width;
             that width if not given.
@@ -148,12 +176,25 @@ FRONT_ENDS: dict[str, FrontEndKind] = {
         check=check_convolutions,
         input_name="input_features",
         strides=strides_of_convolutions,
+        shape=shape_of_frames,
+    ),
+    "speech_whisper": FrontEndKind(
+        about="such convolutions over frames that stand last, as Whisper's feature extractor makes them: recordings "
+        "filled up with silence to one length, to which the model attends (arXiv 2212.04356, section 2.2)",
+        options=(MelOptions, ConvolutionOptions),
+        check=check_convolutions,
+        input_name="input_features",
+        strides=strides_of_convolutions,
+        length=length_in_last,
+        shape=lambda config: (config.num_mel_bins, frames_of_positions(config)),
+        has_padding=False,
     ),
     "speech_stacked": FrontEndKind(
         about="a linear map of `stacked_frames` neighbouring frames of speech",
         options=(MelOptions, StackingOptions),
         input_name="input_features",
         strides=lambda config: [config.stacked_frames],
+        shape=shape_of_frames,
     ),
     "image": FrontEndKind(
         about="a linear map of each patch of an image, row by row (arXiv 2010.11929)",
@@ -161,6 +202,7 @@ FRONT_ENDS: dict[str, FrontEndKind] = {
         check=check_patches,
         input_name="pixel_values",
         length=count_patches,
+        shape=lambda config: (config.num_channels, config.image_height, config.image_width),
     ),
 }
 
@@ -183,14 +225,26 @@ def input_name_of(config: Any) -> str:
     return FRONT_ENDS[getattr(config, "front_end", "tokens")].input_name
 
 
+def has_padding(config: Any) -> bool:
+    """Whether the `attention_mask` of a source is used, so that sources of several lengths may stand in a batch."""
+    return FRONT_ENDS[getattr(config, "front_end", "tokens")].has_padding
+
+
 def shortened_padding(config: Any, padding: Any) -> Any:
     """
     1 for a position of the encoder's input, 0 for padding (B, S), from that of the source: of frames (B, F), or the
-    same where the front end keeps the length. None stays None.
+    same where the front end keeps the length. None stays None, and None is that of a front end without padding.
     """
-    for stride in [] if padding is None else FRONT_ENDS[config.front_end].strides(config):
+    if padding is None or not has_padding(config):
+        return None
+    for stride in FRONT_ENDS[config.front_end].strides(config):
         padding = padding[:, ::stride]
     return padding
+
+
+def shape_of_source(config: Any) -> tuple[int, ...]:
+    """The shape of one source, of some length where sources differ in it: frames (F, M), pixels (C, H, W)."""
+    return FRONT_ENDS[config.front_end].shape(config)
 
 
 def source_length(config: Any, shape: Sequence[int]) -> int:

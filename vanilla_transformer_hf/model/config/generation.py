@@ -1,7 +1,7 @@
 """Settings of the search: transformers' generation config with the options of this package, and limits of length."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,12 @@ LENGTH_PENALTIES: dict[str, Callable[[Any, float], Any]] = {
 }
 
 # Options that transformers does not have: name in generation_config.json and in `generate()` -> default.
-SEARCH_OPTIONS: dict[str, Any] = {"length_penalty_type": "power", "coverage_penalty": 0.0, "max_extra_tokens": None}
+SEARCH_OPTIONS: dict[str, Any] = {
+    "length_penalty_type": "power",
+    "coverage_penalty": 0.0,
+    "max_extra_tokens": None,
+    "decoder_prompt_ids": None,
+}
 
 LENGTH_LIMITS = ("max_length", "max_new_tokens", "max_extra_tokens")
 # "We set the maximum output length during inference to input length + 50" (section 6.1).
@@ -71,6 +76,7 @@ class SearchOptions:
     max_extra_tokens: int | None = None
     num_beam_groups: int = 1
     diversity_penalty: float = 0.0
+    decoder_prompt_ids: Sequence[int] | None = None
 
     @classmethod
     def of(cls, get: Callable[[str], Any]) -> "SearchOptions":
@@ -98,13 +104,21 @@ class SearchOptions:
                 raise ValueError(f"{name}={value!r}: must be a number of at least 0")
         if extra is not None and not is_count(extra):
             raise ValueError(f"max_extra_tokens={extra!r}: must be an integer of at least 1, or None")
+        prompt = self.decoder_prompt_ids
+        if prompt is not None and not (isinstance(prompt, (list, tuple)) and all(map(is_id, prompt))):
+            raise ValueError(f"decoder_prompt_ids={prompt!r}: must be a list of token ids, or None")
         if not is_count(self.num_beam_groups):
             raise ValueError(f"num_beam_groups={self.num_beam_groups!r}: must be an integer of at least 1")
 
 
+def is_id(value: Any) -> bool:
+    """Whether it is an integer of at least 0."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
 def is_count(value: Any) -> bool:
     """Whether it is an integer of at least 1."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+    return is_id(value) and value >= 1
 
 
 class VanillaTransformerGenerationConfig(GenerationConfig):
@@ -113,6 +127,7 @@ class VanillaTransformerGenerationConfig(GenerationConfig):
     length_penalty_type: str | None = None
     coverage_penalty: float | None = None
     max_extra_tokens: int | None = None
+    decoder_prompt_ids: list[int] | None = None
 
     def __init__(self, **kwargs: Any) -> None:
         for name in SEARCH_OPTIONS.keys() & kwargs.keys():

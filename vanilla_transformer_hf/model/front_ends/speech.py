@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 from transformers.activations import ACT2FN
 
-from ..config.front_ends import strides_of_convolutions
+from ..config.front_ends import frames_of_positions, strides_of_convolutions
 from ..config.stacks import encoder_sizes
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..layers.stand_ins import stand_in_for
@@ -75,6 +75,28 @@ class ConvolutionFrontEnd(FrontEndBase, kind="speech"):
             states = self.activation(convolution(states)).transpose(1, 2)
             padding = None if padding is None else padding[:, :: convolution.stride[0]]
         return states
+
+
+class WhisperFrontEnd(ConvolutionFrontEnd, kind="speech_whisper"):
+    """
+    Convolutions over frames as `WhisperFeatureExtractor` makes them. All recordings have one length, silence behind
+    their end, because the model has learned to read this silence: nothing is hidden as padding.
+    """
+
+    def __init__(self, config: VanillaTransformerConfig):
+        super().__init__(config)
+        self.frames = frames_of_positions(config)
+
+    def forward(self, source: torch.Tensor, padding: torch.Tensor | None) -> torch.Tensor:
+        """Frames (B, M, F) to embeddings (B, S, D); the padding is not read."""
+        if source.dim() != 3 or tuple(source.shape[1:]) != (self.bins, self.frames):
+            raise shape_error(
+                "input_features",
+                f"(recordings, {self.bins}, {self.frames}), num_mel_bins and the frames of max_position_embeddings "
+                "positions",
+                source,
+            )
+        return super().forward(source.transpose(1, 2), None)
 
 
 class StackedFramesFrontEnd(FrontEndBase, kind="speech_stacked"):

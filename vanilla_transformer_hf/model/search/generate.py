@@ -105,7 +105,7 @@ class VanillaTransformerGenerationMixin(HostGenerationMixin):
     """
     transformers' `generate()` with faster loops for greedy and beam search, and with options of this package.
 
-    Three are arguments of `generate()` and entries of generation_config.json:
+    Four are arguments of `generate()` and entries of generation_config.json:
 
     - `length_penalty_type`: "power" divides a hypothesis' log-probability by |Y|^α, "gnmt" by ((5 + |Y|) / 6)^α as the
       paper does (section 6.1); α is `length_penalty`, |Y| counts the tokens after the decoder prompt.
@@ -113,6 +113,8 @@ class VanillaTransformerGenerationMixin(HostGenerationMixin):
       the score, with p_ij the mean attention over the heads of the last layer.
     - `max_extra_tokens`: a hypothesis has at most this many tokens more than its source ("input length + 50" in
       section 6.1).
+    - `decoder_prompt_ids`: target ids behind the start token that every output begins with, as the language and the
+      task of Whisper; a call with `decoder_input_ids` has those instead.
 
     The others can only be arguments, for greedy and beam search:
 
@@ -167,8 +169,11 @@ class VanillaTransformerGenerationMixin(HostGenerationMixin):
         if isinstance(kwargs.get("custom_generate"), str):  # the name of a repository whose code replaces the loop
             return super().generate(inputs, generation_config, logits_processor, stopping_criteria, *args, **kwargs)
         settings = Settings(dict(kwargs), given=generation_config, saved=self.generation_config)
+        options = SearchOptions.of(settings.get)
+        if options.decoder_prompt_ids and kwargs.get("decoder_input_ids") is None:
+            kwargs["decoder_input_ids"] = self._decoder_prompt(options, inputs, kwargs, settings=settings)
         request = SearchRequest(
-            options=SearchOptions.of(settings.get),
+            options=options,
             requests=requests,
             limits=self._plan_lengths(inputs, kwargs, settings=settings),
             place_in_stream=place_in_stream,
@@ -200,6 +205,20 @@ class VanillaTransformerGenerationMixin(HostGenerationMixin):
             check_token_ids(ids, source_size, name="input_ids")
         if (prompt := kwargs.get("decoder_input_ids")) is not None:
             check_token_ids(prompt, target_size, name="decoder_input_ids")
+
+    def _decoder_prompt(
+        self: Any, options: SearchOptions, inputs: torch.Tensor | None, kwargs: dict[str, Any], settings: Settings
+    ) -> torch.Tensor:
+        """
+        `decoder_prompt_ids` for each sentence (B, P).
+
+        Raises:
+            ValueError: A token id lies outside the vocabulary.
+        """
+        ids = torch.tensor([options.decoder_prompt_ids], device=self.device)
+        check_token_ids(ids, self.config.vocab_size, name="decoder_prompt_ids")
+        sentences = len(self._lengths(inputs, kwargs, settings=settings)[1])
+        return ids.repeat(sentences, 1)
 
     def _plan_lengths(
         self: Any, inputs: torch.Tensor | None, kwargs: dict[str, Any], settings: Settings
@@ -256,8 +275,8 @@ class VanillaTransformerGenerationMixin(HostGenerationMixin):
             # transformers puts it in front of prompts that do not begin with it.
             is_added = start is not None and (prompt[:, 0] != torch.as_tensor(start, device=prompt.device)).all()
             prompt_length = prompt.shape[1] + int(is_added)
-        if (mask := kwargs.get("attention_mask")) is not None:
-            return prompt_length, shortened_padding(self.config, mask).sum(dim=-1)
+        if (mask := shortened_padding(self.config, kwargs.get("attention_mask"))) is not None:
+            return prompt_length, mask.sum(dim=-1)
         if (encoded := kwargs.get("encoder_outputs")) is not None:
             return prompt_length, torch.full(encoded[0].shape[:1], encoded[0].shape[1], device=encoded[0].device)
         given = (inputs, kwargs.get(self.main_input_name), kwargs.get("inputs_embeds"))

@@ -18,7 +18,7 @@ from ...model.feature_extraction_vanilla_transformer import VanillaTransformerFe
 from ...model.recognition.models import VanillaTransformerForImageTextToText, VanillaTransformerForSpeechSeq2Seq
 from ...model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from ...publishing.model_card import CardFacts, public_settings
-from ...translation.recognition import READERS, read_texts
+from ...translation.recognition import read_sources, read_texts
 from ..checkpoints.record import find_data_sums
 from ..checkpoints.resume import find_start, lock_folder, prepare_folder
 from ..console import quiet_libraries, say
@@ -55,7 +55,7 @@ def check_recognition(run: RunArguments, settings: dict[str, Any]) -> None:
         if name in settings:
             raise ValueError(f"{name}={settings[name]} has no effect with task={task}: remove it.")
     expected, front_end = MODELS[task].main_input_name, run.config.get("front_end", "tokens")
-    allowed = [name for name, row in FRONT_ENDS.items() if row.input_name == expected]
+    allowed = [name for name, row in FRONT_ENDS.items() if row.input_name == expected and row.has_padding]
     if front_end not in allowed:
         raise ValueError(f"front_end={front_end} with task={task}: must be {' or '.join(allowed)}.")
     for each in fields(Masks):
@@ -111,13 +111,14 @@ def make_model(run: RunArguments, tokenizer: Any) -> Any:
 
 def read_corpora(run: RunArguments, processor: Any, rows: dict[str, Any]) -> dict[str, SourcesWithTexts]:
     """Role -> its files, read, with the ids of their texts."""
-    read = READERS[MODELS[run.data.task].main_input_name]
+    input_name = MODELS[run.data.task].main_input_name
     found = {}
     for role, pairs in rows.items():
         texts = [text for _, text in pairs]
         labels = processor.tokenizer(text_target=texts)["input_ids"]
-        sources = [read(path, processor) for path, _ in pairs]
-        found[role] = SourcesWithTexts(sources, labels, texts, is_masked=role == "train")
+        found[role] = SourcesWithTexts(
+            read_sources(pairs, input_name, processor), labels, texts, is_masked=role == "train"
+        )
     return found
 
 

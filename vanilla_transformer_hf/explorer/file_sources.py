@@ -1,0 +1,169 @@
+"""Models that read recordings or images: files in the place of a sentence, and their pictures."""
+
+import base64
+import binascii
+import os
+from collections import OrderedDict
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..common.characters import as_text
+from ..evaluation.diagonality import diagonality
+from ..model.config.front_ends import input_name_of, source_length
+from ..translation.recognition import READERS, batch_of
+from ..translation.scoring.source_pictures import picture_of
+from .requests import DiagonalityRequest, FileRequest, RequestError, SourceRequest, shown
+from .results import DiagonalityResult, FileResult, Piece, SourceResult
+from .subject import MOST_PIECES, Subject
+
+
+# A model's argument for a source -> what a file of it is called.
+FILE_KINDS = {"input_features": "speech", "pixel_values": "image"}
+# Files that a model keeps, and bytes of one.
+MOST_FILES, MOST_BYTES = 32, 8 * 2**20
+
+
+class FileSubject(Subject):
+    """
+    A model that reads files: the `text` of a request is the name of one that was opened.
+
+    Args:
+        name: Its name on the page.
+        model: A model of this package for speech or images, in evaluation mode.
+        processor: Its processor.
+
+    Attributes:
+        files: The opened files by their names, oldest first: what the model reads of each.
+    """
+
+    def __init__(self, name: str, model: Any, processor: Any):
+        super().__init__(name, model, processor.tokenizer)
+        self.processor, self.input_name = processor, input_name_of(model.config)
+        self.reads = FILE_KINDS[self.input_name]
+        self.files = OrderedDict[str, torch.Tensor]()
+
+    def open_file(self, path: str | os.PathLike[str], content: bytes | None = None) -> str:
+        """
+        Read a file; its name here is the last part of its path, with a number behind it if another file has it.
+
+        Args:
+            content: Its bytes, if it need not be read from the path.
+
+        Raises:
+            OSError, ValueError: It cannot be read, or the model cannot read it.
+        """
+        source = READERS[self.input_name](path, self.processor, content)
+        longest = min(MOST_PIECES, self.model.get_encoder().longest or MOST_PIECES)
+        if (count := source_length(self.model.config, (1, *source.shape))) > longest:
+            raise ValueError(f"{path} has {count} positions in the encoder; expected at most {longest}")
+        name = self._name_of(as_text(Path(path).name) or "file", source)
+        self.files[name] = source
+        self.files.move_to_end(name)
+        while len(self.files) > MOST_FILES:
+            self.files.popitem(last=False)
+        self.example = self.example if self.example in self.files else name
+        return name
+
+    def _name_of(self, name: str, source: torch.Tensor) -> str:
+        """A name that no other source has: answers about a file are kept by its name."""
+        number, free = 1, name
+        while free in self.files and not torch.equal(self.files[free], source):
+            number += 1
+            free = f"{name} ({number})"
+        return free
+
+    def read_source(self, request: Any) -> dict[str, torch.Tensor]:
+        """
+        The file of a request as the encoder reads it: (1, F, M) with its mask, or (1, C, H, W).
+
+        Raises:
+            RequestError: No file has this name, or a language is given.
+        """
+        if language := getattr(request, "target_lang", ""):
+            raise RequestError("target_lang", f"{shown(language)!r} is given: this model has no target languages")
+        if not request.text:
+            raise RequestError("text", "is empty: open a file")
+        if request.text not in self.files:
+            known = f"expected one of {', '.join(self.files)}" if self.files else "none is open"
+            raise RequestError("text", f"{shown(request.text)!r} is not an open file: {known}")
+        batch = batch_of(self.input_name, [self.files[request.text]])
+        return {name: tensor.to(self.model.device) for name, tensor in batch.items()}
+
+    def source_pieces(self, source: dict[str, torch.Tensor]) -> list[Piece]:
+        """A piece for each position of the encoder, with its time or the place of its patch as text."""
+        names = picture_of(self.model.config, self.processor, source[self.input_name][0].cpu()).names
+        return [Piece(place, name, False, False, 1, 1) for place, name in enumerate(names)]
+
+    def source_key(self, source: dict[str, torch.Tensor]) -> Hashable:
+        """What tells this source from others."""
+        return source[self.input_name].cpu().numpy().tobytes()
+
+
+def check_reads_files(subject: Subject) -> FileSubject:
+    """
+    Raises:
+        RequestError: The model reads text.
+    """
+    if not isinstance(subject, FileSubject):
+        raise RequestError("model", f"{subject.name} reads text, no files")
+    return subject
+
+
+def open_file(subject: Subject, request: FileRequest) -> FileResult:
+    """
+    Open a file that a page sends.
+
+    Raises:
+        RequestError: The model reads text, or it cannot read this file; the error names the field.
+    """
+    reader = check_reads_files(subject)
+    try:
+        content = base64.b64decode(request.data, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise RequestError("data", "is not base64") from error
+    if not request.name or not content:
+        raise RequestError("name" if content else "data", "is empty: send a file")
+    if len(content) > MOST_BYTES:
+        raise RequestError("data", f"has {len(content):,} bytes; expected at most {MOST_BYTES:,}")
+    try:
+        name = reader.open_file(Path(request.name).name, content)
+    except (OSError, ValueError) as error:
+        raise RequestError("data", as_text(" ".join(str(error).split()))) from error
+    return FileResult(name, [*reader.files])
+
+
+def source(subject: Subject, request: SourceRequest) -> SourceResult:
+    """
+    The picture of an opened file.
+
+    Raises:
+        RequestError: The model reads text, or no file has this name.
+    """
+    reader = check_reads_files(subject)
+    tensors = reader.read_source(request)
+    found = picture_of(reader.model.config, reader.processor, tensors[reader.input_name][0].cpu())
+    return SourceResult(found.kind, found.values, found.cells, found.names, found.seconds, found.seen)
+
+
+def diagonal(subject: Subject, request: DiagonalityRequest) -> DiagonalityResult:
+    """
+    How diagonal the cross-attention of a layer is, special tokens and blank positions left out.
+
+    Raises:
+        RequestError: A field is invalid; the error names it. Or there is no token to look at.
+    """
+    found = subject.forced(request)
+    weights = found.attentions("cross")[found.copy.place("cross", request.layer)][0].float()
+    rows = [not piece.special for piece in found.predicted]
+    columns = [not piece.special for piece in found.source_pieces]
+    if isinstance(subject, FileSubject):
+        picture = picture_of(subject.model.config, subject.processor, subject.files[request.text])
+        columns = [place < picture.used for place in range(len(picture.cells))]
+    if not any(rows) or not any(columns):
+        raise RequestError("target_ids", "has special tokens alone: their attention has no order")
+    shown_weights = torch.cat((weights.mean(dim=0, keepdim=True), weights))[:, rows][:, :, columns]
+    measured = diagonality(shown_weights)
+    return DiagonalityResult(measured.order.tolist(), measured.off_diagonal.tolist())

@@ -1,0 +1,330 @@
+// Attention over what a model hears or sees: the spectrogram or the image, and below it a row of
+// weights for each token. Where the positions lie beside each other, the rows have its columns.
+
+import { tensor } from "./api.js";
+import { announce, contextOf, html, oncePerFrame, percent, themed } from "./dom.js";
+import { roomFor } from "./heat_map.js";
+import { pictureButtons } from "./keep.js";
+import { roving } from "./roving.js";
+
+const ROW = 24; // pixels of a row whose columns are those of the picture
+const SMALL = 72; // of a row that has a small picture
+const AXIS = 20; // of the time below a spectrogram
+const WIDEST = 1000;
+const HIGHEST = 420;
+const NAMED = 4; // positions and tokens in the line below
+
+function parse(color) {
+  const hex = color.replace("#", "");
+  return [0, 2, 4].map((place) => parseInt(hex.slice(place, place + 2), 16));
+}
+
+/** [red, green, blue] of a place: an image's own colours, a spectrogram's of the theme. */
+function pixels({ kind, picture }) {
+  const { shape, values } = tensor(picture);
+  const [rows, columns, channels = 1] = shape;
+  const quiet = parse(themed("cell"));
+  const loud = parse(themed("ink"));
+  return (row, column) => {
+    const at = (row * columns + column) * channels;
+    if (channels === 3) return [0, 1, 2].map((one) => Math.round(255 * values[at + one]));
+    if (kind === "image") return Array(3).fill(Math.round(255 * values[at]));
+    const share = Math.min(1, Math.max(0, (values[at] + 1.5) / 4.5)); // mean 0, deviation 1
+    return quiet.map((value, one) => Math.round(value + (loud[one] - value) * share));
+  };
+}
+
+/** What a position's cell is, in pixels of a picture of another size. */
+function scaled(source, width, height) {
+  const [rows, columns] = source.picture.shape;
+  const { values } = tensor(source.cells);
+  return (place) => {
+    const [left, top, right, bottom] = values.subarray(4 * place, 4 * place + 4);
+    const x = (left * width) / columns;
+    const y = (top * height) / rows;
+    return [x, y, (right * width) / columns - x, (bottom * height) / rows - y];
+  };
+}
+
+/** The picture as a canvas with a pixel for each of its places. */
+function canvasOf(source) {
+  const [height, width] = source.picture.shape;
+  const colour = pixels(source);
+  const data = new ImageData(width, height);
+  for (let place = 0; place < width * height; place++) {
+    data.data.set([...colour(Math.floor(place / width), place % width), 255], 4 * place);
+  }
+  const canvas = html("canvas", { width, height });
+  canvas.getContext("2d").putImageData(data, 0, 0);
+  return canvas;
+}
+
+/** Paint the picture at a place of a context; an SVG has a shape for each of its places. */
+function paintSource(context, source, x, y, width, height) {
+  if ("drawImage" in context) {
+    context.imageSmoothingEnabled = false;
+    context.drawImage(canvasOf(source), x, y, width, height);
+    return;
+  }
+  const [rows, columns] = source.picture.shape;
+  const colour = pixels(source);
+  const [wide, high] = [width / columns, height / rows];
+  for (let row = 0; row < rows; row++) {
+    for (let column = 0; column < columns; column++) {
+      context.fillStyle = `rgb(${colour(row, column).join(",")})`;
+      context.fillRect(x + column * wide, y + row * high, wide + 0.4, high + 0.4);
+    }
+  }
+}
+
+/** The seconds at which an axis has marks. */
+function ticks(seconds) {
+  const step = [0.1, 0.2, 0.5, 1, 2, 5].find((one) => seconds / one <= 10) ?? 10;
+  return Array.from({ length: Math.floor(seconds / step) + 1 }, (_, place) => place * step);
+}
+
+function paintAxis(context, source, x, y, width) {
+  const columns = source.picture.shape[1];
+  if (source.seconds === null) return;
+  context.font = "12px sans-serif";
+  context.textBaseline = "middle";
+  context.textAlign = "left";
+  context.fillStyle = themed("ink");
+  const end = columns * source.seconds;
+  for (const second of ticks(end)) {
+    const at = x + (second / end) * width;
+    context.fillRect(at, y, 1, 4);
+    if (at < x + width - 32) context.fillText(`${Number(second.toFixed(1))} s`, at + 3, y + 10);
+  }
+}
+
+/** Width and height of a picture in the room that the view has. */
+function sizeOf({ kind, picture }, left) {
+  const [rows, columns] = picture.shape;
+  const room = Math.max(160, Math.min(WIDEST, roomFor(1, [""]) - left));
+  if (kind === "speech") return [room, 160];
+  const scale = Math.min(room / columns, HIGHEST / rows);
+  return [Math.floor(columns * scale), Math.floor(rows * scale)];
+}
+
+/** Whether all positions lie in one row. */
+function isInRow(source) {
+  const { values } = tensor(source.cells);
+  return values.every((value, place) => place % 4 !== 1 || value === values[1]);
+}
+
+/** The picture alone. */
+export function plainSource(source, name) {
+  const [width, height] = sizeOf(source, 0);
+  const below = source.seconds === null ? 0 : AXIS;
+  const canvas = html("canvas", { class: "source-picture", role: "img", "aria-label": name });
+  const context = contextOf(canvas, width, height + below);
+  paintSource(context, source, 0, 0, width, height);
+  paintAxis(context, source, 0, height, width);
+  return canvas;
+}
+
+/**
+ * Options: title; source (the answer of "source"); values (rows × positions); rowLabels; pinned
+ * (row whose weights lie over the picture, or -1); pin (called with a row).
+ */
+export function sourceMap({ title, source, values, rowLabels, pinned, pin }) {
+  const count = source.names.length;
+  const inRow = isInRow(source);
+  const row = inRow ? ROW : SMALL;
+  const left = 28 + 9 * Math.min(10, Math.max(...rowLabels.map((text) => text.length), 3));
+  const [width, height] = sizeOf(source, left);
+  const top = height + (source.seconds === null ? 6 : AXIS);
+  const [rows, columns] = source.picture.shape;
+  const strip = inRow ? width : Math.min(width, Math.round(((row - 4) * columns) / rows));
+  const over = scaled(source, width, height);
+  const inStrip = scaled(source, strip, row - 2);
+  const total = { width: left + Math.max(width, strip), height: top + row * rowLabels.length + 2 };
+  let hovered = -1;
+  let position = -1;
+  const weightsOf = (place) => values.subarray(place * count, (place + 1) * count);
+
+  const still = canvasOf(source);
+
+  function paintWeights(context, weights, x, y, box) {
+    context.fillStyle = themed("below");
+    weights.forEach((weight, place) => {
+      if (weight < 0.002) return;
+      const [cellX, cellY, cellWidth, cellHeight] = box(place);
+      context.globalAlpha = Math.min(1, Math.sqrt(weight));
+      context.fillRect(x + cellX, y + cellY, cellWidth, cellHeight);
+    });
+    context.globalAlpha = 1;
+  }
+
+  /** The rows of weights, and what lies over the picture. */
+  function paintRest(context) {
+    paintAxis(context, source, left, height, width);
+    const chosen = hovered >= 0 ? hovered : pinned;
+    if (chosen >= 0 && chosen < rowLabels.length) {
+      context.fillStyle = themed("paper");
+      context.globalAlpha = 0.35;
+      context.fillRect(left, 0, width, height);
+      context.globalAlpha = 1;
+      paintWeights(context, weightsOf(chosen), left, 0, over);
+    }
+    rowLabels.forEach((_, place) => {
+      const y = top + place * row;
+      context.fillStyle = themed("cell");
+      context.fillRect(left, y, strip, row - 2);
+      paintWeights(context, weightsOf(place), left, y, inStrip);
+      if (place !== chosen) return;
+      context.strokeStyle = themed("accent");
+      context.lineWidth = 1.5;
+      context.strokeRect(left + 1, y + 1, strip - 2, row - 4);
+    });
+    if (position < 0) return;
+    const [x, y, wide, high] = over(position);
+    context.strokeStyle = themed("accent");
+    context.lineWidth = 2;
+    context.strokeRect(left + x, y, wide, inRow ? total.height - 2 : high);
+  }
+
+  const canvas = html("canvas", { class: "map-canvas", "aria-hidden": "true" });
+  const draw = oncePerFrame(() => {
+    const context = contextOf(canvas, total.width, total.height);
+    context.imageSmoothingEnabled = false;
+    context.drawImage(still, left, 0, width, height);
+    paintRest(context);
+  });
+
+  const hint = "Point at a token, or choose one to pin it; arrow keys move over the picture.";
+  const readout = html("output", { class: "readout" }, hint);
+  const most = (list, name) =>
+    list
+      .map((weight, place) => [weight, place])
+      .sort((a, b) => b[0] - a[0])
+      .slice(0, NAMED)
+      .map(([weight, place]) => `${name(place)} ${percent(weight)}`)
+      .join(", ");
+
+  function tell(text, isSpoken) {
+    readout.textContent = text;
+    if (isSpoken) announce(text);
+    draw();
+  }
+  function tellRow(place, isSpoken) {
+    hovered = place;
+    const named = most([...weightsOf(place)], (one) => source.names[one]);
+    tell(`${rowLabels[place]} attends to ${named}`, isSpoken);
+  }
+  function tellPosition(place, isSpoken) {
+    position = place;
+    const column = rowLabels.map((_, one) => values[one * count + place]);
+    const named = most(column, (one) => rowLabels[one]);
+    tell(`${source.names[place]} is attended by ${named}`, isSpoken);
+  }
+  function leave() {
+    hovered = -1;
+    draw();
+  }
+
+  const names = rowLabels.map((text, place) =>
+    html(
+      "button",
+      {
+        type: "button",
+        class: "line-piece",
+        id: `row-${place}`,
+        "aria-pressed": String(place === pinned),
+        title: text,
+        style: `top:${top + place * row}px;height:${row - 2}px;width:${left - 6}px`,
+        pointerenter: () => tellRow(place, false),
+        pointerleave: leave,
+        focus: () => tellRow(place, true),
+        blur: leave,
+        click: () => pin(place === pinned ? -1 : place),
+      },
+      text,
+    ),
+  );
+
+  /** The position under the pointer, or -1. */
+  function positionAt(x, y) {
+    const isOver = y < height;
+    const box = isOver ? over : inStrip;
+    const at = [x - left, isOver ? y : (y - top) % row];
+    if (at[0] < 0 || (!isOver && y < top)) return -1;
+    return source.names.findIndex((_, place) => {
+      const [cellX, cellY, wide, high] = box(place);
+      return at[0] >= cellX && at[0] < cellX + wide && at[1] >= cellY && at[1] < cellY + high;
+    });
+  }
+  function point(event) {
+    const box = sheet.getBoundingClientRect();
+    const y = event.clientY - box.top;
+    const place = positionAt(event.clientX - box.left, y);
+    const one = Math.floor((y - top) / row);
+    if (place < 0) return;
+    if (y < height) return tellPosition(place, false);
+    if (one < 0 || one >= rowLabels.length) return;
+    [hovered, position] = [one, place];
+    const share = percent(values[one * count + place]);
+    tell(`${rowLabels[one]} attends to ${source.names[place]} by ${share}`, false);
+  }
+  const step = inRow ? 1 : Math.round(columns / (tensor(source.cells).values[2] || 1));
+  const MOVES = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -step, ArrowDown: step };
+  const picture = html("div", {
+    class: "source-focus",
+    id: `source-${source.kind}`,
+    tabindex: 0,
+    role: "group",
+    "aria-label": `${title}: ${count} positions; arrow keys read what attends to each`,
+    style: `left:${left}px;width:${width}px;height:${height}px`,
+    keydown: (event) => {
+      if (!(event.key in MOVES)) return;
+      event.preventDefault();
+      tellPosition(Math.min(count - 1, Math.max(0, position + MOVES[event.key])), true);
+    },
+  });
+  const sheet = html(
+    "div",
+    {
+      class: "source-sheet",
+      style: `width:${total.width}px;height:${total.height}px`,
+      pointermove: point,
+      pointerleave: () => {
+        if (document.activeElement !== picture) position = -1;
+        leave();
+      },
+    },
+    canvas,
+    picture,
+    roving(html("div", { role: "group", "aria-label": "tokens; arrow keys move" }, names)),
+  );
+  draw();
+  if (pinned >= 0 && pinned < rowLabels.length) {
+    tellRow(pinned, false);
+    hovered = -1;
+  }
+
+  function paintWhole(context) {
+    context.fillStyle = themed("paper");
+    context.fillRect(0, 0, total.width, total.height);
+    paintSource(context, source, left, 0, width, height);
+    paintRest(context);
+    context.font = "13px sans-serif";
+    context.textBaseline = "middle";
+    context.textAlign = "right";
+    context.fillStyle = themed("ink");
+    rowLabels.forEach((text, place) =>
+      context.fillText(text.slice(0, 14), left - 8, top + place * row + row / 2),
+    );
+  }
+  return html(
+    "figure",
+    { class: "heat" },
+    html(
+      "figcaption",
+      {},
+      readout,
+      pictureButtons(title.replaceAll(/[ ,]+/g, "-"), () => ({ ...total, paint: paintWhole })),
+    ),
+    html("div", { class: "source-scroll" }, sheet),
+  );
+}
