@@ -105,7 +105,8 @@ def draw_statistics(rows: list[Row]) -> Figure:
 def draw_training(rows: list[Row]) -> Figure:
     """Training losses, in a small panel for each claim."""
     known = {row["variant"] for row in rows}
-    drawn = {title: names for title, names in PANELS.items() if known.issuperset(names)}
+    found = {title: [name for name in names if name in known] for title, names in PANELS.items()}
+    drawn = {title: names for title, names in found.items() if len(names) > 1}
     figure, axes = panels(max(1, len(drawn)), drawn, width=2.7, height=2.8)
     for each, names in zip(axes, drawn.values()):
         for style, name in zip(("-", "--", ":"), names):
