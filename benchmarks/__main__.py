@@ -9,6 +9,7 @@ Measure speed and memory side by side, in one run, the engines taking turns:
     python -m benchmarks variants --preset tiny                              # each against the paper's model
     python -m benchmarks attention --picture attention.png                   # kinds over the length
     python -m benchmarks predecessors --picture predecessors.png             # LSTM and GRU over the length
+    python -m benchmarks claims scores cost chain --json claims.json         # what textbooks say
 
 Each engine of train and generate runs in its own process, so that peak memory is measured separately. Use a quiet
 machine: each row shows the spread of its measurements.
@@ -20,7 +21,7 @@ import sys
 from vanilla_transformer_hf.common.command_line import make_parser
 from vanilla_transformer_hf.common.command_line import run as run_command
 
-from . import attention, commands, generation, predecessors, serving, training, variants
+from . import attention, claims, commands, generation, predecessors, serving, training, variants
 
 
 PROG = "python -m benchmarks"
@@ -34,6 +35,7 @@ SUBCOMMANDS = {
     "variants": variants,
     "attention": attention,
     "predecessors": predecessors,
+    "claims": claims,
 }
 
 

@@ -52,9 +52,9 @@ class AdditiveScores(AttentionProjections):
     # Scores of all heads: each device computes all.
     divides_heads = False
 
-    def __init__(self, config: Any, *args: Any, shared_from: Any = None, **kwargs: Any) -> None:
-        super().__init__(config, *args, shared_from=shared_from, **kwargs)
-        if shared_from is None:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self.shared_from is None:
             self.score_vector = nn.Parameter(torch.empty(self.num_heads, self.d_k))
             self.draw()
 

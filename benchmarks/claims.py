@@ -1,0 +1,286 @@
+"""
+what textbooks say of single parts, measured: the numbers of docs/claims.md
+
+"training": variants of the file `claims`, each trained for seconds to write digits backwards, with every seed;
+finished runs are kept in --runs, and the same command continues. "scores": as many queries as keys of independent
+numbers with mean 0 and variance 1, as in the paper's footnote 4: how far scores spread, the entropy of their softmax
+as a part of that of equal weights, and the norm of its derivative (the median of the queries), over the width d_k.
+"cost": operations, counted by torch, and seconds of CPU time of the parts of an encoder layer, over the positions n
+and over the width d. "chain": the longest chain of operations in a training step of which each needs the result of
+the one before, over the length of source and target, for the models of the variants file `predecessors`.
+"statistics": how far mean and variance of a batch are from the averages of training, and the loss with either, over
+the sequences of a batch.
+
+    python -m benchmarks claims training --runs outputs/claims.jsonl --pictures outputs
+    python -m benchmarks claims scores cost chain statistics --pictures outputs
+"""
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from statistics import median
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from vanilla_transformer_hf import VanillaTransformerConfig
+from vanilla_transformer_hf.commands.compare import VARIANTS
+from vanilla_transformer_hf.common.files import open_output, refuse_overwriting
+from vanilla_transformer_hf.model.config.attention_scores import SCALES
+from vanilla_transformer_hf.model.layers.norms import TokenBatchNorm
+from vanilla_transformer_hf.model.modeling_vanilla_transformer import (
+    VanillaTransformerEncoderLayer,
+    eager_attention_forward,
+)
+from vanilla_transformer_hf.training.comparison.plan import read_variants
+
+from .claims_picture import table_of_training, write_pictures
+from .claims_training import SENTENCES, draw_batch, measure_runs, train
+from .predecessors import VOCABULARY, model_called, models
+
+
+KEYS = 64
+ROUNDS = 5
+Row = dict[str, Any]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("claims", nargs="+", choices=CLAIMS, help="what to measure")
+    parser.add_argument("--seeds", type=int, default=3, help="draws of random numbers (default: 3)")
+    parser.add_argument("--d_k", nargs="+", type=int, default=[8, 16, 32, 64, 128, 256, 512], help="widths of scores")
+    lengths = [64, 128, 256, 512, 1024, 2048]
+    parser.add_argument("--lengths", nargs="+", type=int, default=lengths, help="positions of cost (64 … 2048)")
+    parser.add_argument(
+        "--widths", nargs="+", type=int, default=[128, 256, 512, 1024], help="d of cost, at 512 tokens"
+    )
+    parser.add_argument(
+        "--chain_lengths", nargs="+", type=int, default=[8, 16, 32, 64], help="tokens of chain (8 … 64)"
+    )
+    parser.add_argument("--batches", nargs="+", type=int, default=[2, 4, 8, 16, 32, 64, 128], help="of statistics")
+    parser.add_argument("--runs", metavar="FILE", help="of training: keeps finished runs, and continues")
+    parser.add_argument("--only", nargs="+", metavar="VARIANT", help="of training: only these (default: all)")
+    parser.add_argument("--steps", type=int, default=200, help="of training (default: 200)")
+    parser.add_argument("--sentences", type=int, default=32, help="of a training step (default: 32)")
+    parser.add_argument("--digits", nargs=2, type=int, default=[2, 8], help="length in training (default: 2 to 8)")
+    parser.add_argument("--warmup", type=int, default=50, help="steps of training (default: 50)")
+    parser.add_argument("--rate", type=float, default=0.003, help="highest learning rate (default: 0.003)")
+    parser.add_argument("--pictures", metavar="DIR", help="draw each of them into this folder")
+    parser.add_argument("--json", metavar="FILE", help="write the numbers here too")
+
+
+# Scores --------------------------------------------------------------------------------------------------------------
+def draw_scores(kind: str, d_k: int) -> torch.Tensor:
+    """Scores (queries, keys) of random queries and keys."""
+    query, key = torch.randn(KEYS, d_k), torch.randn(KEYS, d_k)
+    if kind == "additive":
+        return torch.tanh(query[:, None] + key) @ (torch.randn(d_k) * d_k**-0.5)  # v as a fresh model has it
+    return query @ key.t() * SCALES[kind](d_k)
+
+
+def measure_scores(arguments: argparse.Namespace) -> Iterator[Row]:
+    """A row for each kind of score, width and seed."""
+    for kind in SCALES:
+        for d_k in arguments.d_k:
+            for seed in range(1, arguments.seeds + 1):
+                torch.manual_seed(seed)
+                scores = draw_scores(kind, d_k)
+                weights = scores.softmax(dim=-1)
+                entropy = -(weights * weights.clamp(min=1e-30).log()).sum(dim=-1).mean() / math.log(KEYS)
+                # ∂w/∂s = diag(w) - w wᵀ
+                derivative = torch.diag_embed(weights) - weights[:, :, None] * weights[:, None]
+                yield {
+                    "score": kind,
+                    "d_k": d_k,
+                    "seed": seed,
+                    "spread": scores.std().item(),
+                    "entropy": entropy.item(),
+                    "derivative": derivative.flatten(1).norm(dim=1).median().item(),
+                }
+
+
+# Cost ----------------------------------------------------------------------------------------------------------------
+def parts_of_layer(width: int, length: int) -> dict[str, Callable[[], Any]]:
+    """Calls of the parts of an encoder layer with heads of width 64, of one sequence."""
+    inner = {"encoder_ffn_dim": 4 * width, "decoder_ffn_dim": 4 * width}
+    heads = {"encoder_attention_heads": width // 64, "decoder_attention_heads": width // 64}
+    config = VanillaTransformerConfig(d_model=width, **inner, **heads)
+    layer = VanillaTransformerEncoderLayer(config).eval()
+    states = torch.randn(1, length, width)
+    query, key, value = layer.self_attn.project(states, layer.self_attn.roles)
+    attend = partial(eager_attention_forward, layer.self_attn, query, key, value, None, layer.self_attn.scaling)
+
+    def project() -> torch.Tensor:
+        layer.self_attn.project(states, layer.self_attn.roles)
+        return layer.self_attn.out_proj(states)
+
+    return {
+        "scores and sums": attend,
+        "projections": project,
+        "feed-forward": partial(layer.feed_forward, layer.projections, states),
+    }
+
+
+@torch.no_grad()
+def measure_cost(arguments: argparse.Namespace) -> Iterator[Row]:
+    """A row for each part, length, width and seed, of which only the seconds depend on it."""
+    sizes = [("n", length, 512) for length in arguments.lengths] + [("d", 512, width) for width in arguments.widths]
+    for over, length, width in sizes:
+        for part, call in parts_of_layer(width, length).items():
+            with FlopCounterMode(display=False) as counter:
+                call()
+            for seed in range(1, arguments.seeds + 1):
+                seconds = []
+                for _ in range(ROUNDS):
+                    start = time.process_time()
+                    call()
+                    seconds.append(time.process_time() - start)
+                yield {
+                    "part": part,
+                    "over": over,
+                    "n": length,
+                    "d": width,
+                    "seed": seed,
+                    "operations": counter.get_total_flops(),
+                    "seconds": median(seconds),
+                }
+
+
+# Chain ---------------------------------------------------------------------------------------------------------------
+def longest_chain(last: Any) -> int:
+    """The number of nodes on the longest path through an autograd graph that ends at this node."""
+    found: dict[Any, int] = {}
+    waiting = [(last, False)]
+    while waiting:
+        node, is_ready = waiting.pop()
+        before = [each for each, _ in node.next_functions if each is not None]
+        if is_ready:
+            found[node] = 1 + max((found[each] for each in before), default=0)
+        elif node not in found:
+            waiting.append((node, True))
+            waiting += [(each, False) for each in before if each not in found]
+    return found[last]
+
+
+def measure_chain(arguments: argparse.Namespace) -> Iterator[Row]:
+    """A row for each model and length."""
+    for name in models():
+        for length in arguments.chain_lengths:
+            model = model_called(name, length).train()
+            ids = torch.randint(3, VOCABULARY, (1, length))
+            # oneDNN's LSTM would be one node, whatever its length.
+            with torch.backends.mkldnn.flags(enabled=False):
+                loss = model(ids, torch.ones_like(ids), labels=ids).loss
+            yield {"model": name, "n": length, "chain": longest_chain(loss.grad_fn)}
+
+
+# Statistics ----------------------------------------------------------------------------------------------------------
+def distance(found: torch.Tensor, expected: torch.Tensor) -> float:
+    """‖found - expected‖ / ‖expected‖."""
+    return ((found - expected).norm() / expected.norm()).item()
+
+
+class Watched:
+    """The norms of a model, of which each pass records how far its statistics are from the running averages."""
+
+    def __init__(self, model: torch.nn.Module):
+        self.norms = [module for module in model.modules() if isinstance(module, TokenBatchNorm)]
+        self.means: list[float] = []
+        self.variances: list[float] = []
+        for norm in self.norms:
+            norm.momentum = 0.0  # the averages stay those of training
+            norm.statistics = partial(self.watch, norm, norm.statistics)  # type: ignore[method-assign]
+
+    def forget(self) -> None:
+        """Begin anew."""
+        self.means, self.variances = [], []
+
+    def watch(self, norm: Any, statistics: Any, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        mean, variance = statistics(states)
+        deviation = norm.running_variance.sqrt()
+        self.means.append(((mean - norm.running_mean) / deviation).square().mean().sqrt().item())
+        self.variances.append(distance(variance, norm.running_variance))
+        return mean, variance
+
+
+def measure_statistics(arguments: argparse.Namespace) -> Iterator[Row]:
+    """A row for each seed and size of a batch, and one with the running averages, of a freshly trained model."""
+    for seed in range(1, arguments.seeds + 1):
+        model, _ = train({**variants()["batch_norm"], "label_smoothing": 0.0}, seed, arguments)
+        yield {"seed": seed, "batch": None, "loss": loss_of(model, SENTENCES, arguments.digits)}
+        watched = Watched(model.train())  # there is no dropout
+        for size in arguments.batches:
+            loss = loss_of(model, size, arguments.digits)
+            means, variances = (sum(each) / len(each) for each in (watched.means, watched.variances))
+            yield {"seed": seed, "batch": size, "loss": loss, "mean": means, "variance": variances}
+            watched.forget()
+
+
+@torch.no_grad()
+def loss_of(model: Any, size: int, digits: tuple[int, int]) -> float:
+    """Nats a token of unseen sequences, in batches of `size`."""
+    generator = torch.Generator().manual_seed(0)
+    batches = [draw_batch(size, digits, generator) for _ in range(max(1, SENTENCES // size))]
+    counts = [int((batch["labels"] != -100).sum()) for batch in batches]
+    losses = [model(**batch).loss.item() for batch in batches]
+    return sum(loss * count for loss, count in zip(losses, counts)) / sum(counts)
+
+
+def variants() -> dict[str, dict[str, Any]]:
+    """Name -> fields, of the variants file."""
+    return read_variants(str(VARIANTS["claims"])).variants
+
+
+# Training -----------------------------------------------------------------------------------------------------------
+def measure_training(arguments: argparse.Namespace) -> Iterator[Row]:
+    """A row for each variant of the file `claims` and each seed."""
+    if not arguments.runs:
+        raise ValueError("training: give --runs, the file in which finished runs are kept")
+    known = variants()
+    if unknown := set(arguments.only or ()) - set(known):
+        raise ValueError(f"--only {' '.join(sorted(unknown))}: expected some of {', '.join(known)}")
+    return measure_runs(known, arguments)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+CLAIMS: dict[str, Callable[[argparse.Namespace], Iterator[Row]]] = {
+    "scores": measure_scores,
+    "cost": measure_cost,
+    "chain": measure_chain,
+    "statistics": measure_statistics,
+    "training": measure_training,
+}
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """
+    Measure, print a line for each row, and write the numbers.
+
+    Raises:
+        ValueError: A number is too small, or models or texts are missing.
+    """
+    sizes = (*arguments.d_k, *arguments.lengths, *arguments.widths, *arguments.chain_lengths, *arguments.batches)
+    if min(arguments.seeds, *sizes) < 1:
+        raise ValueError("--seeds, --d_k, --lengths, --widths, --chain_lengths and --batches are 1 or more")
+    if arguments.json:
+        refuse_overwriting(arguments.json, [])
+    torch.set_num_threads(1)
+    found: dict[str, list[Row]] = {}
+    for name in dict.fromkeys(arguments.claims):
+        found[name] = []
+        for row in CLAIMS[name](arguments):
+            found[name].append(row)
+            values = (
+                f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items()
+            )
+            print(f"{name}: {', '.join(values)}", flush=True)
+    if "training" in found:
+        print(table_of_training(found["training"]))
+    if arguments.pictures:
+        write_pictures(found, arguments.pictures)
+    if arguments.json:
+        with open_output(arguments.json) as file:
+            file.write((json.dumps(found, indent=1) + "\n").encode())
