@@ -105,8 +105,8 @@ def measure_scores(arguments: argparse.Namespace) -> Iterator[Row]:
 # Cost ----------------------------------------------------------------------------------------------------------------
 def parts_of_layer(width: int, length: int) -> dict[str, Callable[[], Any]]:
     """Calls of the parts of an encoder layer with heads of width 64, of one sequence."""
-    inner = {"encoder_ffn_dim": 4 * width, "decoder_ffn_dim": 4 * width}
-    heads = {"encoder_attention_heads": width // 64, "decoder_attention_heads": width // 64}
+    inner: dict[str, Any] = {"encoder_ffn_dim": 4 * width, "decoder_ffn_dim": 4 * width}
+    heads: dict[str, Any] = {"encoder_attention_heads": width // 64, "decoder_attention_heads": width // 64}
     config = VanillaTransformerConfig(d_model=width, **inner, **heads)
     layer = VanillaTransformerEncoderLayer(config).eval()
     states = torch.randn(1, length, width)

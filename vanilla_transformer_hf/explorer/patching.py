@@ -242,7 +242,7 @@ def patch(subject: Subject, request: PatchRequest) -> PatchResult:
     if taken is None:
         raise RequestError("other_position", "is missing: the other sentence has no token that stands for this one")
     check_place("other_position", taken, others)
-    site = Site.of(pair.found, part, layer, *(head or [None]))
+    site = Site.of(pair.found, part, layer, head[0] if head else None)
     (values,) = values_at(pair.other, [site])
     check_rows(values, others, part)
     change = values[taken][None]

@@ -64,7 +64,8 @@ def change_speed(samples: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     Augmentation for Speech Recognition".
     """
     faster = rng.uniform(7 / 8, 9 / 8)
-    return np.interp(np.arange(0, len(samples) - 1, faster), np.arange(len(samples)), samples)
+    played: np.ndarray = np.interp(np.arange(0, len(samples) - 1, faster), np.arange(len(samples)), samples)
+    return played
 
 
 def join(recordings: Sequence[np.ndarray], rng: np.random.Generator) -> np.ndarray:
