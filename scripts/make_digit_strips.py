@@ -8,7 +8,7 @@ The folder receives train, validation and test, of different images; each has PN
 
 from pathlib import Path
 
-from vanilla_transformer_hf.common.command_line import make_parser
+from vanilla_transformer_hf.common.command_line import make_parser, run
 from vanilla_transformer_hf.training.recognition.digit_strips import write_digit_strips
 from vanilla_transformer_hf.training.recognition.spoken_digits import WORDS
 
@@ -22,11 +22,8 @@ def main() -> None:
     parser.add_argument("--test_size", type=int, default=500, help="strips of each other part (default: 500)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the random numbers (default: 0)")
     arguments = parser.parse_args()
-    try:
-        write_digit_strips(**vars(arguments))
-    except (OSError, ValueError) as error:
-        parser.exit(1, f"{parser.prog}: {error}\n")
+    write_digit_strips(**vars(arguments))
 
 
 if __name__ == "__main__":
-    main()
+    run(main, "make_digit_strips.py")

@@ -10,7 +10,7 @@ each has WAV files and texts.tsv.
 
 from pathlib import Path
 
-from vanilla_transformer_hf.common.command_line import make_parser
+from vanilla_transformer_hf.common.command_line import make_parser, run
 from vanilla_transformer_hf.training.recognition.spoken_digits import WORDS, write_spoken_digits
 
 
@@ -25,11 +25,8 @@ def main() -> None:
     parser.add_argument("--test_size", type=int, default=400, help="strings of each other part (default: 400)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the random numbers (default: 0)")
     arguments = parser.parse_args()
-    try:
-        write_spoken_digits(arguments.recordings, **{k: v for k, v in vars(arguments).items() if k != "recordings"})
-    except (OSError, ValueError) as error:
-        parser.exit(1, f"{parser.prog}: {error}\n")
+    write_spoken_digits(arguments.recordings, **{k: v for k, v in vars(arguments).items() if k != "recordings"})
 
 
 if __name__ == "__main__":
-    main()
+    run(main, "make_spoken_digits.py")

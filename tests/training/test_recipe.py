@@ -51,6 +51,15 @@ def test_a_recipe_of_an_earlier_version_says_cut_for_truncate(parse):
     )
 
 
+def test_a_curriculum_needs_batches_of_like_lengths(parse):
+    assert parse("{curriculum_steps: -1}").endswith("curriculum_steps=-1: must be at least 0.")
+    assert "curriculum_steps=5 needs batches of like lengths: set train_sampling_strategy" in parse(
+        "{curriculum_steps: 5}"
+    )
+    run, _ = parse("{curriculum_steps: 5, train_sampling_strategy: group_by_length}")
+    assert run.training.curriculum_steps == 5
+
+
 def test_no_is_a_choice_and_no_boolean(parse):
     run, settings = parse("{eval_strategy: no, save_strategy: no}")
     assert settings == {"save_strategy": "no"} and run.training.eval_strategy == "no"

@@ -264,6 +264,11 @@ class OwnTrainingArguments:
     per_device_train_tokens: int = _help(
         "most tokens of a side that a device computes at once; more batches are accumulated to tokens_per_step", 4096
     )
+    curriculum_steps: int = _help(
+        "steps in which batches are of the shortest rows at first, and of more and more (competence-based curriculum, "
+        "arXiv 1903.09848); needs train_sampling_strategy=group_by_length. 0: all rows from the start",
+        0,
+    )
     shuffle_buffer_size: int = _help(
         "sentence pairs of a stream that are in memory to be sorted and shuffled", 100_000
     )

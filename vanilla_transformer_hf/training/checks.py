@@ -167,6 +167,8 @@ def _check_batches(run: RunArguments) -> None:
             f"a batch of {training.device_batch_tokens} tokens has no room for a sentence of {longest}: raise "
             "tokens_per_step and per_device_train_tokens, or lower max_source_length and max_target_length."
         )
+    if training.curriculum_steps and data.corpora:
+        raise ValueError("curriculum_steps and corpora exclude each other: rates decide which rows a batch has.")
     if not data.streaming:
         return
     if data.corpora:

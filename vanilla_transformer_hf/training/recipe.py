@@ -93,6 +93,13 @@ class TranslationTrainingArguments(OwnTrainingArguments, Seq2SeqTrainingArgument
             raise ValueError(f"load_best_model_at_end and {averages[0]} exclude each other: one model is published.")
         if self.teacher is not None:
             self._check_distillation()
+        if self.curriculum_steps < 0:
+            raise ValueError(f"curriculum_steps={self.curriculum_steps}: must be at least 0.")
+        if self.curriculum_steps and self.train_sampling_strategy != "group_by_length":
+            raise ValueError(
+                f"curriculum_steps={self.curriculum_steps} needs batches of like lengths: set "
+                "train_sampling_strategy=group_by_length."
+            )
         for name in ("head_gates", "head_gates_learning_rate"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError(f"{name}={getattr(self, name)}: must be at least 0.")
@@ -143,7 +150,7 @@ class TranslationTrainingArguments(OwnTrainingArguments, Seq2SeqTrainingArgument
 
 # Fields for batches filled by sentences, and for batches filled by tokens.
 SENTENCE_FIELDS = (
-    *("per_device_train_batch_size", "gradient_accumulation_steps", "train_sampling_strategy"),
+    *("per_device_train_batch_size", "gradient_accumulation_steps", "train_sampling_strategy", "curriculum_steps"),
     *("dataloader_drop_last", "dataloader_prefetch_factor", "dataloader_persistent_workers"),
 )
 TOKEN_FIELDS = ("tokens_per_step", "per_device_train_tokens", "bpe_dropout", "streaming", "shuffle_buffer_size")

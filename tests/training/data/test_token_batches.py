@@ -6,7 +6,12 @@ import datasets
 import numpy as np
 import pytest
 
-from vanilla_transformer_hf.training.data.token_batches import TokenBatchSampler, TokenBatchStream
+from vanilla_transformer_hf.training.data.token_batches import (
+    CurriculumSampler,
+    EpochLengthSampler,
+    TokenBatchSampler,
+    TokenBatchStream,
+)
 
 
 LENGTHS = np.random.default_rng(0).integers(3, 40, 500)
@@ -95,3 +100,32 @@ def test_processes_share_a_stream(table):
     assert sorted(row for part in parts for batch in part for row in batch) == list(range(len(LENGTHS)))
     with pytest.raises(ValueError, match="the stream holds 0 sentences for 2 processes"):
         next(iter(TokenBatchStream([], 200, num_processes=2)))
+
+
+def test_a_curriculum_begins_with_the_shortest_rows_and_ends_with_all():
+    lengths = np.random.default_rng(0).integers(1, 100, size=1000).tolist()
+    ranks = np.argsort(np.argsort(lengths, kind="stable"))
+    sampler = CurriculumSampler(20, lengths, seed=3, steps=75)
+    usual = EpochLengthSampler(20, lengths, seed=3)
+    assert len(sampler) == 1000
+    epochs = []
+    for epoch in range(2):
+        sampler.set_epoch(epoch)
+        usual.set_epoch(epoch)
+        epochs.append(np.array(list(sampler)).reshape(50, 20))
+        assert (epochs[-1].flatten() == list(sampler)).all()  # a run that is continued skips what it has seen
+    assert (epochs[1][25:].flatten() == list(usual)[500:]).all()
+    taken = np.concatenate(epochs)[:75]
+    for step, batch in enumerate(taken):
+        competence = ((step * (1 - 0.01**2)) / 75 + 0.01**2) ** 0.5
+        hardest = sorted(lengths)[max(int(competence * 1000), 20) - 1]
+        assert max(lengths[row] for row in batch) <= hardest
+        assert len({*batch}) == 20
+    assert set(sorted(range(1000), key=lambda row: lengths[row])[:15]) <= {*map(int, taken[0])}
+    assert ranks[taken[60:75]].max() > 700
+    other = CurriculumSampler(20, lengths, seed=4, steps=75)
+    assert list(other) != epochs[0].flatten().tolist()
+
+
+def test_a_curriculum_of_fewer_rows_than_a_batch_has_each():
+    assert sorted(CurriculumSampler(8, [3, 1, 2], seed=0, steps=5)) == [0, 1, 2]

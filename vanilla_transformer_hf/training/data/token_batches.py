@@ -228,3 +228,37 @@ class EpochLengthSampler(LengthGroupedSampler):
         self.generator.manual_seed(hash((self.seed, self.epoch)))
         order: Iterator[int] = super().__iter__()  # type: ignore[no-untyped-call]
         return order
+
+
+class CurriculumSampler(EpochLengthSampler):
+    """
+    Batches of like lengths, of the shortest rows at first: the competence-based curriculum of Platanios et al. 2019,
+    arXiv 1903.09848, with the length as the difficulty. A batch of step t is taken from the shortest c(t) of the rows,
+    c(t) = √(t (1 - c₀²) / T + c₀²), c₀ = 0.01; from step T on, batches are those of `EpochLengthSampler`.
+
+    Args:
+        batch_size: Rows of an optimizer step.
+        lengths: Of each row.
+        seed: Seed of the order.
+        steps: T.
+    """
+
+    START = 0.01  # c₀
+
+    def __init__(self, batch_size: int, lengths: list[int], seed: int, steps: int):
+        super().__init__(batch_size, lengths, seed)
+        self.steps = steps
+
+    def __iter__(self) -> Iterator[int]:
+        rows, size = len(self.lengths), self.batch_size
+        rng = np.random.default_rng([self.seed, self.epoch])
+        shortest_first = np.lexsort((rng.random(rows), np.asarray(self.lengths)))
+        usual = list(super().__iter__())
+        starts = range(0, rows, size)
+        for step, start in enumerate(starts, start=self.epoch * len(starts)):
+            batch: Any = usual[start : start + size]
+            if step < self.steps:
+                competence = (step * (1 - self.START**2) / self.steps + self.START**2) ** 0.5
+                first = int(rng.integers(max(int(competence * rows) - len(batch), 0) + 1))
+                batch = shortest_first[first : first + len(batch)].tolist()
+            yield from batch

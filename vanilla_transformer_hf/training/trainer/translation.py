@@ -66,6 +66,7 @@ from ..console import say
 from ..data.collators import TranslationCollator, decode_predictions
 from ..data.mixture import Mixture
 from ..data.token_batches import (
+    CurriculumSampler,
     EpochLengthSampler,
     MixedSampler,
     MixedTokenBatchSampler,
@@ -238,7 +239,10 @@ class TranslationTrainer(PublishingMixin, Seq2SeqTrainer):
             lengths = self.train_dataset.with_format("numpy")["length"][:] if is_grouped else None
             return MixedSampler(self.mixture, seed, size, lengths)
         if is_grouped and self.translates and self.train_dataset is not None:
-            return EpochLengthSampler(size, list(self.train_dataset["length"]), seed)
+            lengths = list(self.train_dataset["length"])
+            if self.args.curriculum_steps:
+                return CurriculumSampler(size * self.args.world_size, lengths, seed, self.args.curriculum_steps)
+            return EpochLengthSampler(size, lengths, seed)
         return super()._get_train_sampler(train_dataset)
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
