@@ -71,7 +71,7 @@ def draw_cost(rows: list[Row]) -> Figure:
     """Operations and seconds over n and over d."""
     titles = ("operations, d = 512", "CPU seconds, d = 512", "operations, n = 512", "CPU seconds, n = 512")
     figure, axes = panels(4, titles, width=3.4)
-    for each, (over, key) in zip(axes, [(over, key) for over in "nd" for key in ("operations", "seconds")]):
+    for each, (over, key) in zip(axes, [(over, key) for over in ("n", "d") for key in ("operations", "seconds")]):
         draw_lines(each, [row for row in rows if row["over"] == over], over, key, "part")
         each.set_xlabel(over)
     axes[0].legend(frameon=False)
