@@ -274,7 +274,9 @@ def run(arguments: argparse.Namespace) -> None:
         for row in CLAIMS[name](arguments):
             found[name].append(row)
             values = (
-                f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items()
+                f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}"
+                for key, value in row.items()
+                if not isinstance(value, list | dict)  # curves and settings, which are in the files
             )
             print(f"{name}: {', '.join(values)}", flush=True)
     if "training" in found:
