@@ -19,12 +19,16 @@ from vanilla_transformer_hf import (
     RecurrentSeq2SeqConfig,
     RecurrentSeq2SeqForConditionalGeneration,
     Translator,
+    VanillaTransformerConfig,
     VanillaTransformerForCausalLM,
+    VanillaTransformerForImageTextToText,
     VanillaTransformerForMaskedLM,
     VanillaTransformerForSequenceClassification,
+    VanillaTransformerForSpeechSeq2Seq,
     VanillaTransformerForTokenClassification,
 )
 from vanilla_transformer_hf.model.config.attention_kinds import ATTENTION_KINDS
+from vanilla_transformer_hf.model.config.front_ends import FRONT_ENDS
 from vanilla_transformer_hf.model.config.position_schemes import POSITION_SCHEMES
 from vanilla_transformer_hf.model.search.search import Search
 from vanilla_transformer_hf.training.objectives.head_gates import add_head_gates, expected_open_heads
@@ -58,12 +62,30 @@ VARIANTS = {
         **{"decoder_attention_sharing": True, "feed_forward_sharing": "all"},
     },
 }
+# Every front end but that of tokens: class, fields, and the shape of two sources.
+FILES = {
+    "speech": (VanillaTransformerForSpeechSeq2Seq, {"num_mel_bins": 8}, (2, 12, 8)),
+    "speech_stacked": (VanillaTransformerForSpeechSeq2Seq, {"num_mel_bins": 8, "stacked_frames": 3}, (2, 12, 8)),
+    "speech_whisper": (
+        VanillaTransformerForSpeechSeq2Seq,
+        {"num_mel_bins": 8, "max_position_embeddings": 6},
+        (2, 8, 24),
+    ),
+    "image": (
+        VanillaTransformerForImageTextToText,
+        {"num_channels": 1, "image_height": 4, "image_width": 12, "patch_height": 2, "patch_width": 4}
+        | {POSITIONS: "sinusoidal_grid", OF_DECODER: "sinusoidal"},
+        (2, 1, 4, 12),
+    ),
+}
 every_variant = pytest.mark.parametrize("fields", VARIANTS.values(), ids=VARIANTS)
 
 
 def test_every_kind_is_among_the_variants():
-    used = {value for fields in VARIANTS.values() for value in fields.values() if isinstance(value, str)}
+    models = [*VARIANTS.values(), *(fields for _, fields, _ in FILES.values())]
+    used = {value for fields in models for value in fields.values() if isinstance(value, str)}
     assert set(POSITION_SCHEMES) | set(ATTENTION_KINDS) <= used
+    assert FRONT_ENDS.keys() == {"tokens", *FILES}
 
 
 def moved(model):
@@ -119,6 +141,20 @@ def test_the_loss_its_gradients_and_a_search(fields, small, source):
     model = small(**fields)
     if model.config.type_vocab_size:
         source["token_type_ids"] = (torch.arange(7) > 2).long().expand(2, -1)
+    check_searches(copy.deepcopy(model), source, [{"max_new_tokens": 2, "num_beams": 2}])
+    check_training(model, {**source, "labels": torch.tensor([[5, 6, 1], [7, 1, -100]])})
+
+
+@pytest.mark.parametrize("front_end", FILES)
+def test_a_model_of_files(front_end):
+    kind, fields, shape = FILES[front_end]
+    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 20, "dropout": 0}
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8}
+    torch.manual_seed(0)
+    model = kind(VanillaTransformerConfig(front_end=front_end, **fields, **sizes, **heads)).eval()
+    source = {model.main_input_name: torch.randn(shape)}
+    if shape == (2, 12, 8):
+        source["attention_mask"] = (torch.arange(12) < torch.tensor([[12], [9]])).long()
     check_searches(copy.deepcopy(model), source, [{"max_new_tokens": 2, "num_beams": 2}])
     check_training(model, {**source, "labels": torch.tensor([[5, 6, 1], [7, 1, -100]])})
 

@@ -280,7 +280,7 @@ def test_every_variant_of_the_package_is_a_model(name):
         }
         config = kind(vocab_size=99, **fields)
         assert all(getattr(config, field) == value for field, value in fields.items()), variant
-        of_training = {"max_grad_norm", "tokens_per_step", "learning_rate", "moving_average"}
+        of_training = {"max_grad_norm", "tokens_per_step", "learning_rate", "moving_average", "warmup_steps"}
         assert values.keys() - fields.keys() <= {"model_type", "preset", *of_training}, variant
 
 
