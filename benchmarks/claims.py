@@ -21,6 +21,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -267,6 +268,8 @@ def run(arguments: argparse.Namespace) -> None:
         raise ValueError("--seeds, --d_k, --lengths, --widths, --chain_lengths and --batches are 1 or more")
     if arguments.json:
         refuse_overwriting(arguments.json, [])
+    if arguments.pictures:
+        Path(arguments.pictures).mkdir(parents=True, exist_ok=True)  # now, not after all measurements
     torch.set_num_threads(1)
     found: dict[str, list[Row]] = {}
     for name in dict.fromkeys(arguments.claims):

@@ -47,13 +47,17 @@ def draw_lines(axes: Any, rows: list[Row], x: str, y: str, by: str, is_log: bool
 
 
 def panels(count: int, titles: Iterable[str], width: float = 3.9, height: float = 3.2) -> tuple[Figure, list[Any]]:
-    """A figure with panels side by side."""
+    """A figure with panels side by side, in rows of up to four, or of three if there are more."""
+    columns = count if count <= 4 else 3
+    rows = -(-count // columns)
     with matplotlib.rc_context({"axes.spines.top": False, "axes.spines.right": False, "font.size": 9}):
-        figure = Figure(figsize=(width * count, height), layout="constrained")
-        found = list(figure.subplots(1, count, squeeze=False)[0])
+        figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+        found = list(figure.subplots(rows, columns, squeeze=False).flat)
     for axes, title in zip(found, titles):
         axes.set_title(title)
-    return figure, found
+    for axes in found[count:]:
+        axes.set_axis_off()
+    return figure, found[:count]
 
 
 def draw_scores(rows: list[Row]) -> Figure:
@@ -107,7 +111,7 @@ def draw_training(rows: list[Row]) -> Figure:
     known = {row["variant"] for row in rows}
     found = {title: [name for name in names if name in known] for title, names in PANELS.items()}
     drawn = {title: names for title, names in found.items() if len(names) > 1}
-    figure, axes = panels(max(1, len(drawn)), drawn, width=2.7, height=2.8)
+    figure, axes = panels(max(1, len(drawn)), drawn, width=3.2, height=2.6)
     for each, names in zip(axes, drawn.values()):
         for style, name in zip(("-", "--", ":"), names):
             curves = [row["training_loss"] for row in rows if row["variant"] == name]
@@ -119,7 +123,7 @@ def draw_training(rows: list[Row]) -> Figure:
         each.set_xlabel("step")
         each.grid(alpha=0.25)
         each.legend(frameon=False, fontsize=8)
-    axes[0].set_ylabel("training loss, nats a token")
+    figure.supylabel("training loss, nats a token", fontsize=9)
     return figure
 
 
