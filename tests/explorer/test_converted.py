@@ -1,13 +1,16 @@
 """A checkpoint of every toolkit, converted and opened in the explorer."""
 
+import numpy as np
 import pytest
 import torch
 from checkpoints import WRITERS, write
 from tokenizers import Tokenizer, models
 
 from vanilla_transformer_hf import VanillaTransformerTokenizer
+from vanilla_transformer_hf.common.recordings import write_wave
 from vanilla_transformer_hf.conversion.converter import convert
 from vanilla_transformer_hf.explorer.explorer import Explorer
+from vanilla_transformer_hf.explorer.file_sources import FileSubject
 from vanilla_transformer_hf.explorer.results import from_json
 
 
@@ -31,8 +34,13 @@ def test_a_converted_checkpoint_has_all_views(source, tmp_path):
         add_tokenizer(tmp_path / "model", config)
     explorer = Explorer.open([str(tmp_path / "model")])
     (subject,) = explorer.subjects.values()
-    known = [index for index in range(min(subject.tokenizer.vocab_size, 9)) if index not in subject.special]
-    request = {"text": subject.tokenizer.decode(known[-3:])}
+    if isinstance(subject, FileSubject):
+        noise = np.random.default_rng(0).normal(scale=0.1, size=1600)
+        write_wave(tmp_path / "noise.wav", noise, subject.processor.feature_extractor.sampling_rate)
+        request = {"text": explorer.open_files("speech", [tmp_path / "noise.wav"])[0]}
+    else:
+        known = [index for index in range(min(subject.tokenizer.vocab_size, 9)) if index not in subject.special]
+        request = {"text": subject.tokenizer.decode(known[-3:])}
     found = explorer.answer("translate", request)["hypotheses"][0]
     if subject.kind != "masked":
         request["target_ids"] = found["ids"][:9]  # untrained models do not end

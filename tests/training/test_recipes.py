@@ -137,8 +137,13 @@ def own_cache(monkeypatch, tmp_path):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
 
 
+def of_text(path):
+    """Recipes of recordings and images are trained in recognition/test_run.py."""
+    return yaml.load(path.read_text(encoding="utf-8"), RecipeLoader).get("task") not in ("speech", "image")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("path", sorted(RECIPES.glob("*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", filter(of_text, sorted(RECIPES.glob("*.yaml"))), ids=lambda path: path.stem)
 def test_every_recipe_ends_with_a_model_that_opens(path, corpus, base, tmp_path):
     recipe, out = yaml.load(path.read_text(encoding="utf-8"), RecipeLoader), tmp_path / "out"
     call(path, recipe, corpus, base, out)

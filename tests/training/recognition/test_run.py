@@ -150,7 +150,8 @@ def test_a_small_model_learns_tones(tmp_path, capsys, monkeypatch):
     sizes = SIZES.replace("16", "32").replace("--max_steps 2 --save_steps 1 --eval_steps 1", "")
     options = "--train_source train --test_source test --output_dir model --max_steps 300"
     options += " --eval_strategy no --save_strategy no --unset validation_source --load_best_model_at_end false"
-    options += " --learning_rate 0.005 --warmup_steps 50 --time_masks 0 --frequency_masks 0 --dropout 0"
+    options += " --learning_rate 0.005 --warmup_steps 50 --curriculum_steps 100 --dropout 0"
+    options += " --time_masks 0 --frequency_masks 0"
     main(["train", "spoken_digits", *f"{sizes} {options} --per_device_train_batch_size 16".split()])
     told = capsys.readouterr().out
     error = float(told.split("test: wer ")[1].split()[0])
