@@ -190,11 +190,11 @@ def api_pages() -> dict[str, str]:
 
 def origins(group: Sequence[str]) -> Iterator[str]:
     """From where the names of a page are imported, as a line, or as a list of Markdown."""
-    modules = {f"vanilla_transformer_hf.{name}".rpartition(".")[0] for name in group}
-    if len(modules) == 1:
-        yield f"Each is imported from `{modules.pop()}`."
+    places = [f"vanilla_transformer_hf.{name}".rpartition(".") for name in group]
+    if len({module for module, _, _ in places}) == 1:
+        yield f"Each is imported from `{places[0][0]}`."
     else:
-        yield from ("- `from vanilla_transformer_hf.{} import {}`".format(*name.rsplit(".", 1)) for name in group)
+        yield from (f"- `from {module} import {name}`" for module, _, name in places)
 
 
 def api_entry(name: str) -> str:
