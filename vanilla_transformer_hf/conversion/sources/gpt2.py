@@ -12,7 +12,7 @@ from transformers import GenerationConfig, GPT2Tokenizer, OpenAIGPTTokenizer
 
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ...model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
-from ..key_table import KeyTable, Rule, third, transposed, transposed_third, wrong_types
+from ..key_table import KeyTable, Rule, filled, third, transposed, transposed_third, wrong_types
 from ..source import Checkpoint, Source
 from .saved_model import (
     architecture,
@@ -136,7 +136,7 @@ def _options(checkpoint: Checkpoint) -> Mapping[str, Any]:
 def unsupported(checkpoint: Checkpoint) -> list[str]:
     """A line for each option that our model does not support."""
     kind = checkpoint.options["model_type"]
-    given = {name: value for name, value in checkpoint.options.items() if value is not None}
+    given = filled({}, checkpoint.options)
     if problems := wrong_types(given, DEFAULTS[kind]):
         return problems
     options, problems = _options(checkpoint), architecture(checkpoint, CLASSES)

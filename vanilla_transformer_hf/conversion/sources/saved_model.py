@@ -126,7 +126,7 @@ ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_t
 LABELS = ("id2label", "label2id", "problem_type")
 
 
-def architecture(checkpoint: Checkpoint, classes: Mapping[str, Any]) -> list[str]:
+def architecture(checkpoint: Checkpoint, classes: Collection[str]) -> list[str]:
     """A line if config.json names a class that is not supported."""
     named = checkpoint.options.get("architectures")
     if isinstance(named, list) and len(named) == 1 and named[0] in classes:

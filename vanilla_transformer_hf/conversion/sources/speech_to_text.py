@@ -12,7 +12,7 @@ from transformers import GenerationConfig, Speech2TextFeatureExtractor, Speech2T
 
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ...model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
-from ..key_table import KeyTable, wrong_types
+from ..key_table import KeyTable, filled, wrong_types
 from ..source import Checkpoint, Source
 from .saved_model import (
     FIELDS,
@@ -59,7 +59,7 @@ OPTIONS: dict[str, Any] = {
     "input_channels": 1,
     "tie_word_embeddings": True,
 }
-CLASSES = {"Speech2TextForConditionalGeneration"}
+CLASSES = ("Speech2TextForConditionalGeneration",)
 TRAINING = {"encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0}
 
 KEYS: KeyTable = {
@@ -93,16 +93,11 @@ def read(path: Path, trust: bool = False) -> Checkpoint:
     return read_saved_model(path, "speech_to_text", trust)
 
 
-def _options(checkpoint: Checkpoint) -> dict[str, Any]:
-    return {**OPTIONS, **{name: value for name, value in checkpoint.options.items() if value is not None}}
-
-
 def unsupported(checkpoint: Checkpoint) -> list[str]:
     """A line for each option that our model does not support."""
-    given = {name: value for name, value in checkpoint.options.items() if value is not None}
-    if problems := wrong_types(given, OPTIONS):
+    if problems := wrong_types(filled({}, checkpoint.options), OPTIONS):
         return problems
-    options, problems = _options(checkpoint), architecture(checkpoint, dict.fromkeys(CLASSES))
+    options, problems = filled(OPTIONS, checkpoint.options), architecture(checkpoint, CLASSES)
     kernels = options["conv_kernel_sizes"]
     if len(kernels) != options["num_conv_layers"] or len(set(kernels)) != 1:
         problems.append(
@@ -115,7 +110,7 @@ def unsupported(checkpoint: Checkpoint) -> list[str]:
 
 def to_config(checkpoint: Checkpoint) -> VanillaTransformerConfig:
     """Config of the model that the options describe."""
-    options = _options(checkpoint)
+    options = filled(OPTIONS, checkpoint.options)
     return speech_config(
         **{name: options[name] for name in FIELDS if name in OPTIONS},
         front_end="speech",
@@ -157,7 +152,7 @@ def decoding_notes(checkpoint: Checkpoint) -> list[str]:
     """Differences in the padding, and in training."""
     return [
         "a recording gives in a batch what it gives alone; Speech2Text's convolutions read biases behind its end",
-        *only_in_training(_options(checkpoint), TRAINING),
+        *only_in_training(filled(OPTIONS, checkpoint.options), TRAINING),
     ]
 
 

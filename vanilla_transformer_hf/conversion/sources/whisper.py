@@ -15,7 +15,7 @@ from ...model.config.generation import VanillaTransformerGenerationConfig, is_id
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ...model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from ..formats.files import read_json
-from ..key_table import KeyTable, Rule, wrong_types
+from ..key_table import KeyTable, Rule, filled, wrong_types
 from ..source import Checkpoint, ConversionError, Source
 from .saved_model import (
     FIELDS,
@@ -61,7 +61,7 @@ OPTIONS: dict[str, Any] = {
     "language": "",
     "task": "",
 }
-CLASSES = {"WhisperForConditionalGeneration"}
+CLASSES = ("WhisperForConditionalGeneration",)
 # What only training does.
 TRAINING = {"encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0, "apply_spec_augment": False}
 
@@ -107,19 +107,14 @@ def read(path: Path, trust: bool = False) -> Checkpoint:
     return read_saved_model(path, "whisper", trust)
 
 
-def _options(checkpoint: Checkpoint) -> dict[str, Any]:
-    return {**OPTIONS, **{name: value for name, value in checkpoint.options.items() if value is not None}}
-
-
 def unsupported(checkpoint: Checkpoint) -> list[str]:
     """A line for each option that our model does not support."""
-    given = {name: value for name, value in checkpoint.options.items() if value is not None}
-    return wrong_types(given, OPTIONS) or architecture(checkpoint, dict.fromkeys(CLASSES))
+    return wrong_types(filled({}, checkpoint.options), OPTIONS) or architecture(checkpoint, CLASSES)
 
 
 def to_config(checkpoint: Checkpoint) -> VanillaTransformerConfig:
     """Config of the model that the options describe."""
-    options = _options(checkpoint)
+    options = filled(OPTIONS, checkpoint.options)
     return speech_config(
         **{name: options[name] for name in FIELDS if name in OPTIONS},
         front_end="speech_whisper",
@@ -224,7 +219,7 @@ def decoding_notes(checkpoint: Checkpoint) -> list[str]:
     notes = ["recordings of more than one window, times of words and finding out the language are not converted"]
     if _of_generation(checkpoint).get("return_timestamps"):
         notes.append("return_timestamps=True: texts are written without times")
-    return notes + only_in_training(_options(checkpoint), TRAINING)
+    return notes + only_in_training(filled(OPTIONS, checkpoint.options), TRAINING)
 
 
 SOURCE = Source(
