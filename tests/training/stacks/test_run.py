@@ -128,6 +128,10 @@ def test_a_run_goes_on_where_it_was_and_gives_the_same(recipe, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        (
+            {"curriculum_steps": 5, "train_sampling_strategy": "group_by_length"},
+            "curriculum_steps=5 has no effect with task=masked_lm",
+        ),
         ({"bpe_dropout": 0.1}, "bpe_dropout=0.1 has no effect with task=masked_lm: remove it"),
         ({"train_source": None}, "train_source is not given"),
         ({"train_target": "x.class"}, "train_target=x.class has no effect with task=masked_lm"),

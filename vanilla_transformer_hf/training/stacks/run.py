@@ -34,7 +34,7 @@ TRANSLATION_FIELDS = (
     *("num_beams", "length_penalty", "length_penalty_type", "max_extra_tokens", "tokens_per_step", "r_drop"),
     *("teacher", "distillation_weight", "distillation_temperature", "head_gates", "head_gates_learning_rate"),
     *("average_last", "average_best", "moving_average", "early_stopping_patience", "push_to_hub"),
-    *("encoder_from", "decoder_from", *NOISE_FIELDS),
+    *("curriculum_steps", "encoder_from", "decoder_from", *NOISE_FIELDS),
     *("model_type", *FIELDS_OF_OTHERS["vanilla_transformer"]),
 )
 
