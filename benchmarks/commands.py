@@ -49,11 +49,12 @@ open(sys.argv[1], "w").write(json.dumps(found))
 sys.exit(status)
 """
 LOOP = "while True: pass"
-ENGINES = ("marianmt", "ctranslate2", "joeynmt")
+# Engines that get the weights of our model; JoeyNMT has a model of its own.
+ENGINES = ("marianmt", "ctranslate2")
 
 
 class Command(NamedTuple):
-    """A command that reads `source` and writes `output`; `stdin` and `stdout`: it has no names of files for that."""
+    """A command line, with files by `--input` and `--output`, or without `has_files` standard input and output."""
 
     name: str
     arguments: list[str]
@@ -66,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--lines", nargs="+", type=int, default=[1, 100, 1000], help="of it (default: 1 100 1000)")
     parser.add_argument("--beams", nargs="+", type=int, default=[1, 5], help="1 is greedy search (default: 1 5)")
     parser.add_argument("--threads", nargs="+", type=int, default=some_threads(), help="(default: 1, and all cores)")
-    parser.add_argument("--against", nargs="+", choices=ENGINES[:2], default=installed(), help="(default: installed)")
+    parser.add_argument("--against", nargs="+", choices=ENGINES, default=installed(), help="(default: installed)")
     parser.add_argument("--joeynmt", metavar="FILE", help="config file of a model that JoeyNMT has trained")
     parser.add_argument("--processes", nargs="+", type=int, default=[1], help="also ours with so many (default: 1)")
     parser.add_argument("--batch_size", type=int, default=32, help="of MarianMT and CTranslate2 (default: 32)")
@@ -76,8 +77,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def installed() -> list[str]:
-    """The engines that are there beside JoeyNMT's."""
-    return [name for name in ENGINES[:2] if name != "ctranslate2" or importlib.util.find_spec("ctranslate2")]
+    """The engines that are installed."""
+    return [name for name in ENGINES if name != "ctranslate2" or importlib.util.find_spec("ctranslate2")]
 
 
 def write_peers(model: Path, folder: Path, against: list[str]) -> None:

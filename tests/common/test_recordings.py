@@ -1,4 +1,4 @@
-"""Recordings in files: widths of samples, channels, and one line for each file that is none."""
+"""Recordings in files: widths of samples, channels, and one line for each file that is not one."""
 
 import wave
 

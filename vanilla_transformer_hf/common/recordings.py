@@ -23,7 +23,7 @@ def read_recording(path: str | os.PathLike[str], content: bytes | None = None) -
 
     Raises:
         OSError: The file cannot be read.
-        ValueError: It is no recording, or has no samples, or some that are no numbers.
+        ValueError: It is not a recording, or its samples are missing, NaN or infinite.
     """
     if Path(path).suffix.lower() in (".wav", ".wave"):
         try:

@@ -112,8 +112,8 @@ class VanillaTransformerFeatureExtractor(SequenceFeatureExtractor):
             return_tensors: "pt", "np", or None for lists.
 
         Raises:
-            ValueError: The sampling rate is another one, or a recording is empty, has several channels or samples that
-                are no numbers.
+            ValueError: The sampling rate is another one, or a recording is empty, or has several channels, or samples
+                that are NaN or infinite.
         """
         if sampling_rate not in (None, self.sampling_rate):
             raise ValueError(
@@ -135,7 +135,7 @@ def samples_of(recording: Any, number: int) -> np.ndarray:
     The samples (N) of a recording, from -1 to 1.
 
     Raises:
-        ValueError: It is empty, has several channels, or samples that are no numbers.
+        ValueError: It is empty, or has several channels, or samples that are NaN or infinite.
     """
     samples = np.asarray(recording)
     if samples.ndim != 1:

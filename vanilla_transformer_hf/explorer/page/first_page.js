@@ -22,7 +22,7 @@ export function withOtherExample(changes, state, models) {
   const [before, after] = [state.model, changes.model].map((name) =>
     models.find((one) => one.name === name),
   );
-  // A sentence is no file, and a file of one model is none of another's.
+  // A sentence is not a file, and a file of one model is not one of another's.
   if (before.reads !== "text" || after?.reads !== "text")
     return { ...changes, text: after?.example ?? "" };
   const isExample = before.example !== "" && state.text === before.example;
