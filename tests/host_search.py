@@ -8,8 +8,8 @@ from transformers import GenerationMixin
 from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration
 
 
-class HostSearch(VanillaTransformerForConditionalGeneration):
-    """Our model with the loops of transformers, of which beam search takes padding of id 0 for none."""
+class HostLoops:
+    """The loops of transformers, of which beam search takes padding of id 0 for none."""
 
     _sample = GenerationMixin._sample
 
@@ -27,9 +27,13 @@ class HostSearch(VanillaTransformerForConditionalGeneration):
         return found if generation_config.return_dict_in_generate else found.sequences
 
 
+class HostSearch(HostLoops, VanillaTransformerForConditionalGeneration):
+    """Our model with the loops of transformers."""
+
+
 def host(model):
-    """The same weights, searched by transformers."""
-    twin = HostSearch(model.config).eval()
+    """A model of the class and with the weights of this one, searched by the loops of transformers."""
+    twin = type("HostSearch", (HostLoops, type(model)), {})(model.config).eval()
     twin.load_state_dict(model.state_dict())
     twin.generation_config = model.generation_config
     return twin

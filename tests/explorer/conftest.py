@@ -40,8 +40,10 @@ def address(explorer):
 def browser():
     from playwright.sync_api import sync_playwright
 
+    if (chromium := shutil.which("chromium")) is None:
+        pytest.skip("there is no chromium")
     with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         yield browser
         browser.close()
 

@@ -7,16 +7,12 @@ The model is the tiny one that counts backwards in German.
 import base64
 import os
 import re
-import shutil
 from pathlib import Path
 
 import pytest
 
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(shutil.which("chromium") is None, reason="there is no chromium"),
-]
+pytestmark = pytest.mark.browser
 TEXT, TRANSLATION = "three one five", "fünf eins drei"
 SIZES, THEMES = (1280, 390), ("light", "dark")
 VIEWS = ("tour", "translate", "attention", "head", "walk", "analyse", "intervene")

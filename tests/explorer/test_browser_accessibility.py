@@ -1,6 +1,5 @@
 """axe-core, the keyboard, contrast and forced colours in every view of the page: `make test-browser`."""
 
-import shutil
 from importlib import resources
 from pathlib import Path
 
@@ -11,10 +10,6 @@ from vanilla_transformer_hf.explorer.page import FOLDER, page_names
 
 
 TEXT = "three one five"
-in_browser = [
-    pytest.mark.browser,
-    pytest.mark.skipif(shutil.which("chromium") is None, reason="there is no chromium"),
-]
 
 
 def test_the_files_of_the_page_have_at_most_100_columns():
@@ -47,7 +42,7 @@ def states_of(page):
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
 class TestAxe:
-    pytestmark = in_browser
+    pytestmark = pytest.mark.browser
 
     def test_no_violation_in_any_view(self, width, theme, open_page, show):
         page = open_page(width, theme)
@@ -58,7 +53,7 @@ class TestAxe:
 
 
 class TestKeyboard:
-    pytestmark = in_browser
+    pytestmark = pytest.mark.browser
 
     def test_all_of_each_view_is_reached(self, open_page, show):
         page = open_page()
@@ -141,7 +136,7 @@ CONTRAST = """async () => {
 
 
 class TestColors:
-    pytestmark = in_browser
+    pytestmark = pytest.mark.browser
 
     @pytest.mark.parametrize("theme", ["light", "dark"])
     def test_numbers_in_cells_can_be_read(self, theme, open_page):

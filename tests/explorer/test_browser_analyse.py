@@ -1,16 +1,11 @@
 """Attributions, ranks, neurons and the products of a head in a real browser: `make test-browser`."""
 
-import shutil
-
 import pytest
 
 from vanilla_transformer_hf.explorer.results import from_json
 
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(shutil.which("chromium") is None, reason="there is no chromium"),
-]
+pytestmark = pytest.mark.browser
 TEXT = "three one five"
 
 

@@ -1,14 +1,9 @@
 """What the page does with the focus, with typed text, addresses, errors and kept files: `make test-browser`."""
 
-import shutil
-
 import pytest
 
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(shutil.which("chromium") is None, reason="there is no chromium"),
-]
+pytestmark = pytest.mark.browser
 TEXT, TRANSLATION = "three one five", "fünf eins drei"
 
 

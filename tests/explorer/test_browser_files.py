@@ -1,7 +1,6 @@
 """Recordings and images in the page: chosen, dropped, drawn with the attention to them. `make test-browser`."""
 
 import base64
-import shutil
 from importlib import resources
 
 import pytest
@@ -11,10 +10,7 @@ from page_checks import COUNT, by_keyboard
 from vanilla_transformer_hf.explorer.results import from_json
 
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(shutil.which("chromium") is None, reason="there is no chromium"),
-]
+pytestmark = pytest.mark.browser
 VIEWS = ("tour", "translate", "attention", "head", "walk", "analyse", "intervene")
 STATES = [
     *({"view": view} for view in VIEWS),

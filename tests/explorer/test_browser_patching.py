@@ -1,14 +1,9 @@
 """A tensor of another sentence, in the page: `make test-browser`."""
 
-import shutil
-
 import pytest
 
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(shutil.which("chromium") is None, reason="there is no chromium"),
-]
+pytestmark = pytest.mark.browser
 TEXT, OTHER = "three one five", "three two five"
 
 

@@ -4,7 +4,6 @@ import html
 import json
 import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -175,7 +174,6 @@ def frame_of(page, place):
 
 
 @pytest.mark.browser
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="there is no chromium")
 def test_jupyterlab_shows_the_cells_and_a_saved_notebook_again(lab, browser, pictures, tmp_path):
     asked = []
     page = open_book(browser, lab, asked)

@@ -5,7 +5,6 @@ What is shown is compared with the tensors that Python gets from the model.
 """
 
 import re
-import shutil
 from urllib.parse import urlencode
 
 import pytest
@@ -25,10 +24,7 @@ from vanilla_transformer_hf.explorer.single_stacks import CausalSubject, MaskedS
 from vanilla_transformer_hf.explorer.subject import Subject
 
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(shutil.which("chromium") is None, reason="there is no chromium"),
-]
+pytestmark = pytest.mark.browser
 EXAMPLE = "three one five"
 SIZES = {f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in (("layers", 2), ("ffn_dim", 48))}
 SIZES |= {"d_model": 32, "encoder_attention_heads": 4, "decoder_attention_heads": 4, "eos_token_id": 1}

@@ -5,12 +5,12 @@ import os
 import re
 import subprocess
 import sys
-from functools import wraps
 
 import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
+from host_search import host
 from PIL import Image
 from transformers import (
     AutoModel,
@@ -87,20 +87,6 @@ def make():
     return made
 
 
-def host_search(model):
-    """The same weights, searched by transformers' loops: a subclass that our search does not run for."""
-
-    class Other(type(model)):
-        @wraps(type(model).forward)
-        def forward(self, *args, **kwargs):
-            return super().forward(*args, **kwargs)
-
-    twin = Other(model.config).eval()
-    twin.load_state_dict(model.state_dict())
-    twin.generation_config = model.generation_config
-    return twin
-
-
 FAST = ("post", "stacked, rotary", "window, shaw", "image, grid")
 
 
@@ -116,7 +102,7 @@ def test_padding_changes_nothing_and_searches_equal_the_hosts(name, make):
             alone = model(batch["input_features"][1:, :18], labels=labels[1:]).logits
             tolerance = 1e-6 if model.config.encoder_attention_type == "full" else 1e-5
             torch.testing.assert_close(together.logits[1:], alone, atol=5 * tolerance, rtol=0)
-    other = host_search(model)
+    other = host(model)
     for options in ({"num_beams": 1}, {"num_beams": 3, "length_penalty": 0.6}):
         found = model.generate(**batch, max_new_tokens=7, **options)
         expected = other.generate(**batch, max_new_tokens=7, **options)
