@@ -185,6 +185,13 @@ def _without_origin(value: Any) -> Any:
     return value
 
 
+def _copy_files(checkpoint: Checkpoint, names: tuple[str, ...], place: Path) -> None:
+    """Copy those of the files that a checkpoint has; each counts as used."""
+    for name in names:
+        if (checkpoint.folder / name).exists():
+            (place / name).write_bytes(read_bounded(checkpoint.uses(checkpoint.folder / name)))
+
+
 def processor_of(
     checkpoint: Checkpoint,
     config: VanillaTransformerConfig,
@@ -214,9 +221,7 @@ def processor_of(
             if (folder / name).exists():
                 settings = _without_origin(read_json(checkpoint.uses(folder / name)))
                 Path(place, name).write_text(json.dumps(settings), encoding="utf-8")
-        for name in ("tokenizer.json", "added_tokens.json", *names):
-            if (folder / name).exists():
-                Path(place, name).write_bytes(read_bounded(checkpoint.uses(folder / name)))
+        _copy_files(checkpoint, ("tokenizer.json", "added_tokens.json", *names), Path(place))
         extractor, tokenizer = (each.from_pretrained(place, local_files_only=True) for each in classes)
         tokenizer.init_kwargs = _without_origin(tokenizer.init_kwargs)
     if extractor.feature_size != config.num_mel_bins:
@@ -232,15 +237,8 @@ def tokenizer_of(checkpoint: Checkpoint, host: Any, names: tuple[str, ...]) -> V
     if not (folder / "tokenizer.json").is_file() and not all((folder / name).is_file() for name in names):
         return None
     with TemporaryDirectory() as place:  # transformers would open a file of any kind and size
-        for name in (
-            "tokenizer.json",
-            "tokenizer_config.json",
-            "special_tokens_map.json",
-            "added_tokens.json",
-            *names,
-        ):
-            if (folder / name).exists():
-                Path(place, name).write_bytes(read_bounded(checkpoint.uses(folder / name)))
+        settings = ("tokenizer_config.json", "special_tokens_map.json")
+        _copy_files(checkpoint, ("tokenizer.json", *settings, "added_tokens.json", *names), Path(place))
         theirs = host.from_pretrained(place, local_files_only=True)
     roles = {role: theirs._special_tokens_map.get(role) for role in ROLES}
     return VanillaTransformerTokenizer(
