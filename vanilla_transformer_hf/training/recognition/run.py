@@ -1,12 +1,10 @@
 """Training of a model that reads recordings or images: from folders of files to a folder ready to be used."""
 
 import copy
-from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import torch
 from transformers import Speech2TextProcessor, TrOCRProcessor, set_seed
 
 from ...common.files import new_file, new_folder
@@ -17,11 +15,11 @@ from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ...model.feature_extraction_vanilla_transformer import VanillaTransformerFeatureExtractor
 from ...model.recognition.models import VanillaTransformerForImageTextToText, VanillaTransformerForSpeechSeq2Seq
 from ...model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
-from ...publishing.model_card import CardFacts, public_settings
+from ...publishing.model_card import CardFacts
 from ...translation.recognition import read_sources, read_texts
-from ..checkpoints.record import find_data_sums
-from ..checkpoints.resume import find_start, lock_folder, prepare_folder
+from ..beginning import begin_run
 from ..console import quiet_libraries, say
+from ..facts import facts_of_run
 from ..finishing import LaterParts, write_final_card, write_model
 from ..model import choose_attention, make_generation_config, new_config, paper_learning_rate
 from ..recipe import FIELDS_OF_OTHERS, RunArguments
@@ -141,12 +139,7 @@ def run_recognition(run: RunArguments, settings: dict[str, Any]) -> dict[str, di
     with quiet_libraries():
         named = {role: getattr(run.data, f"{role}_source") for role in ROLES}
         rows = {role: read_texts(Path(name)) for role, name in named.items() if name}
-        sums = find_data_sums(run.data)
-        lock = lock_folder(checkpoints) if training.process_index == 0 else None
-        start = find_start(checkpoints, run.training.resume_from_checkpoint, settings, sums)
-        prepare_folder(checkpoints, start, settings, sums, "default")
-        for note in start.notes:
-            say(training, note)
+        start, lock = begin_run(run, settings, checkpoints)
         tokenizer = get_tokenizer(run, [text for _, text in rows["train"]], checkpoints / "tokenizer")
         set_seed(training.seed)
         model = make_model(run, tokenizer)
@@ -163,11 +156,11 @@ def run_recognition(run: RunArguments, settings: dict[str, Any]) -> dict[str, di
             processing_class=tokenizer,
             target_lang=run.data.target_lang,
             data_collator=RecognitionCollator(model.main_input_name, masks, training.seed),
-            facts=_facts(run, settings, folder, training, pairs=len(data["train"])),
+            facts=facts_of_run(run, settings, folder, pairs=len(data["train"])),
         )
     say(training, f"{run.data.task}: {model.num_parameters():,} parameters, {len(data['train']):,} files.")
     checkpoint = None if start.checkpoint is None else str(start.checkpoint)
-    with lock or nullcontext(), quiet_libraries(), trainer.signals.listening():
+    with lock, quiet_libraries(), trainer.signals.listening():
         result = trainer.train(resume_from_checkpoint=checkpoint)
         facts, weights = trainer.facts, trainer.gather_weights()
         facts.minutes = result.metrics["train_runtime"] / 60 if checkpoint is None else None
@@ -179,20 +172,6 @@ def run_recognition(run: RunArguments, settings: dict[str, Any]) -> dict[str, di
         trainer.accelerator.wait_for_everyone()
         with trainer.stopping_at_once(f"its model is written in {folder}, but not all that belongs to it."):
             return _finish(folder, trainer, {role: data[role] for role in data if role != "train"}, rows, facts)
-
-
-def _facts(run: RunArguments, settings: dict[str, Any], folder: Path, training: Any, pairs: int) -> CardFacts:
-    return CardFacts(
-        name=folder.resolve().name,
-        corpus=run.data.corpus_name or Path(str(run.data.train_source)).name,
-        pairs=pairs,
-        source_lang=run.data.source_lang,
-        target_lang=run.data.target_lang,
-        license=run.model.license,
-        project_url=run.model.project_url,
-        settings=public_settings(settings),
-        device=f"{torch.get_num_threads()} CPU threads" if training.device.type == "cpu" else str(training.device),
-    )
 
 
 def _finish(

@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Sequence
-from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,7 @@ from ...common.lines import read_lines
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ...model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from ...publishing.model_card import CardFacts, public_settings
-from ..checkpoints.record import find_data_sums
-from ..checkpoints.resume import find_start, lock_folder, prepare_folder
+from ..beginning import begin_run
 from ..console import quiet_libraries, say
 from ..data.parts import ROLES, refuse_several
 from ..finishing import LaterParts, write_final_card, write_model
@@ -143,12 +141,7 @@ def run_task(run: RunArguments, settings: dict[str, Any]) -> dict[str, dict[str,
         roles = [role for role in ROLES if getattr(run.data, f"{role}_source")]
         texts = {role: read_texts(run, role) for role in roles}
         names = sorted(set(chain.from_iterable(texts["train"][1] or ())))
-        sums = find_data_sums(run.data)
-        lock = lock_folder(checkpoints) if training.process_index == 0 else None
-        start = find_start(checkpoints, run.training.resume_from_checkpoint, settings, sums)
-        prepare_folder(checkpoints, start, settings, sums, "default")
-        for note in start.notes:
-            say(training, note)
+        start, lock = begin_run(run, settings, checkpoints)
         tokenizer = get_tokenizer(run, task, texts["train"][0], checkpoints / "tokenizer")
         data = {role: _examples(run, task, tokenizer, *texts[role], names) for role in roles}
         set_seed(training.seed)
@@ -178,7 +171,7 @@ def run_task(run: RunArguments, settings: dict[str, Any]) -> dict[str, dict[str,
         settings=public_settings(settings),
         device=f"{torch.get_num_threads()} CPU threads" if training.device.type == "cpu" else str(training.device),
     )
-    with lock or nullcontext(), quiet_libraries(), trainer.signals.listening():
+    with lock, quiet_libraries(), trainer.signals.listening():
         result = trainer.train(resume_from_checkpoint=checkpoint)
         weights = trainer.gather_weights()
         facts.minutes = result.metrics["train_runtime"] / 60 if checkpoint is None else None
