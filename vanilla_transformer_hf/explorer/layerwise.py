@@ -30,9 +30,9 @@ def ranks(subject: Subject, request: RanksRequest) -> RanksResult:
         states = seen.outputs[str(number)][places].to(dtype)  # (R, D)
         with torch.no_grad():
             logits = subject.as_last_layer(found.copy, states[None])[0].float()  # (R, V)
-        own = logits.gather(1, torch.tensor(ids, device=logits.device)[:, None])
-        found_ranks.append((logits > own).sum(dim=1))
-        probabilities.append(logits.softmax(dim=-1).gather(1, torch.tensor(ids, device=logits.device)[:, None])[:, 0])
+        own = torch.tensor(ids, device=logits.device)[:, None]
+        found_ranks.append((logits > logits.gather(1, own)).sum(dim=1))
+        probabilities.append(logits.softmax(dim=-1).gather(1, own)[:, 0])
     has_norm = not isinstance(stack.layer_norm, nn.Identity)
     name = norm_name(subject.model.config) if has_norm else ""
     return RanksResult(pieces, numbers, torch.stack(found_ranks), torch.stack(probabilities), name)
