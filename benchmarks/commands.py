@@ -23,6 +23,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from statistics import mean, median
 from typing import Any, NamedTuple
@@ -223,15 +224,13 @@ def run(arguments: argparse.Namespace) -> None:
         folder = Path(name)
         write_peers(Path(arguments.model), folder, arguments.against)
         for count in arguments.lines:
-            source = folder / f"{count}.txt"
-            source.write_text("".join(f"{line}\n" for line in lines[:count]), encoding="utf-8")
-            for threads in arguments.threads:
-                for beams in arguments.beams:
-                    found = measure(list(commands(arguments, folder, beams)), source, threads, arguments)
-                    others = f", {arguments.busy} other processes computing" if arguments.busy else ""
-                    print_table(f"{count:,} lines, {beams} beams, {threads} threads{others}", found)
-                    about = {"lines": count, "beams": beams, "threads": threads, "busy": arguments.busy}
-                    measured += [about | row for row in found]
-                    if arguments.json:
-                        with open_output(arguments.json) as file:
-                            file.write(json.dumps({"measurements": measured}, indent=1).encode())
+            (folder / f"{count}.txt").write_text("".join(f"{line}\n" for line in lines[:count]), encoding="utf-8")
+        for count, threads, beams in product(arguments.lines, arguments.threads, arguments.beams):
+            found = measure(list(commands(arguments, folder, beams)), folder / f"{count}.txt", threads, arguments)
+            others = f", {arguments.busy} other processes computing" if arguments.busy else ""
+            print_table(f"{count:,} lines, {beams} beams, {threads} threads{others}", found)
+            about = {"lines": count, "beams": beams, "threads": threads, "busy": arguments.busy}
+            measured += [about | row for row in found]
+            if arguments.json:
+                with open_output(arguments.json) as file:
+                    file.write(json.dumps({"measurements": measured}, indent=1).encode())
