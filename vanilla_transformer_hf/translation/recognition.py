@@ -58,23 +58,36 @@ def read_speech(path: str | os.PathLike[str], processor: Any, content: bytes | N
     Raises:
         ValueError: The file is no recording, of another sampling rate than the model's, or longer than its window.
     """
-    samples, rate = read_recording(path, content)
+    return frames_of(*read_recording(path, content), processor, path)
+
+
+def frames_of(samples: Any, rate: int, processor: Any, name: str | os.PathLike[str]) -> torch.Tensor:
+    """
+    The frames of samples (N), as `read_speech` gives them.
+
+    Args:
+        rate: Samples per second.
+        name: What messages call the recording.
+
+    Raises:
+        ValueError: As in `read_speech`.
+    """
     extractor = processor.feature_extractor
     if rate != extractor.sampling_rate:
         raise ValueError(
-            f"{path} has {rate:,} samples per second, and this model reads {extractor.sampling_rate:,}: resample it"
+            f"{name} has {rate:,} samples per second, and this model reads {extractor.sampling_rate:,}: resample it"
         )
     if len(samples) > (window := getattr(extractor, "n_samples", len(samples))):
         raise ValueError(
-            f"{path} has {len(samples) / rate:.1f} seconds, and this model reads {window / rate:g}: cut it into parts"
+            f"{name} has {len(samples) / rate:.1f} seconds, and this model reads {window / rate:g}: cut it into parts"
         )
     try:
         with np.errstate(all="ignore"):  # of silence, about which an error follows
             found: torch.Tensor = extractor(samples, sampling_rate=rate, return_tensors="pt")["input_features"][0]
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
+        raise ValueError(f"{name}: {error}") from error
     if not found.isfinite().all():
-        raise ValueError(f"{path}: its frames are NaN or infinite, as of samples that are, or of pure silence")
+        raise ValueError(f"{name}: its frames are NaN or infinite, as of samples that are, or of pure silence")
     return found
 
 
@@ -125,18 +138,27 @@ def read_image(path: str | os.PathLike[str], processor: Any, content: bytes | No
     """
     from PIL import Image, UnidentifiedImageError
 
-    makes = processor.image_processor
     try:
         with Image.open(path if content is None else BytesIO(content)) as image:
-            check_size(image, makes)
-            pixels = makes(with_channels(image, len(makes.image_mean)), return_tensors="pt")
+            return pixels_of(image, processor)
     except UnidentifiedImageError as error:
         raise ValueError(f"{path} is not an image") from error
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:  # of damaged files, too
         if isinstance(error, OSError) and error.filename is not None:  # the file itself, not what is in it
             raise
         raise ValueError(f"{path}: {error}") from error
-    found: torch.Tensor = pixels["pixel_values"][0]
+
+
+def pixels_of(image: Any, processor: Any) -> torch.Tensor:
+    """
+    The pixels (C, H, W) of a PIL image, as `read_image` gives them.
+
+    Raises:
+        ValueError: As in `read_image`.
+    """
+    makes = processor.image_processor
+    check_size(image, makes)
+    found: torch.Tensor = makes(with_channels(image, len(makes.image_mean)), return_tensors="pt")["pixel_values"][0]
     return found
 
 
