@@ -14,9 +14,10 @@ import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForImageTextToText, AutoModelForSpeechSeq2Seq, AutoProcessor
+from transformers.utils import logging
 
 from ..common.lines import read_lines
-from ..common.opening import open_any_config, open_weights
+from ..common.opening import open_any_config, open_weights, to_device
 from ..common.recordings import read_recording
 from ..model.config.front_ends import has_padding, input_name_of
 
@@ -201,21 +202,22 @@ class Recognizer:
     Args:
         name: Folder of a model, or the id of a Hub repository.
         input_name: What the model must read, "input_features" or "pixel_values"; None: either.
-        device: Where it computes.
+        device: Where it computes; None: an accelerator if there is one.
+        dtype: Floating-point type of the weights; "auto" keeps the one they were saved in.
 
     Raises:
         OSError: The model or its processor cannot be opened.
-        ValueError: The model reads something else.
+        ValueError: The model reads something else, or the device cannot be used here.
     """
 
-    def __init__(self, name: str, input_name: str | None = None, device: str | None = None):
+    def __init__(self, name: str, input_name: str | None = None, device: str | None = "cpu", dtype: str = "auto"):
         config = open_any_config(name)
         self.input_name, self.has_padding = input_name_of(config), has_padding(config)
         if self.input_name not in READERS or input_name not in (None, self.input_name):
             wanted = input_name or " or ".join(READERS)
             raise ValueError(f"{name} is a model that reads {self.input_name}, not {wanted}")
         self.processor = AutoProcessor.from_pretrained(name)
-        self.model: Any = open_weights(name, CLASSES[self.input_name]).eval().to(device or "cpu")
+        self.model: Any = to_device(open_weights(name, CLASSES[self.input_name], dtype=dtype).eval(), device)
 
     def texts(self, files: Sequence[str | os.PathLike[str]], batch_size: int = 32, **search: Any) -> Iterator[str]:
         """
@@ -226,11 +228,20 @@ class Recognizer:
             search: Arguments of `generate`.
 
         Raises:
-            OSError, ValueError: A file cannot be read; the message names it.
+            OSError, ValueError: A file cannot be read; the message names it. Or `batch_size` is less than 1.
         """
+        if batch_size < 1:
+            raise ValueError(f"batch_size={batch_size}: must be at least 1")
         read = READERS[self.input_name]
         for start in range(0, len(files), batch_size):
             sources = [read(path, self.processor) for path in files[start : start + batch_size]]
             batch = batch_of(self.input_name, sources, self.has_padding)
             ids = self.model.generate(**{name: each.to(self.model.device) for name, each in batch.items()}, **search)
             yield from self.processor.tokenizer.batch_decode(ids, skip_special_tokens=True)
+
+
+def open_recognizer(arguments: Any, input_name: str | None = None) -> Recognizer:
+    """The model of a command, by its arguments `model`, `device` and `dtype`, without a bar of loading weights."""
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    return Recognizer(arguments.model, input_name, arguments.device, arguments.dtype)
