@@ -132,7 +132,7 @@ def open_subject(label: str, name: str | os.PathLike, trust_remote_code: bool) -
 
 def subject_of(label: str, model: Any, tokenizer: Any) -> Subject:
     """
-    An opened model and its tokenizer, or the processor of a model that reads recordings or images.
+    An opened model and its tokenizer; of a model that reads recordings or images, its processor.
 
     Raises:
         ValueError: The model does not predict tokens, or needs a processor.
