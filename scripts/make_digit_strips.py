@@ -18,7 +18,7 @@ def main() -> None:
     parser = make_parser("make_digit_strips.py", __doc__)
     parser.add_argument("folder", type=Path, help="receives the corpus")
     parser.add_argument("--language", choices=WORDS, default="en", help="language of the words (default: en)")
-    parser.add_argument("--train_size", type=int, default=8000, help="strips to train on (default: 8000)")
+    parser.add_argument("--train_size", type=int, default=24000, help="strips to train on (default: 24000)")
     parser.add_argument("--test_size", type=int, default=500, help="strips of each other part (default: 500)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the random numbers (default: 0)")
     arguments = parser.parse_args()

@@ -146,5 +146,6 @@ def _open_source(subject: Subject, sources: dict[str, Any]) -> str:
     wanted = ARGUMENTS[subject.reads]
     if given != [wanted]:
         raise RequestError(given[0], f"{subject.name} reads {subject.reads}: give {wanted}")
-    source = sources[wanted]
-    return subject.open_given(source) if isinstance(subject, FileSubject) else source
+    if isinstance(subject, FileSubject):
+        return subject.open_given(sources[wanted])
+    return str(sources[wanted])
