@@ -544,17 +544,17 @@ class Service:
 
         def accepts(source: str | None, target: str | None) -> bool:
             if source == AUTO:
-                sources = _sources_to(target, models)
+                sources: set[str | None] = {*_sources_to(target, models)} or {None}
                 can_detect = len(sources) < 2 or self.detector.can_compare
-                return can_detect and all(accepts(each, target) for each in sources or {None})
+                return can_detect and all(accepts(each, target) for each in sources)
             try:
                 self._by_languages(TranslationRequest(["one"], True, source, target), models=models)
             except RequestError:
                 return False
             return True
 
-        sources, targets = [model.sources for model in models], [model.target_names for model in models]
-        return Choice([model.name for model in models], sources, targets, accepts)
+        languages = [model.sources for model in models], [model.target_names for model in models]
+        return Choice([model.name for model in models], *languages, accepts)
 
     async def watch(self) -> None:
         """Update the gauges of the metrics."""
