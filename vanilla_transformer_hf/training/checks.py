@@ -70,7 +70,7 @@ def check_run(run: RunArguments, settings: dict[str, Any]) -> None:
     problems += check_project_url(run.model.project_url)
     if problems:
         raise ValueError(f"{problems[0]}.")
-    _check_callbacks(run.training)
+    check_callbacks(run.training)
 
 
 def _check_corpora(data: DataArguments) -> None:
@@ -87,7 +87,7 @@ def _check_corpora(data: DataArguments) -> None:
     check_rates(list(rates.values()), data.corpus_temperature)
 
 
-def _check_callbacks(training: TranslationTrainingArguments) -> None:
+def check_callbacks(training: TranslationTrainingArguments) -> None:
     """What callbacks check when the Trainer is made, which is after the text was read."""
     if training.early_stopping_patience is not None:
         check_early_stopping(training.early_stopping_patience, training)

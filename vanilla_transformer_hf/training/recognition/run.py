@@ -18,11 +18,13 @@ from ...model.tokenization_vanilla_transformer import VanillaTransformerTokenize
 from ...publishing.model_card import CardFacts
 from ...translation.recognition import read_sources, read_texts
 from ..beginning import begin_run
+from ..checks import check_callbacks
 from ..console import quiet_libraries, say
 from ..facts import facts_of_run
 from ..finishing import LaterParts, write_final_card, write_model
 from ..model import choose_attention, make_generation_config, new_config, paper_learning_rate
 from ..recipe import FIELDS_OF_OTHERS, RunArguments
+from ..trainer.callbacks import make_callbacks
 from ..trainer.translation import TranslationTrainer
 from .collator import Masks, RecognitionCollator
 from .corpus import SourcesWithTexts
@@ -36,8 +38,7 @@ TRANSLATION_FIELDS = (
     *("train_target", "validation_target", "test_target", "target_lang_tags", "source_tags", "target_column"),
     *("source_column", "dataset_config_name", "streaming", "max_source_length", "max_length_ratio"),
     *("drop_duplicates", "bpe_dropout", "model_name_or_path", "separate_vocabularies", "tokens_per_step", "r_drop"),
-    *("teacher", "head_gates", "average_last", "average_best", "moving_average", "early_stopping_patience"),
-    *("push_to_hub", "model_type", "reverse", *FIELDS_OF_OTHERS["vanilla_transformer"]),
+    *("teacher", "head_gates", "push_to_hub", "model_type", "reverse", *FIELDS_OF_OTHERS["vanilla_transformer"]),
 )
 
 
@@ -136,6 +137,7 @@ def run_recognition(run: RunArguments, settings: dict[str, Any]) -> dict[str, di
     training.output_dir, training.resume_from_checkpoint = str(checkpoints), None
     training.predict_with_generate, training.generation_max_length = True, None
     training.remove_unused_columns = False
+    check_callbacks(training)
     with quiet_libraries():
         named = {role: getattr(run.data, f"{role}_source") for role in ROLES}
         rows = {role: read_texts(Path(name)) for role, name in named.items() if name}
@@ -156,6 +158,7 @@ def run_recognition(run: RunArguments, settings: dict[str, Any]) -> dict[str, di
             processing_class=tokenizer,
             target_lang=run.data.target_lang,
             data_collator=RecognitionCollator(model.main_input_name, masks, training.seed),
+            callbacks=make_callbacks(training, start.checkpoint),
             facts=facts_of_run(run, settings, folder, pairs=len(data["train"])),
         )
     say(training, f"{run.data.task}: {model.num_parameters():,} parameters, {len(data['train']):,} files.")
