@@ -96,7 +96,7 @@ def _write_part(
     rng: np.random.Generator,
     is_training: bool,
 ) -> None:
-    """As many strips as `size`; every other digit of those to train on is bent."""
+    """Write `size` strips; every other digit of those to train on is bent."""
     from PIL import Image
 
     lines = []
