@@ -10,9 +10,10 @@ from transformers import set_seed
 
 from ..common.matmul import set_matmul
 from ..publishing.model_card import CardFacts
+from .beginning import begin_run
 from .checkpoints.averaging import AverageCheckpointsCallback
 from .checkpoints.record import find_data_sums, settings_of_all_parts
-from .checkpoints.resume import Start, check_rate, find_start, lock_folder, prepare_folder
+from .checkpoints.resume import Start
 from .checks import check_run
 from .console import quiet_libraries, say
 from .data.corpora import (
@@ -157,24 +158,18 @@ def prepare_job(run: RunArguments, settings: dict[str, Any]) -> TrainingJob:
 
 def _find_start(
     run: RunArguments, settings: dict[str, Any], training: TranslationTrainingArguments, corpora: dict[str, Any]
-) -> tuple[Start, AbstractContextManager[Any] | None]:
+) -> tuple[Start, AbstractContextManager[Any]]:
     """Where the run continues; its folder is then locked and prepared, and its matrix products are chosen."""
-    checkpoints, is_main = Path(str(training.output_dir)), training.process_index == 0
     sums = find_data_sums(run.data, corpora)
     if training.teacher and Path(training.teacher).is_dir():
         sums["teacher"] = digest_of_teacher(Path(training.teacher))
-    lock = lock_folder(checkpoints) if is_main else None
-    start = find_start(checkpoints, run.training.resume_from_checkpoint, settings, sums)
-    check_rate(start, training)
-    for note in start.notes:
-        say(training, note)
-    if is_main:
+
+    def matmul(start: Start) -> str:
         if training.device.type == "cpu":
             training.matmul = find_matmul(training, start.matmul)
-        if moved := prepare_folder(checkpoints, start, settings, sums, training.matmul):
-            names = ", ".join(path.name for path in moved)
-            say(training, f"{names}: of later steps than {start.checkpoint}, moved to {moved[0].parent}.")
-    return start, lock
+        return training.matmul
+
+    return begin_run(run, settings, Path(str(training.output_dir)), sums, matmul)
 
 
 def run_job(job: TrainingJob, keep_scores: bool = True) -> list[ScoredSet]:

@@ -238,6 +238,17 @@ def test_a_run_on_images(tmp_path, capsys, monkeypatch):
             {"task": "speech", "train_source": "x", "front_end": "speech", "save_total_limit": 1, "average_last": 2},
             "save_total_limit=1: averaging 2 checkpoints needs 2 or more",
         ),
+        *(
+            ({"task": "speech", "train_source": "x", "front_end": "speech", **given}, f"{next(iter(given))}=.* has no")
+            for given in (
+                *({"encoder_from": "x"}, {"noise": "mass"}, {"train_text": "x"}, {"too_long": "truncate"}),
+                *({"matmul": "onednn"}, {"distillation_weight": 0.7}, {"predict_with_generate": "false"}),
+            )
+        ),
+        (
+            {"task": "speech", "train_source": "x", "front_end": "speech", "metric_for_best_model": "were"},
+            "metric_for_best_model=were: must be one of bleu, chrf, exact_match, loss, wer, cer",
+        ),
         ({"task": "speech", "train_source": "nowhere", "front_end": "speech"}, "nowhere/texts.tsv does not exist"),
     ],
 )

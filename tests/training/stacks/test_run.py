@@ -134,6 +134,13 @@ def test_a_run_goes_on_where_it_was_and_gives_the_same(recipe, tmp_path):
         ),
         ({"bpe_dropout": 0.1}, "bpe_dropout=0.1 has no effect with task=masked_lm: remove it"),
         ({"train_source": None}, "train_source is not given"),
+        ({"too_long": "truncate"}, "too_long=truncate has no effect with task=masked_lm"),
+        ({"matmul": "onednn"}, "matmul=onednn has no effect"),
+        ({"tokenizer": "new"}, "tokenizer=new has no effect"),
+        ({"reverse": True}, "reverse=True has no effect"),
+        ({"predict_with_generate": False}, "predict_with_generate=False has no effect"),
+        ({"metric_for_best_model": "blue"}, "metric_for_best_model=blue: must be one of loss, accuracy"),
+        ({"validation_source": None}, "eval_strategy=steps needs validation_source"),
         ({"train_target": "x.class"}, "train_target=x.class has no effect with task=masked_lm"),
     ],
 )

@@ -17,28 +17,38 @@ from ...model.recognition.models import VanillaTransformerForImageTextToText, Va
 from ...model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from ...publishing.model_card import CardFacts
 from ...translation.recognition import read_sources, read_texts
-from ..beginning import begin_run
-from ..checks import check_callbacks
+from ..beginning import begin_run, refuse_unused
+from ..checkpoints.record import find_data_sums
+from ..checks import SCORES, check_callbacks, check_evaluation
 from ..console import quiet_libraries, say
+from ..data.parts import ROLES
 from ..facts import facts_of_run
 from ..finishing import LaterParts, write_final_card, write_model
 from ..model import choose_attention, make_generation_config, new_config, paper_learning_rate
-from ..recipe import FIELDS_OF_OTHERS, RunArguments
+from ..recipe import RunArguments
 from ..trainer.callbacks import make_callbacks
 from ..trainer.translation import TranslationTrainer
 from .collator import Masks, RecognitionCollator
 from .corpus import SourcesWithTexts
 
 
-ROLES = ("train", "validation", "test")
 # Task -> the class of its model, which says what it reads.
 MODELS: dict[str, Any] = {"speech": VanillaTransformerForSpeechSeq2Seq, "image": VanillaTransformerForImageTextToText}
-# Fields that only translation uses.
-TRANSLATION_FIELDS = (
-    *("train_target", "validation_target", "test_target", "target_lang_tags", "source_tags", "target_column"),
-    *("source_column", "dataset_config_name", "streaming", "max_source_length", "max_length_ratio"),
-    *("drop_duplicates", "bpe_dropout", "model_name_or_path", "separate_vocabularies", "tokens_per_step", "r_drop"),
-    *("teacher", "head_gates", "push_to_hub", "model_type", "reverse", *FIELDS_OF_OTHERS["vanilla_transformer"]),
+# Fields that these tasks use, of those that not all do.
+USED_FIELDS = (
+    *("task", *(f"{role}_source" for role in ROLES), "source_lang", "target_lang", "corpus_name", "max_target_length"),
+    *(each.name for each in fields(Masks)),
+    *("preset", "tokenizer_name_or_path", "tokenizer_model", "unicode_normalization", "attn_implementation"),
+    *(
+        "num_beams",
+        "length_penalty",
+        "length_penalty_type",
+        "max_extra_tokens",
+        "bleu_tokenize",
+        "generation_num_beams",
+    ),
+    *("license", "card_example", "project_url", "adam_first_moment", "curriculum_steps"),
+    *("average_last", "average_best", "moving_average", "early_stopping_patience"),
 )
 
 
@@ -50,9 +60,8 @@ def check_recognition(run: RunArguments, settings: dict[str, Any]) -> None:
     task = run.data.task
     if not run.data.train_source:
         raise ValueError("train_source is not given: name the folder of files and texts.tsv to train on.")
-    for name in TRANSLATION_FIELDS:
-        if name in settings:
-            raise ValueError(f"{name}={settings[name]} has no effect with task={task}: remove it.")
+    refuse_unused(run, settings, USED_FIELDS)
+    check_evaluation(run, (*SCORES, "wer", "cer"))
     expected, front_end = MODELS[task].main_input_name, run.config.get("front_end", "tokens")
     allowed = [name for name, row in FRONT_ENDS.items() if row.input_name == expected and row.has_padding]
     if front_end not in allowed:
@@ -141,7 +150,7 @@ def run_recognition(run: RunArguments, settings: dict[str, Any]) -> dict[str, di
     with quiet_libraries():
         named = {role: getattr(run.data, f"{role}_source") for role in ROLES}
         rows = {role: read_texts(Path(name)) for role, name in named.items() if name}
-        start, lock = begin_run(run, settings, checkpoints)
+        start, lock = begin_run(run, settings, checkpoints, find_data_sums(run.data))
         tokenizer = get_tokenizer(run, [text for _, text in rows["train"]], checkpoints / "tokenizer")
         set_seed(training.seed)
         model = make_model(run, tokenizer)

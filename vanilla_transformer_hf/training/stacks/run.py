@@ -14,26 +14,23 @@ from ...common.lines import read_lines
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ...model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from ...publishing.model_card import CardFacts, public_settings
-from ..beginning import begin_run
+from ..beginning import begin_run, refuse_unused
+from ..checkpoints.record import find_data_sums
+from ..checks import check_evaluation
 from ..console import quiet_libraries, say
 from ..data.parts import ROLES, refuse_several
 from ..finishing import LaterParts, write_final_card, write_model
 from ..model import choose_attention, paper_learning_rate
-from ..pretraining.denoising import NOISE_FIELDS
-from ..recipe import FIELDS_OF_OTHERS, RunArguments
+from ..recipe import CORPUS_TEXTS, RunArguments
 from ..trainer.translation import TranslationTrainer
 from .tasks import TASKS, StackTask, best_ids, to_examples, whole_line, with_perplexity
 
 
-# Fields that only translation uses.
-TRANSLATION_FIELDS = (
-    *("target_lang_tags", "target_column", "source_column", "dataset_config_name", "streaming", "max_target_length"),
-    *("max_length_ratio", "drop_duplicates", "bpe_dropout", "model_name_or_path", "separate_vocabularies"),
-    *("num_beams", "length_penalty", "length_penalty_type", "max_extra_tokens", "tokens_per_step", "r_drop"),
-    *("teacher", "distillation_weight", "distillation_temperature", "head_gates", "head_gates_learning_rate"),
-    *("average_last", "average_best", "moving_average", "early_stopping_patience", "push_to_hub"),
-    *("curriculum_steps", "encoder_from", "decoder_from", *NOISE_FIELDS),
-    *("model_type", *FIELDS_OF_OTHERS["vanilla_transformer"]),
+# Fields that these tasks use, of those that not all do.
+USED_FIELDS = (
+    *("task", *CORPUS_TEXTS, "source_lang", "corpus_name", "max_source_length", "preset", "tokenizer_name_or_path"),
+    *("tokenizer_model", "unicode_normalization", "attn_implementation", "license", "card_example", "project_url"),
+    "adam_first_moment",
 )
 
 
@@ -46,9 +43,8 @@ def check_task(run: RunArguments, settings: dict[str, Any]) -> None:
     refuse_several(run.data, f"task={run.data.task}")
     if not run.data.train_source:
         raise ValueError("train_source is not given: name the text to train on.")
-    for field in TRANSLATION_FIELDS:
-        if field in settings:
-            raise ValueError(f"{field}={settings[field]} has no effect with task={name}: remove it.")
+    refuse_unused(run, settings, USED_FIELDS)
+    check_evaluation(run, ("loss", "accuracy"))
     for role in ROLES:
         source, target = getattr(run.data, f"{role}_source"), getattr(run.data, f"{role}_target")
         if source and task.classes_of and not target:
@@ -141,7 +137,7 @@ def run_task(run: RunArguments, settings: dict[str, Any]) -> dict[str, dict[str,
         roles = [role for role in ROLES if getattr(run.data, f"{role}_source")]
         texts = {role: read_texts(run, role) for role in roles}
         names = sorted(set(chain.from_iterable(texts["train"][1] or ())))
-        start, lock = begin_run(run, settings, checkpoints)
+        start, lock = begin_run(run, settings, checkpoints, find_data_sums(run.data))
         tokenizer = get_tokenizer(run, task, texts["train"][0], checkpoints / "tokenizer")
         data = {role: _examples(run, task, tokenizer, *texts[role], names) for role in roles}
         set_seed(training.seed)
