@@ -71,7 +71,7 @@ class TranslationTrainingArguments(OwnTrainingArguments, Seq2SeqTrainingArgument
         # Without an accelerator transformers uses the CPU, but bfloat16 needs use_cpu to be set.
         self.use_cpu = self.use_cpu or not torch.accelerator.is_available()
         if self.greater_is_better is None and (self.metric_for_best_model or "").endswith(RATES_OF_ERRORS):
-            self.greater_is_better = False  # transformers knows it of losses alone
+            self.greater_is_better = False  # in transformers, only losses are so
         super().__post_init__()  # type: ignore[no-untyped-call]
         if self.n_gpu > 1:
             raise ValueError(

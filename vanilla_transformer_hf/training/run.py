@@ -9,9 +9,7 @@ from typing import Any
 from transformers import set_seed
 
 from ..common.matmul import set_matmul
-from ..publishing.model_card import CardFacts
 from .beginning import begin_run
-from .checkpoints.averaging import AverageCheckpointsCallback
 from .checkpoints.record import find_data_sums, settings_of_all_parts
 from .checkpoints.resume import Start
 from .checks import check_run
@@ -29,7 +27,7 @@ from .data.corpora import (
 from .data.parts import corpus_parts
 from .doubts import find_doubts
 from .facts import facts_of_run
-from .finishing import ScoredSet, finish_denoising, finish_translation, score_before, write_model
+from .finishing import ScoredSet, finish_denoising, finish_translation, score_before, train_and_write
 from .machine import find_matmul, of_main_process
 from .model import make_model, paper_learning_rate
 from .objectives.distillation import digest_of_teacher, open_teacher
@@ -48,8 +46,8 @@ class TrainingJob:
     """
     A run that is ready to start.
 
-    Its given arguments, the Trainer with its data, the start, and the record of an earlier run in `folder`, if any.
-    Until `lock` ends, no other process can train in this folder.
+    Its given arguments, the Trainer with its data, and the start. Until `lock` ends, no other process can train in
+    this folder.
     """
 
     run: RunArguments
@@ -58,7 +56,6 @@ class TrainingJob:
     start: Start
     trainer: TranslationTrainer
     scored_data: dict[str, Any]
-    earlier: CardFacts
     lock: AbstractContextManager[Any] | None = None
 
     @property
@@ -92,7 +89,7 @@ def prepare_job(run: RunArguments, settings: dict[str, Any]) -> TrainingJob:
     check_run(run, settings)
     training = copy.copy(run.training)  # the Trainer's arguments, completed below
     folder = Path(str(training.output_dir))
-    checkpoints, earlier = folder / "checkpoints", CardFacts.read(folder)
+    checkpoints = folder / "checkpoints"
     training.output_dir, training.resume_from_checkpoint = str(checkpoints), None
     training.generation_max_length = None  # the model's generation config has it
     denoises = run.data.task == DENOISING
@@ -153,7 +150,7 @@ def prepare_job(run: RunArguments, settings: dict[str, Any]) -> TrainingJob:
         ),
         **(make_denoising_collators if denoises else make_collators)(run, model, tokenizer),
     )
-    return TrainingJob(run, settings, folder, start, trainer, scored_data, earlier, lock)
+    return TrainingJob(run, settings, folder, start, trainer, scored_data, lock)
 
 
 def _find_start(
@@ -196,22 +193,7 @@ def run_job(job: TrainingJob, keep_scores: bool = True) -> list[ScoredSet]:
             trainer.facts = replace(trainer.facts, before=before)
         if trainer.is_world_process_zero():
             trainer.facts.write(Path(str(args.output_dir)))  # for cards of its checkpoints and their averages
-        result = trainer.train(resume_from_checkpoint=job.checkpoint)
-        weights = trainer.gather_weights()
-        # The time is known for a run that was already finished, and unknown for a continued one.
-        minutes = job.earlier.minutes if job.earlier.steps == trainer.state.global_step else None
-        averages = (
-            each for each in trainer.callback_handler.callbacks if isinstance(each, AverageCheckpointsCallback)
-        )
-        trainer.facts = replace(
-            trainer.facts,
-            average_of=[checkpoint.name for each in averages for checkpoint in each.folders],
-            minutes=result.metrics["train_runtime"] / 60 if job.checkpoint is None else minutes,
-        )
-        if trainer.is_world_process_zero():
-            write_model(folder, trainer, weights)
-            say(args, f"{folder}: model and tokenizer written.")
-        trainer.accelerator.wait_for_everyone()
+        train_and_write(folder, trainer, job.start)
         with trainer.stopping_at_once(f"its model is written in {folder}, but not all that belongs to it."):
             finish = finish_denoising if job.run.data.task == DENOISING else finish_translation
             return finish(folder, trainer, job.scored_data, keep_scores)
