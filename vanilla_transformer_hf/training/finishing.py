@@ -28,6 +28,7 @@ from ..publishing.model_card import (
     write_card,
 )
 from .checkpoints.averaging import AverageCheckpointsCallback
+from .checkpoints.files import step_of
 from .checkpoints.record import RECORD_FILE
 from .checkpoints.resume import Start
 from .console import say
@@ -106,7 +107,8 @@ def train_and_write(folder: Path, trainer: TranslationTrainer, start: Start, pro
     result = trainer.train(resume_from_checkpoint=None if start.checkpoint is None else str(start.checkpoint))
     weights = trainer.gather_weights()
     # The time is known for a run that was already finished, and unknown for a continued one.
-    known = earlier.minutes if earlier.steps == trainer.state.global_step else None
+    was_finished = start.checkpoint is not None and step_of(start.checkpoint) == trainer.state.global_step
+    known = earlier.minutes if was_finished and earlier.steps == trainer.state.global_step else None
     averages = (each for each in trainer.callback_handler.callbacks if isinstance(each, AverageCheckpointsCallback))
     trainer.facts = replace(
         trainer.facts,
