@@ -132,8 +132,9 @@ def run_recognition(run: RunArguments, settings: dict[str, Any]) -> dict[str, di
     with quiet_libraries():
         named = {role: getattr(run.data, f"{role}_source") for role in ROLES}
         rows = {role: read_texts(Path(name)) for role, name in named.items() if name}
-        start, lock = begin_run(run, settings, checkpoints, find_data_sums(run.data))
-        tokenizer = tokenizer_of_texts(run, [text for _, text in rows["train"]], checkpoints / "tokenizer")
+        with training.main_process_first(local=False, desc="tokenizer"):
+            start, lock = begin_run(run, settings, checkpoints, find_data_sums(run.data))
+            tokenizer = tokenizer_of_texts(run, [text for _, text in rows["train"]], checkpoints / "tokenizer")
         set_seed(training.seed)
         model = make_model(run, tokenizer)
         processor = make_processor(run, model.config, rows["train"][0][0], tokenizer)

@@ -118,8 +118,9 @@ def run_task(run: RunArguments, settings: dict[str, Any]) -> dict[str, dict[str,
         roles = [role for role in ROLES if getattr(run.data, f"{role}_source")]
         texts = {role: read_texts(run, role) for role in roles}
         names = sorted(set(chain.from_iterable(texts["train"][1] or ())))
-        start, lock = begin_run(run, settings, checkpoints, find_data_sums(run.data))
-        tokenizer = get_tokenizer(run, task, texts["train"][0], checkpoints / "tokenizer")
+        with training.main_process_first(local=False, desc="tokenizer"):
+            start, lock = begin_run(run, settings, checkpoints, find_data_sums(run.data))
+            tokenizer = get_tokenizer(run, task, texts["train"][0], checkpoints / "tokenizer")
         data = {role: _examples(run, task, tokenizer, *texts[role], names) for role in roles}
         set_seed(training.seed)
         model = make_model(run, task, tokenizer, names)
