@@ -103,17 +103,16 @@ def train_and_write(folder: Path, trainer: TranslationTrainer, start: Start, pro
     Raises:
         FloatingPointError, TrainingInterrupted, OSError: See `TranslationTrainer`.
     """
-    earlier = CardFacts.read(folder)
+    earlier, step = CardFacts.read(folder), None if start.checkpoint is None else step_of(start.checkpoint)
     result = trainer.train(resume_from_checkpoint=None if start.checkpoint is None else str(start.checkpoint))
     weights = trainer.gather_weights()
     # The time is known for a run that was already finished, and unknown for a continued one.
-    was_finished = start.checkpoint is not None and step_of(start.checkpoint) == trainer.state.global_step
-    known = earlier.minutes if was_finished and earlier.steps == trainer.state.global_step else None
+    known = earlier.minutes if step == earlier.steps == trainer.state.global_step else None
     averages = (each for each in trainer.callback_handler.callbacks if isinstance(each, AverageCheckpointsCallback))
     trainer.facts = replace(
         trainer.facts,
         average_of=[checkpoint.name for each in averages for checkpoint in each.folders],
-        minutes=result.metrics["train_runtime"] / 60 if start.checkpoint is None else known,
+        minutes=result.metrics["train_runtime"] / 60 if step is None else known,
     )
     if trainer.is_world_process_zero():
         write_model(folder, trainer, weights, processor)
