@@ -148,4 +148,5 @@ def _open_source(subject: Subject, sources: dict[str, Any]) -> str:
         raise RequestError(given[0], f"{subject.name} reads {subject.reads}: give {wanted}")
     if isinstance(subject, FileSubject):
         return subject.open_given(sources[wanted])
-    return str(sources[wanted])
+    text: str = sources[wanted]
+    return text
