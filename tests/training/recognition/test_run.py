@@ -64,6 +64,32 @@ def test_spoken_digits(spoken):
         read_digits(spoken / "nothing")
 
 
+@pytest.mark.parametrize(
+    ("names", "left_out", "message"),
+    [
+        (["0_ann_0"], None, "has no recordings of ann with a number from 8 to 49, those of the folder train"),
+        (["0_ann_0", "0_ann_5", "0_ann_8", "1_bob_0"], None, "no recordings of bob with a number from 8 to 49"),
+        (["0_ann_0", "0_ann_5", "0_ann_8"], "ann", "left_out=ann: .* has no other speaker"),
+        (["0_ann_0", "x_ann_1", "silent_1"], None, "no recordings of ann"),
+        (["0_ann_0", "1_ann_silent_5"], None, "1_ann_silent_5.wav in .* is silent"),
+    ],
+)
+def test_recordings_of_which_no_corpus_is_made(names, left_out, message, tmp_path):
+    (tmp_path / "single").mkdir()
+    for name in names:
+        write_wave(tmp_path / "single" / f"{name}.wav", np.full(600, 0.0 if "silent" in name else 0.5), 8000)
+    options = {"language": "en", "left_out": left_out, "train_size": 1, "test_size": 1, "seed": 0}
+    with pytest.raises(ValueError, match=message):
+        write_spoken_digits(tmp_path / "single", tmp_path / "corpus", **options)
+    assert not (tmp_path / "corpus").exists()
+
+
+def test_digits_in_a_file_that_is_no_archive(tmp_path):
+    (tmp_path / "x.tar").write_text("no archive")
+    with pytest.raises(ValueError, match=r"x\.tar is not a tar archive, nor a folder of recordings$"):
+        read_digits(tmp_path / "x.tar")
+
+
 def test_recordings_are_played_faster_and_slower():
     rng = np.random.default_rng(0)
     tone = np.sin(2 * np.pi * 400 * np.arange(4000) / 8000)
@@ -83,7 +109,8 @@ def test_a_run_on_speech(spoken, tmp_path, capsys, monkeypatch):
     assert model.config.front_end == "speech" and model.generation_config.num_beams == 2
     assert verify_folder(tmp_path / "model")
     card = (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
-    assert "pipeline_tag: automatic-speech-recognition" in card and "wer" in card
+    assert "pipeline_tag: automatic-speech-recognition" in card
+    assert all(f"| test | {name} | " in card for name in ("wer", "cer", "bleu", "chrf", "exact_match"))
     assert len((tmp_path / "model" / "predictions.test.tsv").read_text().splitlines()) == 4
     files = [str(corpus / "test" / f"0000{number}_ann.wav") for number in range(3)]
     main(["translate", "model", "--audio", *files, "--output", "texts", "--max_new_tokens", "4"])
@@ -93,7 +120,8 @@ def test_a_run_on_speech(spoken, tmp_path, capsys, monkeypatch):
     found = processor.batch_decode(model.generate(**batch, max_new_tokens=4), skip_special_tokens=True)
     assert read == found
     main(["score", "model", str(corpus / "test")])
-    assert " % of 3 files" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert " % of 3 files" in told and "BLEU 0.00 (nrefs:1|" in told
 
 
 @pytest.mark.slow
@@ -211,6 +239,17 @@ def test_a_run_on_images(tmp_path, capsys, monkeypatch):
         (
             {"task": "speech", "train_source": "x", "front_end": "speech", "save_total_limit": 1, "average_last": 2},
             "save_total_limit=1: averaging 2 checkpoints needs 2 or more",
+        ),
+        *(
+            ({"task": "speech", "train_source": "x", "front_end": "speech", **given}, f"{next(iter(given))}=.* has no")
+            for given in (
+                *({"encoder_from": "x"}, {"noise": "mass"}, {"train_text": "x"}, {"too_long": "truncate"}),
+                *({"matmul": "onednn"}, {"distillation_weight": 0.7}, {"predict_with_generate": "false"}),
+            )
+        ),
+        (
+            {"task": "speech", "train_source": "x", "front_end": "speech", "metric_for_best_model": "were"},
+            "metric_for_best_model=were: must be one of bleu, chrf, exact_match, loss, wer, cer",
         ),
         ({"task": "speech", "train_source": "nowhere", "front_end": "speech"}, "nowhere/texts.tsv does not exist"),
     ],
