@@ -3,11 +3,12 @@ Whole commands that translate a text: start-up, reading and writing included
 
 `vanilla-transformer translate` beside the programs that users of other packages would write, with the same weights,
 tokenizer and number of beams: MarianMT as transformers' documentation shows it (`script_marianmt.py`), CTranslate2 as
-its own does (`script_ctranslate2.py`), and JoeyNMT's command, with a model of its own that you have trained. Each
+its own does (`script_ctranslate2.py`), and any other programs, with models of their own that you have trained. Each
 command is a process of its own, and they take turns; none runs beside another.
 
     python -m benchmarks commands --model outputs/en-de --source test.en --lines 1 100 1000
-    python -m benchmarks commands --model outputs/en-de --source test.en --threads 1 2 --joeynmt joey.yaml
+    python -m benchmarks commands --model outputs/en-de --source test.en --beams 5 \\
+        --other JoeyNMT "python -m joeynmt translate joey.yaml"
 
 Of each command: seconds from its start to its end, CPU seconds of it and its processes, peak memory in MiB, of the
 largest of its processes, and the share of lines that equal those of the first row. `--busy N` keeps so many other
@@ -53,7 +54,7 @@ LOOP = "while True: pass"
 # The console command, which is not installed everywhere the benchmark runs. `python -m vanilla_transformer_hf` would
 # import what programs of one's own need, too.
 CONSOLE = "import vanilla_transformer_hf_command; vanilla_transformer_hf_command.main()"
-# Engines that get the weights of our model; JoeyNMT has a model of its own.
+# Engines that get the weights of our model.
 ENGINES = ("marianmt", "ctranslate2")
 
 
@@ -72,7 +73,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--beams", nargs="+", type=int, default=[1, 5], help="1 is greedy search (default: 1 5)")
     parser.add_argument("--threads", nargs="+", type=int, default=some_threads(), help="(default: 1, and all cores)")
     parser.add_argument("--against", nargs="+", choices=ENGINES, default=installed(), help="(default: installed)")
-    parser.add_argument("--joeynmt", metavar="FILE", help="config file of a model that JoeyNMT has trained")
+    parser.add_argument(
+        "--other",
+        nargs=2,
+        action="append",
+        default=[],
+        metavar=("NAME", "COMMAND"),
+        help="another program from standard input to standard output, run by the shell; may be given again",
+    )
     parser.add_argument("--processes", nargs="+", type=int, default=[1], help="also ours with so many (default: 1)")
     parser.add_argument("--batch_size", type=int, default=32, help="of MarianMT and CTranslate2 (default: 32)")
     parser.add_argument("--busy", type=int, default=0, metavar="N", help="other processes that compute meanwhile")
@@ -123,9 +131,8 @@ def commands(arguments: argparse.Namespace, folder: Path, beams: int) -> Iterato
         script = [python, str(FOLDER / "script_ctranslate2.py"), str(folder / "ctranslate2"), *sizes]
         for dtype in ("float32", "int8"):
             yield Command(f"CTranslate2 {dtype}", [*script, dtype])
-    if arguments.joeynmt:
-        # It takes the number of beams from its config file.
-        yield Command("JoeyNMT, its own model", [python, "-m", "joeynmt", "translate", arguments.joeynmt])
+    for name, command in arguments.other:
+        yield Command(name, ["sh", "-c", command])
 
 
 def run_once(command: Command, source: Path, threads: int, folder: Path) -> dict[str, Any]:
@@ -133,7 +140,8 @@ def run_once(command: Command, source: Path, threads: int, folder: Path) -> dict
     Numbers of a turn, and the lines that it wrote.
 
     Raises:
-        ChildProcessError: The command has failed; the message has its last lines.
+        ChildProcessError: The command has failed; the message has its last lines. Or it has not written a line for
+            each line that it read.
     """
     output, numbers = folder / "output", folder / "numbers.json"
     files = ["--input", str(source), "--output", str(output), "--restart"] if command.has_files else []
@@ -146,6 +154,9 @@ def run_once(command: Command, source: Path, threads: int, folder: Path) -> dict
         tail = (folder / "stderr").read_text(errors="replace").splitlines()[-12:]
         raise ChildProcessError(f"{command.name} ended with code {status}:\n" + "\n".join(tail))
     written = (output if command.has_files else folder / "stdout").read_text(encoding="utf-8").splitlines()
+    expected = len(source.read_text(encoding="utf-8").splitlines())
+    if len(written) != expected:
+        raise ChildProcessError(f"{command.name} wrote {len(written):,} lines for the {expected:,} that it read")
     return json.loads(numbers.read_text()) | {"lines": written}
 
 

@@ -32,6 +32,9 @@ def test_a_command_that_fails_is_named_with_its_last_lines(tmp_path):
     command = commands.Command("broken", [sys.executable, "-c", "raise SystemExit('no model')"])
     with pytest.raises(ChildProcessError, match=r"(?s)broken ended with code 1:\nno model"):
         commands.run_once(command, source, 1, tmp_path)
+    source.write_text("one\ntwo\n", encoding="utf-8")
+    with pytest.raises(ChildProcessError, match="head wrote 1 lines for the 2 that it read"):
+        commands.run_once(commands.Command("head", ["head", "-n", "1"]), source, 1, tmp_path)
 
 
 def test_a_table_has_medians_and_ratios_to_the_first_row(tmp_path, capsys):
@@ -64,8 +67,9 @@ def test_all_commands_find_the_words_of_ours(tmp_path):
     source, report = tmp_path / "test.en", tmp_path / "report.json"
     source.write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
     given = ["--model", str(MODEL), "--source", str(source), "--lines", "3", "--beams", "1", "--rounds", "1"]
+    more = ["--threads", "1", "--other", "upper case", "tr a-z A-Z", "--json", str(report)]
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks", "commands", *given, "--threads", "1", "--json", str(report)],
+        [sys.executable, "-m", "benchmarks", "commands", *given, *more],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -79,6 +83,7 @@ def test_all_commands_find_the_words_of_ours(tmp_path):
         "MarianMT",
         "CTranslate2 float32",
         "CTranslate2 int8",
+        "upper case",
     ]
     # Of an empty line, they make up a translation; ours is empty.
     assert all(rows[name]["same"] >= 2 / 3 for name in ("MarianMT", "CTranslate2 float32"))

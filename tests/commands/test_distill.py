@@ -72,6 +72,14 @@ def test_the_sources_of_a_table_of_excel_are_taken_out(tmp_path, monkeypatch):
         assert teacher_translations._source_file(data, tmp_path).read_text() == expected
 
 
+def test_sources_that_were_taken_out_of_another_table_are_not_translated(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    data = DataArguments(train_source=str(tmp_path / "a.tsv"), source_lang="en", target_lang="de")
+    for line in ("one\teins\n", "two\tzwei\n"):
+        (tmp_path / "a.tsv").write_text(f"en\tde\n{line}")
+        assert teacher_translations._source_file(data, tmp_path).read_text() == f"{line.split()[0]}\n"
+
+
 @pytest.mark.parametrize(
     "arguments, message",
     [

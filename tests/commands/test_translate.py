@@ -13,11 +13,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 from counting_model import MIXED, SOURCES, TRANSLATED
+from files_to_explore import hears
 
 from vanilla_transformer_hf import Translator
 from vanilla_transformer_hf.common.matmul import TOLERANCE, available_matmuls, probe_matmul
 from vanilla_transformer_hf.model.packing.packed import StepWeights
+from vanilla_transformer_hf.translation import recognition
 
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -443,3 +446,68 @@ def test_a_file_is_translated_and_stays_what_it_is(run, folder, tmp_path):
         code, written, errors = run(folder, *options)
         assert code and not written and message in errors and "Traceback" not in errors
     assert text.read_bytes() == b"\xef\xbb\xbfthree one\r\n\r\n  two"
+
+
+# Options of text with values that change something, for each command that reads files.
+OF_TEXT = {
+    "translate": (
+        *(["--format", "tsv"], ["--n_best", "2"], ["--alignment"], ["--constraints"], ["--prefixes", "a"]),
+        *(["--shortlist", "a"], ["--ensemble", "a"], ["--engine", "ctranslate2"], ["--without_letters", "mark"]),
+        *(["--coverage_penalty", "0.2"], ["--max_extra_tokens", "9"], ["--too_long", "error"]),
+    ),
+    "score": (["--format", "tsv"], ["--too_long", "truncate"], ["--source_lang", "en"], ["--target_column", "de"]),
+}
+OF_LINES = (
+    *(["--restart"], ["--batch_tokens", "99"], ["--window", "1"], ["--max_source_length", "9"]),
+    *(["--target_lang_tag", "de"], ["--on_bad_bytes", "skip"], ["--processes", "2"], ["--matmul", "default"]),
+    ["--split_sentences", "never"],
+)
+
+
+@pytest.fixture(scope="module")
+def hearing(tmp_path_factory):
+    """A model that hears, with a recording, which is also a corpus of one."""
+    folder = hears(tmp_path_factory.mktemp("files") / "hears")
+    (folder / "texts.tsv").write_text("tones.wav\tone two\n", encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize("script", ["translate", "score"])
+def test_options_of_text_are_refused_with_files_in_one_line(script, run, hearing, tmp_path):
+    source = ["--audio", hearing / "tones.wav"] if script == "translate" else [hearing]
+    for option in (*OF_TEXT[script], *OF_LINES):
+        code, output, errors = run(hearing, *source, *option, script=script)
+        assert (code, output) == (2, b"") and errors.endswith(f"leave out {option[0]}\n") and errors.count("\n") == 1
+    everything = [word for option in OF_LINES for word in option]
+    assert (
+        "leave out --batch_tokens, --matmul, --max_source_length"
+        in run(hearing, *source, *everything, script=script)[2]
+    )
+
+
+def test_options_of_files_have_their_effect(run, hearing, tmp_path, monkeypatch):
+    audio = ["--audio", hearing / "tones.wav", hearing / "tones.wav"]
+    code, output, errors = run(hearing, *audio, "--max_new_tokens", "3")
+    assert (code, errors) == (0, "") and output.count(b"\n") == 2
+    options = ["--batch_size", "1", "--device", "cpu", "--output", tmp_path / "texts"]
+    assert run(hearing, *audio, "--max_new_tokens", "3", *options)[:2] == (0, b"")
+    assert (tmp_path / "texts").read_bytes() == output
+    scored = run(hearing, hearing, script="score")[1]
+    assert run(hearing, hearing, "--output", tmp_path / "rates", "--batch_size", "1", script="score")[:2] == (0, b"")
+    assert (tmp_path / "rates").read_bytes() == scored and scored.startswith(b"WER ")
+    refused = run(hearing, hearing, "--output", hearing / "texts.tsv", script="score")
+    assert refused[0] == 2 and "is also the output" in refused[2]
+    before = (hearing / "tones.wav").read_bytes()
+    for option, message in (
+        (["--output", hearing / "tones.wav"], "is also the output"),
+        (["--batch_size", "0"], "batch_size=0: must be at least 1"),
+        (["--device", "nowhere"], "device 'nowhere' cannot be used here"),
+    ):
+        code, output, errors = run(hearing, *audio, *option)
+        assert (code, output) == (2, b"") and message in errors and errors.count("\n") == 1
+    assert (hearing / "tones.wav").read_bytes() == before
+    types = []
+    monkeypatch.setattr(recognition.Recognizer, "texts", lambda self, *_, **__: types.append(self.model.dtype) or [])
+    for name in ("auto", "bfloat16"):
+        assert run(hearing, *audio, "--dtype", name)[0] == 0
+    assert types == [torch.float32, torch.bfloat16]

@@ -55,3 +55,15 @@ def test_files_that_are_no_recordings_are_named(tmp_path):
         read_recording(tmp_path / "y.wav")
     with pytest.raises(FileNotFoundError):
         read_recording(tmp_path / "nowhere.wav")
+
+
+def test_a_recording_that_was_cut_off_is_refused_unless_its_length_was_never_known(tmp_path):
+    write(tmp_path / "whole.wav", bytes(200))
+    whole = (tmp_path / "whole.wav").read_bytes()
+    for cut, left in ((1, 99), (100, 50)):
+        (tmp_path / "cut.wav").write_bytes(whole[:-cut])
+        with pytest.raises(ValueError, match=rf"cut.wav is not .* \(it ends after {left} of 100 samples\)"):
+            read_recording(tmp_path / "cut.wav")
+    # As programs that write into a pipe do.
+    (tmp_path / "piped.wav").write_bytes(whole[:40] + b"\xff" * 4 + whole[44:])
+    assert len(read_recording(tmp_path / "piped.wav")[0]) == 100

@@ -287,10 +287,19 @@ def test_vectors_of_a_head_are_seen_whole(open_page):
 def test_bytes_are_joined_to_letters(open_page, drawn):
     page = open_page(text="مرحبا", view="attention", part="encoder")
     rows = [text for text in page.locator(".line-side.left .line-piece").all_inner_texts() if text != "</s>"]
-    assert [text.strip("·") for text in rows if text != "␣"] == [*"مرحبا"]
+    assert [text.strip("·\u2068\u2069") for text in rows if text != "␣"] == [*"مرحبا"]
     page.click("#join-bytes-to-letters")
     drawn(page)
-    assert "·م 1/2" in page.locator(".line-side.left .line-piece").all_inner_texts()
+    shown = page.locator(".line-side.left .line-piece")
+    assert "·\u2068م\u2069 1/2" in shown.all_inner_texts()  # isolated: dot, letter, count from left to right
+    places = """all => all.filter(one => one.textContent.includes("1/2")).map(one => {
+      const range = document.createRange();
+      return [0, 2, 5, 7].map(at => {
+        range.setStart(one.firstChild, at); range.setEnd(one.firstChild, at + 1);
+        return range.getBoundingClientRect().left;
+      });
+    })"""
+    assert all(found == sorted(found) for found in shown.evaluate_all(places))
     page.click("#join-tokens-to-words")
     drawn(page)
     assert page.locator(".line-side.left .line-piece").all_inner_texts() == ["مرحبا", "</s>"]

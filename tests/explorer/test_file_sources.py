@@ -208,6 +208,11 @@ def test_a_kept_page_holds_the_picture_and_no_path(folders, tmp_path, capsys):
         (["--html", "x.html", "--text", "a", "--audio", "a.wav"], "--html shows one source"),
         (["--image", "glyph.png"], "no model reads image: hears reads speech"),
         (["--html", "x.html", "--audio", "nowhere.wav"], "nowhere.wav"),
+        (["--num_beams", "2", "--audio", "a.wav"], "--num_beams is that of --html"),
+        (
+            ["--html", "x.html", "--audio", "a.wav", "--port", "80", "--open"],
+            "serves nothing: leave out --open, --port",
+        ),
         (["--html", "x.html", "--text", "a sentence"], "'a sentence' is not an open file"),
     ):
         with pytest.raises(SystemExit):

@@ -10,7 +10,11 @@ import sys
 import time
 import urllib.request
 
+import numpy as np
 import pytest
+import torch
+from files_to_explore import hears, sees
+from PIL import Image
 from transformers import MarianConfig, MarianMTModel
 
 from vanilla_transformer_hf import (
@@ -21,6 +25,12 @@ from vanilla_transformer_hf import (
     VanillaTransformerTokenizer,
     explore,
 )
+from vanilla_transformer_hf.common.recordings import read_recording
+from vanilla_transformer_hf.explorer.explorer import Explorer
+from vanilla_transformer_hf.explorer.file_sources import FileSubject
+from vanilla_transformer_hf.explorer.notebook import MOST_IN_A_CELL
+from vanilla_transformer_hf.explorer.page import page_of
+from vanilla_transformer_hf.translation.recognition import Recognizer
 
 
 TEXT, TRANSLATION = "three one five", "fünf eins drei"
@@ -94,6 +104,85 @@ def test_what_cannot_be_shown_is_said_in_one_line(parts, tiny_config):
     ):
         with pytest.raises(ValueError, match=message):
             explore(wrong, small, TEXT)
+
+
+@pytest.fixture(scope="module")
+def readers(tmp_path_factory):
+    """What is read -> the folder of a model, with a file, and model and processor."""
+    folders = {
+        "audio": hears(tmp_path_factory.mktemp("audio") / "hears"),
+        "image": sees(tmp_path_factory.mktemp("image") / "sees"),
+    }
+    opened = {name: Recognizer(str(folder)) for name, folder in folders.items()}
+    return {name: (folders[name], opened[name].model, opened[name].processor) for name in folders}
+
+
+@pytest.mark.parametrize("reads", ["audio", "image"])
+def test_recordings_and_images_have_the_page_of_the_command(readers, reads):
+    folder, model, processor = readers[reads]
+    path = folder / {"audio": "tones.wav", "image": "glyph.png"}[reads]
+    cell = explore(model, processor, **{reads: path}, num_beams=2)
+    explorer = Explorer.open([folder])
+    (name,) = explorer.open_files({"audio": "speech", "image": "image"}[reads], [path])
+    assert cell.page == page_of(explorer, name, {"num_beams": 2}, most_numbers=MOST_IN_A_CELL)
+    assert (cell.text, name) == (path.name, path.name) and str(folder) not in cell.page
+
+
+def test_samples_and_pictures_are_what_their_files_are(readers):
+    folder, model, processor = readers["audio"]
+    samples, rate = read_recording(folder / "tones.wav")
+    hearing = FileSubject("hears", model, processor)
+    file = hearing.files[hearing.open_given(str(folder / "tones.wav"))]
+    for given in (
+        {"raw": samples, "sampling_rate": rate},
+        {"array": (samples * 32767).round().astype(np.int16), "sampling_rate": rate, "path": "of datasets"},
+    ):
+        name = hearing.open_given(given)
+        assert name.startswith("recording")
+        torch.testing.assert_close(hearing.files[name], file, atol=1e-3, rtol=1e-3)
+    folder, model, processor = readers["image"]
+    seeing = FileSubject("sees", model, processor)
+    with Image.open(folder / "glyph.png") as image:
+        assert seeing.open_given(folder / "glyph.png") == seeing.open_given(image) == "glyph.png"
+        assert seeing.open_given(image.convert("RGB")) == "image"
+    assert torch.equal(*seeing.files.values())
+
+
+def test_a_source_that_a_model_does_not_read_is_said_in_one_line(parts, readers, tmp_path):
+    tones, *hearing = readers["audio"]
+    glyph, *seeing = readers["image"]
+    tokenizer = hearing[1].tokenizer
+    for arguments, given, message in (
+        (parts, {"audio": tones / "tones.wav"}, "audio: model0 reads text: give text"),
+        (parts, {"text": TEXT, "image": "a.png"}, "text: give one of text, audio and image: got text and image"),
+        (parts, {}, "text: give one of text, audio and image: got none"),
+        (hearing, {"text": TEXT}, "text: hears reads speech: give audio"),
+        (hearing, {"image": glyph / "glyph.png"}, "image: hears reads speech: give audio"),
+        (hearing, {"audio": [0.0] * 800}, "audio: is a list; expected a path, or {'raw': samples, 'sampling_rate': "),
+        (hearing, {"audio": {"raw": [0.0]}}, "audio: is a dict; expected a path, or {'raw': samples"),
+        (hearing, {"audio": {"raw": [0.1] * 800, "sampling_rate": 16000}}, "the recording has 16,000 samples per"),
+        (hearing, {"audio": {"raw": [], "sampling_rate": 8000}}, "recording 0: it is empty"),
+        (hearing, {"audio": {"raw": np.zeros((2, 800)), "sampling_rate": 8000}}, "recording 0: expected one channel"),
+        (
+            (hearing[0], tokenizer),
+            {"audio": "a.wav"},
+            "tokenizer: is a VanillaTransformerTokenizer; hears reads speech",
+        ),
+        ((hearing[0], seeing[1]), {"audio": "a.wav"}, "tokenizer: is a TrOCRProcessor; hears reads speech"),
+        (
+            (parts[0], hearing[1]),
+            {"text": TEXT},
+            "tokenizer: is a Speech2TextProcessor; model0 reads text: give its",
+        ),
+        (seeing, {"image": np.zeros((8, 8))}, "image: is a ndarray; expected a path or a PIL image"),
+        (seeing, {"image": Image.new("L", (99, 8))}, "it is 99 pixels wide and 8 high, and this model reads at most"),
+        (seeing, {"image": glyph / "glyph.png", "target_lang": "de"}, "target_lang: 'de' is given: this model has no"),
+    ):
+        with pytest.raises(ValueError) as caught:
+            explore(*arguments, **given)
+        assert str(caught.value).startswith(message) and "\n" not in str(caught.value)
+    with pytest.raises(OSError, match=r"nothing\.png"):
+        explore(*seeing, image=tmp_path / "nothing.png")
 
 
 def test_numbers_of_settings_are_written_as_the_page_writes_them(parts):

@@ -49,6 +49,11 @@ def test_level_and_type_of_samples_have_no_effect(extractor):
         (np.zeros(0), RATE, "recording 0: it is empty"),
         ([], RATE, "no recordings: expected at least one"),
         (np.array([0.0, np.nan]), RATE, "recording 0: it has samples that are NaN or infinite"),
+        (
+            [100, -200, 300],
+            RATE,
+            "samples of type int64: expected floats from -1 to 1, or integers of 8, 16 or 32 bits",
+        ),
     ],
 )
 def test_recordings_that_cannot_be_read_are_named(recording, rate, message, extractor):

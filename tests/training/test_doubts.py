@@ -19,7 +19,7 @@ def doubts(tmp_path, monkeypatch):
     """`doubts(pairs, ...)`: the sentences about a training text of these pairs."""
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
 
-    def doubts(pairs, validation=FEWEST_SCORED, vocab_size=300, model=None, test=(), **choices):
+    def doubts(pairs, validation=FEWEST_SCORED, vocab_size=300, model=None, test=(), task="translation", **choices):
         source, target = ([pair[side] for pair in pairs] for side in (0, 1))
         tokenizer = VanillaTransformerTokenizer.train(
             source, target, vocab_size=vocab_size, show_progress=False, min_frequency=1, **choices
@@ -27,7 +27,7 @@ def doubts(tmp_path, monkeypatch):
         corpus = datasets.Dataset.from_dict({"source": source, "target": target})
         data = tokenize_corpus(corpus, tokenizer, CorpusFilter(50, 50, "drop")).data
         names = {"model_name_or_path": model, "begins_with": model}
-        run = SimpleNamespace(data=SimpleNamespace(task="translation"), model=SimpleNamespace(**names))
+        run = SimpleNamespace(data=SimpleNamespace(task=task), model=SimpleNamespace(**names))
         corpora = {"train": corpus}
         if test:
             corpora["test"] = datasets.Dataset.from_dict({"source": test, "target": test})
@@ -48,6 +48,12 @@ def test_a_vocabulary_with_pieces_that_are_hardly_seen(doubts):
     (said,) = doubts([*GOOD, *rare], vocab_size=420, separate_vocabularies=True)
     assert " source tokens are seen fewer than 5 times" in said
     assert doubts([*GOOD, *rare], vocab_size=420, model="trained further") == []
+
+
+def test_a_text_of_denoising_is_counted_once_not_as_both_sides(doubts):
+    texts = [*(text for text, _ in GOOD), *(f"{word}xyz{number}" for number, word in enumerate(WORDS) for _ in "123")]
+    (said,) = doubts([(text, text) for text in texts], vocab_size=420, task="denoising")
+    assert "tokens are seen fewer than 5 times in the training text" in said
 
 
 def test_a_validation_text_that_is_too_small_for_its_score(doubts):

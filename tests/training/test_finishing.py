@@ -134,12 +134,12 @@ def test_a_signal_behind_the_last_step_ends_the_run_at_once(prepare, monkeypatch
 # python victim.py PLACE COUNT train.py ARGUMENTS: runs train.py and kills itself at the COUNT-th call of PLACE.
 VICTIM = """
 import os, pathlib, runpy, signal, sys
-from vanilla_transformer_hf.training import finishing, run
+from vanilla_transformer_hf.training import finishing
 from vanilla_transformer_hf.training.trainer.translation import TranslationTrainer
 
 place, count, calls, is_written = sys.argv[1], int(sys.argv[2]), [0], [False]
 owner = {"score_corpus": finishing, "write_card": finishing, "plot_curves": TranslationTrainer, "fsync": os}[place]
-function, write = getattr(owner, place), run.write_model
+function, write = getattr(owner, place), finishing.write_model
 
 def deadly(*args, **kwargs):
     calls[0] += is_written[0]
@@ -152,7 +152,7 @@ def write_model(*args, **kwargs):
     is_written[0] = True
 
 setattr(owner, place, deadly)
-run.write_model = write_model
+finishing.write_model = write_model
 sys.argv = sys.argv[3:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """

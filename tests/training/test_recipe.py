@@ -65,6 +65,19 @@ def test_no_is_a_choice_and_no_boolean(parse):
     assert settings == {"save_strategy": "no"} and run.training.eval_strategy == "no"
 
 
+@pytest.mark.parametrize(
+    ("metric", "greater"),
+    [("wer", False), ("eval_cer", False), ("loss", False), ("bleu", True), ("exact_match", True)],
+)
+def test_the_least_rate_of_errors_is_the_best(parse, metric, greater):
+    """transformers knows of losses alone that the least is the best, and would publish the worst checkpoint."""
+    run, _ = parse(f"{{output_dir: out, metric_for_best_model: {metric}}}")
+    assert run.training.greater_is_better is greater
+    recipe = "{output_dir: out, metric_for_best_model: wer, greater_is_better: false}"
+    run, _ = parse(recipe, "--metric_for_best_model", metric)
+    assert run.training.greater_is_better is greater
+
+
 def test_the_command_line_overrides_the_recipe(parse):
     recipe = "{preset: big, dropout: 0.2, learning_rate: 1e-4, load_best_model_at_end: no, label_names: [labels, x]}"
     run, settings = parse(recipe, "--dropout", "0.3", "--embedding-sharing=none", "--warmup_steps", "10")

@@ -216,6 +216,8 @@ def test_the_best_are_not_looked_for_without_scores(prepare):
         ({"shuffle_buffer_size": 7}, "shuffle_buffer_size=7 has no effect: it needs streaming"),
         ({"tokens_per_step": None}, "per_device_train_tokens=120 has no effect: it needs tokens_per_step"),
         ({"fp16": True}, "fp16=True has no effect: CPUs"),
+        ({"time_masks": 2}, "time_masks=2 has no effect: it needs task=speech"),
+        ({"front_end": "speech"}, "front_end=speech with task=translation: must be tokens"),
         ({"do_predict": True}, "do_predict=True has no effect: training always scores"),
         ({"tokenizer_name_or_path": "x", "tokenizer_model": "wordpiece"}, "tokenizer_model=wordpiece has no effect"),
         (

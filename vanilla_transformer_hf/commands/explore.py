@@ -15,7 +15,11 @@ reads recordings or images shows the files of --audio or --image, and the page c
 import argparse
 
 from ..common.characters import text_argument
-from ..common.command_line import make_parser
+from ..common.command_line import make_parser, other_options
+
+
+# What a page in a file depends on.
+OPTIONS_OF_HTML = ("models", "html", "text", "audio", "image", "num_beams", "trust_remote_code")
 
 
 def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
@@ -38,6 +42,10 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
                      "or --image")  # fmt: skip
     if (arguments.text and files) or (arguments.html and len(files) > 1):
         parser.error("--html shows one source: --text, or one file of --audio or --image")
+    if arguments.html and (other := other_options(parser, arguments, OPTIONS_OF_HTML)):
+        parser.error(f"--html serves nothing: leave out {', '.join(other)}")
+    if arguments.num_beams is not None and not arguments.html:
+        parser.error("--num_beams is that of --html: a page that is served has its own field; leave it out")
     if not 0 <= arguments.port <= 65535:
         parser.error(f"argument --port: {arguments.port} is not a port: expected 0 to 65535")
     return arguments

@@ -1,8 +1,7 @@
 """
 Score given translations by a model: log-probability and perplexity, one pair of sentences per line. This is not BLEU,
 for which `vanilla-transformer translate MODEL < SOURCE | sacrebleu REFERENCE` is the command. A model
-that reads recordings or images gets a folder of these with texts.tsv, and its error rates are printed.
-
+that reads recordings or images gets a folder of these with texts.tsv; its error rates, BLEU and chrF are printed.
 
     vanilla-transformer score outputs/quickstart numbers.en numbers.de > scores.txt    # log-probabilities
     vanilla-transformer score outputs/quickstart numbers.en numbers.de --format tsv    # with the perplexity
@@ -13,15 +12,19 @@ that reads recordings or images gets a folder of these with texts.tsv, and its e
 """
 
 import argparse
+import sys
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, get_args
 
-from ..common.command_line import make_parser
+from ..common.command_line import make_parser, other_options
 from ..common.too_long import TooLongToScore, current_name
 from .translate import add_split_sentences_of_pairs, split_sentences_option
 
 
+# What the error rates of a folder depend on, and where they are written.
+OPTIONS_OF_FILES = ("model", "source", "target", "output", "batch_size", "device", "dtype", "quantization")
 # What says which texts of a file are the two sides.
 NAMES = ("source_lang", "target_lang", "source_column", "target_column")
 
@@ -95,12 +98,20 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
         help="compute linear maps with weights and inputs rounded to int8 (default: in the type of the weights)",
     )
     add_arguments(parser)
-    return parser.parse_args(argv)
+    arguments = parser.parse_args(argv)
+    if is_folder(arguments) and (other := other_options(parser, arguments, OPTIONS_OF_FILES)):
+        raise ValueError(f"{arguments.source} is a folder with texts.tsv: leave out {', '.join(other)}")
+    return arguments
+
+
+def is_folder(arguments: argparse.Namespace) -> bool:
+    """Whether the source is a folder of recordings or images."""
+    return Path(arguments.source, "texts.tsv").is_file()
 
 
 def main(prog: str, argv: list[str]) -> None:
     arguments = parse_arguments(prog, argv)
-    if Path(arguments.source, "texts.tsv").is_file():
+    if is_folder(arguments):
         if arguments.target is not None:
             raise ValueError(f"{arguments.source} has its texts in texts.tsv: leave out {arguments.target}")
         return _score_folder(arguments)
@@ -111,14 +122,21 @@ def main(prog: str, argv: list[str]) -> None:
 
 
 def _score_folder(arguments: argparse.Namespace) -> None:
-    from ..evaluation.scores import error_rates
-    from ..translation.recognition import Recognizer, read_texts
+    from ..common.files import open_output, refuse_overwriting
+    from ..evaluation.scores import error_rates, score_translations
+    from ..translation.recognition import TEXTS_FILE, open_recognizer, read_texts
 
     rows = read_texts(Path(arguments.source))
-    search = {} if arguments.quantization is None else {"quantization": arguments.quantization}
-    reader = Recognizer(arguments.model, device=arguments.device)
+    refuse_overwriting(arguments.output, [Path(arguments.source, TEXTS_FILE), *(path for path, _ in rows)])
+    names = ("quantization", "batch_size")
+    given = {name: value for name in names if (value := getattr(arguments, name)) is not None}
+    reader = open_recognizer(arguments)
     references = [text for _, text in rows]
-    texts = list(reader.texts([path for path, _ in rows], arguments.batch_size or 32, **search))
-    rates = error_rates(texts, references)
-    exact = 100 * sum(text == reference for text, reference in zip(texts, references)) / len(rows)
-    print(f"WER {rates['wer']:.2f} %, CER {rates['cer']:.2f} %, exact match {exact:.2f} % of {len(rows):,} files")
+    texts = list(reader.texts([path for path, _ in rows], **given))
+    rates, scores = error_rates(texts, references), score_translations(texts, references)
+    told = (
+        f"WER {rates['wer']:.2f} %, CER {rates['cer']:.2f} %, BLEU {scores.bleu:.2f} ({scores.bleu_signature}), chrF "
+        f"{scores.chrf:.2f} ({scores.chrf_signature}), exact match {scores.exact_match:.2f} % of {len(rows):,} files\n"
+    )
+    with nullcontext(sys.stdout.buffer) if arguments.output is None else open_output(arguments.output) as output:
+        output.write(told.encode())

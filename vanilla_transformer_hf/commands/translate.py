@@ -23,13 +23,21 @@ import sys
 from contextlib import nullcontext
 from typing import Any, get_args
 
-from ..common.command_line import make_parser
+from ..common.command_line import make_parser, other_options
 from ..common.heap import keep_heap_small
 from ..common.kernels import keep_few_kernels
 from ..common.split_sentences import SplitSentences
 from ..common.too_long import TooLongToTranslate, current_name
 
 
+# Options of the search that recordings and images have, too, and all that they have.
+SEARCH_OF_FILES = (
+    *("num_beams", "length_penalty", "length_penalty_type", "max_new_tokens", "no_repeat_ngram_size"),
+    *("repetition_penalty", "num_beam_groups", "diversity_penalty"),
+)
+OPTIONS_OF_FILES = (
+    *("model", "audio", "image", "output", "batch_size", "device", "dtype", "quantization", *SEARCH_OF_FILES),
+)
 # Endings of files whose lines nobody wants to have translated.
 NO_LINES = (".docx", ".odt", ".xlf", ".xliff", ".po")
 
@@ -179,7 +187,10 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
     )
     add_split_sentences(parser)
     add_arguments(parser)
-    return parser.parse_args(argv)
+    arguments = parser.parse_args(argv)
+    if (arguments.audio or arguments.image) and (other := other_options(parser, arguments, OPTIONS_OF_FILES)):
+        raise ValueError(f"--audio and --image write one text of each file: leave out {', '.join(other)}")
+    return arguments
 
 
 def search_options(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -212,27 +223,19 @@ def main(prog: str, argv: list[str]) -> None:
 
 
 def _recognize(arguments: argparse.Namespace) -> None:
-    of_text = ("format", "n_best", "alignment", "constraints", "prefixes", "shortlist", "ensemble", "target_lang_tag")
-    if given := [f"--{name}" for name in of_text if getattr(arguments, name)]:
-        raise ValueError(f"--audio and --image write one text of each file: leave out {', '.join(given)}")
-    if arguments.engine != "ours":
-        raise ValueError(f"--engine {arguments.engine}: it has no models of speech or images; leave it out")
-    from ..common.files import open_output
-    from ..translation.recognition import Recognizer
+    from ..common.files import open_output, refuse_overwriting
+    from ..translation.recognition import open_recognizer
 
     names = (*SEARCH_OF_FILES, "quantization")
     search = {name: value for name in names if (value := getattr(arguments, name)) is not None}
-    reader = Recognizer(arguments.model, "input_features" if arguments.audio else "pixel_values", arguments.device)
+    if arguments.batch_size is not None:
+        search["batch_size"] = arguments.batch_size
+    files, reads = (arguments.audio, "input_features") if arguments.audio else (arguments.image, "pixel_values")
+    refuse_overwriting(arguments.output, files)
+    reader = open_recognizer(arguments, reads)
     with nullcontext(sys.stdout.buffer) if arguments.output is None else open_output(arguments.output) as output:
-        for text in reader.texts(arguments.audio or arguments.image, arguments.batch_size or 32, **search):
+        for text in reader.texts(files, **search):
             output.write(f"{text}\n".encode())
-
-
-# Options of the search that recordings and images have, too.
-SEARCH_OF_FILES = (
-    *("num_beams", "length_penalty", "length_penalty_type", "max_new_tokens", "no_repeat_ngram_size"),
-    *("repetition_penalty", "num_beam_groups", "diversity_penalty"),
-)
 
 
 def _translate_document(arguments: argparse.Namespace) -> None:

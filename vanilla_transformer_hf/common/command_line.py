@@ -3,7 +3,7 @@
 import argparse
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from huggingface_hub.errors import StrictDataclassError
@@ -17,6 +17,15 @@ def make_parser(prog: str, description: str | None, **settings: Any) -> argparse
     """A parser whose --help shows `description` with its examples, keeping its line breaks."""
     formatter = argparse.RawDescriptionHelpFormatter
     return argparse.ArgumentParser(prog=prog, description=description, formatter_class=formatter, **settings)
+
+
+def other_options(parser: argparse.ArgumentParser, arguments: argparse.Namespace, used: Iterable[str]) -> list[str]:
+    """
+    The options, such as --format, that are given another value than their default and are not among those used: what
+    a command does with some of its inputs alone would otherwise be ignored with the others.
+    """
+    names = vars(arguments).keys() - {*used}
+    return [f"--{name}" for name in sorted(names) if getattr(arguments, name) != parser.get_default(name)]
 
 
 def message_of(error: BaseException) -> str:

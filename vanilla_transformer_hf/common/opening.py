@@ -150,7 +150,7 @@ def open_model(
         with naming("files", name):  # which are all there by now
             check_settings(Path(cached).parent)
             check_unchanged(Path(cached).parent)
-    return _to_device(model, device), tokenizer
+    return to_device(model, device), tokenizer
 
 
 def open_config(name: str | os.PathLike, **hub: Any) -> PreTrainedConfig:
@@ -352,7 +352,13 @@ def check_fit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Non
             )
 
 
-def _to_device(model: Any, device: str | torch.device | None) -> PreTrainedModel:
+def to_device(model: Any, device: str | torch.device | None) -> PreTrainedModel:
+    """
+    The model on a device; if none is given, on an accelerator if there is one.
+
+    Raises:
+        ValueError: The device cannot be used here.
+    """
     if device is None:
         device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu"
     try:

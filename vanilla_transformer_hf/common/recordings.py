@@ -29,7 +29,9 @@ def read_recording(path: str | os.PathLike[str], content: bytes | None = None) -
         try:
             samples, rate = _read_wave(os.fspath(path) if content is None else BytesIO(content))
         except (wave.Error, EOFError) as error:
-            raise ValueError(f"{path} is not a WAV file of plain samples ({error or 'it ends too soon'})") from error
+            raise ValueError(
+                f"{path} is not a WAV file of plain samples ({str(error) or 'it ends too soon'})"
+            ) from error
     else:
         samples, rate = _read_others(path, content)
     if samples.size == 0:
@@ -44,7 +46,12 @@ def _read_wave(file_or_path: str | BytesIO) -> tuple[np.ndarray, int]:
         width, channels, rate = file.getsampwidth(), file.getnchannels(), file.getframerate()
         if width not in SAMPLE_TYPES:
             raise wave.Error(f"{8 * width} bits a sample; expected 8, 16 or 32")
-        content = file.readframes(file.getnframes())
+        count = file.getnframes()
+        content = file.readframes(count)
+    # Programs that write into a pipe do not know the length, and state one of 2 or 4 GiB.
+    if len(content) < count * width * channels < 2**31 - 2**16:
+        raise wave.Error(f"it ends after {len(content) // (width * channels):,} of {count:,} samples")
+    content = content[: len(content) // (width * channels) * width * channels]
     values = np.frombuffer(content, SAMPLE_TYPES[width]).reshape(-1, channels).astype(np.float64)
     return (values - 128) / 128 if width == 1 else values / 2 ** (8 * width - 1), rate
 

@@ -132,16 +132,18 @@ def open_subject(label: str, name: str | os.PathLike, trust_remote_code: bool) -
 
 def subject_of(label: str, model: Any, tokenizer: Any) -> Subject:
     """
-    An opened model and its tokenizer.
+    An opened model and its tokenizer; of a model that reads recordings or images, its processor.
 
     Raises:
-        ValueError: The model does not predict tokens.
+        ValueError: The model does not predict tokens, or needs a processor.
     """
     check_kind(label, model.config)
     if model.get_output_embeddings() is None:
         raise ValueError(f"{label}: the explorer shows predictions of tokens, which {type(model).__name__} has not")
     if is_own(model.config) and not reads_tokens(model.config):
-        raise ValueError(f"{label} reads files: open it with `vanilla-transformer explore FOLDER`")
+        return FileSubject(label, model, tokenizer)
+    if not hasattr(tokenizer, "all_special_ids"):
+        raise RequestError("tokenizer", f"is a {type(tokenizer).__name__}; {label} reads text: give its tokenizer")
     if model.config.is_encoder_decoder:
         return Subject(label, model, tokenizer)
     return SINGLE[bool(model.config.is_decoder)][1](label, model, tokenizer)

@@ -13,7 +13,8 @@ import torch
 from ..common.characters import as_text
 from ..evaluation.diagonality import diagonality
 from ..model.config.front_ends import has_padding, input_name_of, source_length
-from ..translation.recognition import READERS, batch_of
+from ..model.feature_extraction_vanilla_transformer import samples_of
+from ..translation.recognition import READERS, batch_of, frames_of, pixels_of
 from ..translation.scoring.source_pictures import picture_of
 from .requests import DiagonalityRequest, FileRequest, RequestError, SourceRequest, shown
 from .results import DiagonalityResult, FileResult, Piece, SourceResult
@@ -22,8 +23,34 @@ from .subject import MOST_PIECES, Subject
 
 # A model's argument for a source -> what a file of it is called.
 FILE_KINDS = {"input_features": "speech", "pixel_values": "image"}
+# What a model reads -> the part of its processor that reads it.
+PARTS = {"speech": "feature_extractor", "image": "image_processor"}
 # Files that a model keeps, and bytes of one.
 MOST_FILES, MOST_BYTES = 32, 8 * 2**20
+
+
+def _opened_samples(given: Any, processor: Any) -> tuple[str, torch.Tensor]:
+    """The name and the frames of samples with their rate."""
+    samples = given.get("raw", given.get("array")) if isinstance(given, dict) else None
+    rate = given.get("sampling_rate") if isinstance(given, dict) else None
+    if samples is None or rate is None:
+        raise RequestError(
+            "audio", f"is a {type(given).__name__}; expected a path, or {{'raw': samples, 'sampling_rate': …}}"
+        )
+    return "recording", frames_of(samples_of(samples, 0), rate, processor, "the recording")
+
+
+def _opened_image(given: Any, processor: Any) -> tuple[str, torch.Tensor]:
+    """The name and the pixels of a PIL image."""
+    from PIL import Image
+
+    if not isinstance(given, Image.Image):
+        raise RequestError("image", f"is a {type(given).__name__}; expected a path or a PIL image")
+    return Path(getattr(given, "filename", "") or "image").name, pixels_of(given, processor)
+
+
+# What a model reads -> what reads it from a notebook's objects.
+OPENED = {"speech": _opened_samples, "image": _opened_image}
 
 
 class FileSubject(Subject):
@@ -35,14 +62,22 @@ class FileSubject(Subject):
         model: A model of this package for speech or images, in evaluation mode.
         processor: Its processor.
 
+    Raises:
+        RequestError: It is no processor of such models.
+
     Attributes:
         files: The opened files by their names, oldest first: what the model reads of each.
     """
 
     def __init__(self, name: str, model: Any, processor: Any):
-        super().__init__(name, model, processor.tokenizer)
         self.processor, self.input_name = processor, input_name_of(model.config)
         self.reads = FILE_KINDS[self.input_name]
+        if not (hasattr(processor, "tokenizer") and hasattr(processor, PARTS[self.reads])):
+            raise RequestError(
+                "tokenizer",
+                f"is a {type(processor).__name__}; {name} reads {self.reads}: give its processor",
+            )
+        super().__init__(name, model, processor.tokenizer)
         self.files = OrderedDict[str, torch.Tensor]()
 
     def open_file(self, path: str | os.PathLike[str], content: bytes | None = None) -> str:
@@ -55,11 +90,26 @@ class FileSubject(Subject):
         Raises:
             OSError, ValueError: It cannot be read, or the model cannot read it.
         """
-        source = READERS[self.input_name](path, self.processor, content)
+        return self._keep(Path(path).name, READERS[self.input_name](path, self.processor, content))
+
+    def open_given(self, given: Any) -> str:
+        """
+        Open what a notebook has: the path of a file, or what is read already: a PIL image, or samples (N) with their
+        rate as transformers' pipelines and `datasets` have them, {"raw" or "array": …, "sampling_rate": …}.
+
+        Raises:
+            OSError, ValueError: It is none of these, or the model cannot read it.
+        """
+        if isinstance(given, str | os.PathLike):
+            return self.open_file(given)
+        return self._keep(*OPENED[self.reads](given, self.processor))
+
+    def _keep(self, name: str, source: torch.Tensor) -> str:
+        """Keep a source, whose name is returned."""
         longest = min(MOST_PIECES, self.model.get_encoder().longest or MOST_PIECES)
         if (count := source_length(self.model.config, (1, *source.shape))) > longest:
-            raise ValueError(f"{path} has {count} positions in the encoder; expected at most {longest}")
-        name = self._name_of(as_text(Path(path).name) or "file", source)
+            raise ValueError(f"{name} has {count} positions in the encoder; expected at most {longest}")
+        name = self._name_of(as_text(name) or "file", source)
         self.files[name] = source
         self.files.move_to_end(name)
         while len(self.files) > MOST_FILES:

@@ -1,4 +1,4 @@
-"""The page in the cell of a notebook: `explore(model, tokenizer, text)`."""
+"""The page in the cell of a notebook: `explore(model, tokenizer, text)`, or `audio=` or `image=` for the text."""
 
 import os
 import re
@@ -9,8 +9,10 @@ from typing import Any, Literal
 
 from ..common.files import open_output
 from .explorer import Explorer, subject_of
+from .file_sources import FileSubject
 from .page import page_file, page_of
 from .requests import RequestError, shown
+from .subject import Subject
 
 
 # Maximum count of numbers of heads, or of tensors, in a cell: 10 MB at most in a notebook's file.
@@ -18,6 +20,8 @@ MOST_IN_A_CELL = 1_000_000
 # What the page can be asked to show, as fields of its address.
 SETTINGS = ("num_beams", "length_penalty", "length_penalty_type", "max_new_tokens", "target_lang",
             "draws", "seed", "temperature", "top_k", "top_p")  # fmt: skip
+# What a model reads -> the argument that has it.
+ARGUMENTS = {"text": "text", "speech": "audio", "image": "image"}
 # Its scripts run, and may offer a picture as a download; the notebook itself is out of their reach.
 FRAME = (
     '<iframe title="{title}" sandbox="allow-scripts allow-downloads" '
@@ -31,7 +35,7 @@ class CellPage:
     A page about one translation. A notebook shows it where it is the last value of a cell, or by `display`.
 
     Attributes:
-        text: The sentence.
+        text: The sentence, or the name of the recording or image.
         page: The page, an HTML document that loads nothing.
         height: Of its frame in the notebook, in pixels.
     """
@@ -64,21 +68,26 @@ class CellPage:
 def explore(
     model: Any,
     tokenizer: Any,
-    text: str,
+    text: str | None = None,
     *,
+    audio: Any = None,
+    image: Any = None,
     view: str = "translate",
     height: int = 720,
     theme: Literal["light", "dark"] | None = None,
     **settings: Any,
 ) -> CellPage:
     """
-    Show every number of a translation in the cell of a notebook: the explorer's page with this sentence. It loads
-    nothing from the network, and a saved notebook still has it. The model itself is not changed.
+    Show every number of a translation in the cell of a notebook: the explorer's page with this sentence, recording or
+    image. It loads nothing from the network, and a saved notebook still has it. The model itself is not changed.
 
     Args:
         model: An encoder–decoder, a language model or a masked one, on any device.
-        tokenizer: Its tokenizer.
+        tokenizer: Its tokenizer; of a model that reads recordings or images, its processor.
         text: The sentence.
+        audio: Instead of a text, the path of a recording, or samples (N) with their rate, as transformers' pipelines
+            take them: `{"raw": samples, "sampling_rate": 8000}`.
+        image: Instead of a text, the path of an image, or a PIL image.
         view: What is shown first: "translate", "tour", "attention", "head", "walk" or another view.
         height: Of the frame, in pixels.
         theme: Colours; None follows the browser's.
@@ -90,8 +99,9 @@ def explore(
         writes it to a file.
 
     Raises:
-        ValueError: The model does not predict tokens; or the text, a setting, the view or the theme cannot be used,
-            which the message names.
+        OSError: A file cannot be read.
+        ValueError: The model does not predict tokens; or the text, the file, a setting, the view or the theme cannot
+            be used, which the message names.
 
     Example:
 
@@ -114,8 +124,27 @@ def explore(
     name = Path(getattr(model, "name_or_path", "") or type(model).__name__).name
     was_training = model.training
     try:
-        explorer = Explorer([subject_of(name, model, tokenizer)])
-        page = page_of(explorer, text, given, view=view, theme=theme, most_numbers=MOST_IN_A_CELL)
+        subject = subject_of(name, model, tokenizer)
+        shown_text = _open_source(subject, {"text": text, "audio": audio, "image": image})
+        page = page_of(Explorer([subject]), shown_text, given, view=view, theme=theme, most_numbers=MOST_IN_A_CELL)
     finally:
         model.train(was_training)
-    return CellPage(text, page, height)
+    return CellPage(shown_text, page, height)
+
+
+def _open_source(subject: Subject, sources: dict[str, Any]) -> str:
+    """
+    The sentence, or the name of the file that was opened.
+
+    Raises:
+        OSError: A file cannot be read.
+        RequestError: There is not one source, or the model reads another kind, or cannot read this one.
+    """
+    given = [name for name, source in sources.items() if source is not None]
+    if len(given) != 1:
+        raise RequestError("text", f"give one of text, audio and image: got {' and '.join(given) or 'none'}")
+    wanted = ARGUMENTS[subject.reads]
+    if given != [wanted]:
+        raise RequestError(given[0], f"{subject.name} reads {subject.reads}: give {wanted}")
+    source = sources[wanted]
+    return subject.open_given(source) if isinstance(subject, FileSubject) else source

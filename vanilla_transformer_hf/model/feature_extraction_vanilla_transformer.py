@@ -106,14 +106,14 @@ class VanillaTransformerFeatureExtractor(SequenceFeatureExtractor):
         One recording (N), or a list of them, to a batch.
 
         Args:
-            raw_speech: Samples of one channel, from -1 to 1, or integers.
+            raw_speech: Samples of one channel, floats from -1 to 1 or integers of 8, 16 or 32 bits.
             sampling_rate: Of the samples; if it is not given, it is taken to be the extractor's.
             padding, kwargs: As in transformers' `SequenceFeatureExtractor.pad`.
             return_tensors: "pt", "np", or None for lists.
 
         Raises:
             ValueError: The sampling rate is another one, or a recording is empty, or has several channels, or samples
-                that are NaN or infinite.
+                that are NaN, infinite or integers of 64 bits.
         """
         if sampling_rate not in (None, self.sampling_rate):
             raise ValueError(
@@ -135,7 +135,7 @@ def samples_of(recording: Any, number: int) -> np.ndarray:
     The samples (N) of a recording, from -1 to 1.
 
     Raises:
-        ValueError: It is empty, or has several channels, or samples that are NaN or infinite.
+        ValueError: It is empty, or has several channels, or samples that are NaN, infinite or integers of 64 bits.
     """
     samples = np.asarray(recording)
     if samples.ndim != 1:
@@ -144,6 +144,11 @@ def samples_of(recording: Any, number: int) -> np.ndarray:
     if samples.size == 0:
         raise ValueError(f"recording {number}: it is empty; expected at least one sample")
     if np.issubdtype(samples.dtype, np.integer):
+        if samples.dtype.itemsize == 8:  # as of a list of numbers, which does not say what the loudest one is
+            raise ValueError(
+                f"recording {number}: samples of type {samples.dtype}: expected floats from -1 to 1, or integers of "
+                "8, 16 or 32 bits; divide them by the largest value that they can have"
+            )
         samples = samples / np.iinfo(samples.dtype).max
     if not np.isfinite(samples).all():
         raise ValueError(f"recording {number}: it has samples that are NaN or infinite")

@@ -1,32 +1,71 @@
-"""The beginning of a run of a task other than translation: its folder is locked, and where it continues is found."""
+"""The beginning of a run: what has no effect is refused, its folder is locked, and where it continues is found."""
 
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from .checkpoints.record import find_data_sums
-from .checkpoints.resume import Start, find_start, lock_folder, prepare_folder
+from transformers import Seq2SeqTrainingArguments
+
+from .arguments import DataArguments, ModelArguments, OwnTrainingArguments
+from .checkpoints.resume import Start, check_rate, find_start, lock_folder, prepare_folder
 from .console import say
-from .recipe import RunArguments
+from .recipe import FIELDS_OF_OTHERS, RunArguments
+
+
+# Of transformers' arguments, those that have no effect in tasks other than those of text to text.
+_OF_TRANSLATION = {
+    *("predict_with_generate", "generation_max_length", "generation_num_beams", "push_to_hub", "hub_model_id")
+}
+# Fields of models that only text to text has, and this package's own arguments.
+_NOT_IN_ALL_TASKS = {
+    *FIELDS_OF_OTHERS["vanilla_transformer"],
+    *(each.name for group in (DataArguments, ModelArguments) for each in fields(group)),
+    *({each.name for each in fields(OwnTrainingArguments)} - {each.name for each in fields(Seq2SeqTrainingArguments)}),
+}
+
+
+def refuse_unused(run: RunArguments, settings: dict[str, Any], used: Collection[str]) -> None:
+    """
+    Raises:
+        ValueError: A field is set that is not among those that the run's task uses.
+    """
+    for name, value in settings.items():
+        if name in (_NOT_IN_ALL_TASKS | _OF_TRANSLATION) - {*used}:
+            raise ValueError(f"{name}={value} has no effect with task={run.data.task}: remove it.")
 
 
 def begin_run(
-    run: RunArguments, settings: dict[str, Any], checkpoints: Path
+    run: RunArguments,
+    settings: dict[str, Any],
+    checkpoints: Path,
+    sums: dict[str, str],
+    matmul: Callable[[Start], str] = lambda start: "default",
 ) -> tuple[Start, AbstractContextManager[Any]]:
     """
     Prepare the folder of a run's checkpoints, and say where the run continues.
+
+    Args:
+        run, settings: As in `prepare_job`.
+        checkpoints: The folder.
+        sums: Checksums of the run's data.
+        matmul: Finds the library of matrix products for a start.
 
     Returns:
         Where it begins, and a context that keeps other processes from training in the folder.
 
     Raises:
         OSError: Another process trains in the folder, or the folder cannot be written.
-        ValueError: The folder belongs to another run.
+        ValueError: The folder belongs to another run, or its schedule does not support changed settings.
     """
-    sums = find_data_sums(run.data)
-    lock = lock_folder(checkpoints) if run.training.process_index == 0 else nullcontext()
+    is_main = run.training.process_index == 0
+    lock = lock_folder(checkpoints) if is_main else nullcontext()
     start = find_start(checkpoints, run.training.resume_from_checkpoint, settings, sums)
-    prepare_folder(checkpoints, start, settings, sums, "default")
+    check_rate(start, run.training)
     for note in start.notes:
         say(run.training, note)
+    if is_main and (moved := prepare_folder(checkpoints, start, settings, sums, matmul(start))):
+        names = ", ".join(path.name for path in moved)
+        say(run.training, f"{names}: of later steps than {start.checkpoint}, moved to {moved[0].parent}.")
     return start, lock

@@ -1,5 +1,6 @@
 """Checks of a run's arguments, before any text is read."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from transformers.trainer_utils import HubStrategy
 from ..common.command_line import message_of
 from ..common.opening import open_config
 from ..evaluation.scores import METRICS
+from ..model.config.front_ends import reads_tokens
 from ..model.config.kept_heads import HEAD_FIELDS, heads_of_layers
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..publishing.model_card import check_metadata, check_project_url
@@ -35,6 +37,7 @@ from .transfer import check_transfer
 
 # Metrics for the best checkpoint.
 SCORES = (*METRICS, "loss")
+MASK_FIELDS = ("time_masks", "longest_time_mask", "frequency_masks", "widest_frequency_mask")
 FIELDS_OF_NEW_TOKENIZERS = ("tokenizer_model", "unicode_normalization", "separate_vocabularies", "target_lang_tags")
 
 
@@ -56,7 +59,8 @@ def check_run(run: RunArguments, settings: dict[str, Any]) -> None:
         _check_corpora(run.data)
     elif not run.data.train_source:
         raise ValueError("train_source is not given: name the text to train on.")
-    _check_evaluation(run)
+    translates = run.training.predict_with_generate and run.data.task != DENOISING
+    check_evaluation(run, SCORES if translates else ("loss",))
     _check_batches(run)
     _check_tokenizer(run)
     _check_model(run)
@@ -70,7 +74,7 @@ def check_run(run: RunArguments, settings: dict[str, Any]) -> None:
     problems += check_project_url(run.model.project_url)
     if problems:
         raise ValueError(f"{problems[0]}.")
-    _check_callbacks(run.training)
+    check_callbacks(run.training)
 
 
 def _check_corpora(data: DataArguments) -> None:
@@ -87,7 +91,7 @@ def _check_corpora(data: DataArguments) -> None:
     check_rates(list(rates.values()), data.corpus_temperature)
 
 
-def _check_callbacks(training: TranslationTrainingArguments) -> None:
+def check_callbacks(training: TranslationTrainingArguments) -> None:
     """What callbacks check when the Trainer is made, which is after the text was read."""
     if training.early_stopping_patience is not None:
         check_early_stopping(training.early_stopping_patience, training)
@@ -101,7 +105,7 @@ def _check_callbacks(training: TranslationTrainingArguments) -> None:
 
 def _without_effect(run: RunArguments) -> dict[str, str]:
     """Fields that have no effect in this run -> why."""
-    training, reasons = run.training, dict[str, str]()
+    training, reasons = run.training, dict.fromkeys(MASK_FIELDS, "it needs task=speech")
     if training.tokens_per_step is not None:
         reasons |= dict.fromkeys(SENTENCE_FIELDS, "with tokens_per_step, batches are filled by tokens")
     else:
@@ -131,10 +135,13 @@ def _without_effect(run: RunArguments) -> dict[str, str]:
     return reasons
 
 
-def _check_evaluation(run: RunArguments) -> None:
+def check_evaluation(run: RunArguments, known: Sequence[str]) -> None:
+    """
+    Raises:
+        ValueError: The best checkpoint is to be chosen by a score that is not among the `known` ones, or a text to
+            evaluate on is not named.
+    """
     training: Any = run.training
-    translates = training.predict_with_generate and run.data.task != DENOISING
-    known = SCORES if translates else ("loss",)
     metric = training.metric_for_best_model
     # Of several validation texts, the score of one, or without a name their mean.
     of_one = {f"{name}_{score}" for name in corpus_parts(run.data) for score in known}
@@ -203,6 +210,8 @@ def _check_model(run: RunArguments) -> None:
                 raise ValueError(f"{side} and {other} exclude each other: sizes and tokenizer are those of {side}.")
     if name is None:
         config: PreTrainedConfig = plan_config(run)
+        if not reads_tokens(config):
+            raise ValueError(f"front_end={config.front_end} with task={run.data.task}: must be tokens.")
         make_generation_config(run, config, None)
     else:
         if run.model.preset is not None:

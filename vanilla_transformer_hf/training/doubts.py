@@ -44,7 +44,7 @@ def find_doubts(run: RunArguments, tokenizer: Any, corpora: dict[str, Any], data
             yield from _doubts_of_pairs(corpora["train"])
             yield from _doubts_of_held_out(corpora)
         if run.model.begins_with is None:
-            yield from _doubts_of_vocabulary(tokenizer, train)
+            yield from _doubts_of_vocabulary(tokenizer, train, are_pairs=run.data.task != DENOISING)
     for role, validation in data.items():
         if role.partition(".")[0] == "validation" and len(validation) < FEWEST_SCORED:
             unit = "texts" if run.data.task == DENOISING else "pairs"
@@ -92,11 +92,11 @@ def _sources(corpus: datasets.Dataset) -> Any:
     return corpus.select(range(min(len(corpus), SAMPLE))).with_format("arrow")[:].column("source")
 
 
-def _doubts_of_vocabulary(tokenizer: Any, train: datasets.Dataset) -> Iterator[str]:
+def _doubts_of_vocabulary(tokenizer: Any, train: datasets.Dataset, are_pairs: bool) -> Iterator[str]:
     sizes = vocabulary_sizes(tokenizer)
     has_two = bool(getattr(tokenizer, "source_vocab_size", None))
     counts = [_count(train, column, size) for column, size in zip(("input_ids", "labels"), sizes)]
-    sides = {"source ": counts[0], "target ": counts[1]} if has_two else {"": counts[0] + counts[1]}
+    sides = {"source ": counts[0], "target ": counts[1]} if has_two else {"": sum(counts) if are_pairs else counts[1]}
     for side, seen in sides.items():
         # A byte is a token of its own, so that every text can be written, and special tokens have their own use; what
         # is never seen is a part of longer tokens.

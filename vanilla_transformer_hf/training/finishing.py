@@ -27,7 +27,10 @@ from ..publishing.model_card import (
     read_emissions,
     write_card,
 )
+from .checkpoints.averaging import AverageCheckpointsCallback
+from .checkpoints.files import step_of
 from .checkpoints.record import RECORD_FILE
+from .checkpoints.resume import Start
 from .console import say
 from .machine import of_main_process
 from .trainer.translation import TranslationTrainer, changed
@@ -90,14 +93,42 @@ def _in_words(error: Exception) -> str:
     return kind + " ".join(str(error).split())
 
 
+def train_and_write(folder: Path, trainer: TranslationTrainer, start: Start, processor: Any = None) -> None:
+    """
+    Train, write the model in `folder`, and add to the Trainer's facts what is known then.
+
+    Args:
+        processor: What prepares the model's sources; its tokenizer if not given.
+
+    Raises:
+        FloatingPointError, TrainingInterrupted, OSError: See `TranslationTrainer`.
+    """
+    earlier, step = CardFacts.read(folder), None if start.checkpoint is None else step_of(start.checkpoint)
+    result = trainer.train(resume_from_checkpoint=None if start.checkpoint is None else str(start.checkpoint))
+    weights = trainer.gather_weights()
+    # The time is known for a run that was already finished, and unknown for a continued one.
+    known = earlier.minutes if step == earlier.steps == trainer.state.global_step else None
+    averages = (each for each in trainer.callback_handler.callbacks if isinstance(each, AverageCheckpointsCallback))
+    trainer.facts = replace(
+        trainer.facts,
+        average_of=[checkpoint.name for each in averages for checkpoint in each.folders],
+        minutes=result.metrics["train_runtime"] / 60 if step is None else known,
+    )
+    if trainer.is_world_process_zero():
+        write_model(folder, trainer, weights, processor)
+        say(trainer.args, f"{folder}: model and {'processor' if processor else 'tokenizer'} written.")
+    trainer.accelerator.wait_for_everyone()
+
+
 def write_model(
     folder: Path,
     trainer: TranslationTrainer,
     weights: dict[str, torch.Tensor] | None = None,
+    processor: Any = None,
 ) -> None:
     """
-    Write weights, configs, code and tokenizer of a trained model; files are renamed when all are complete. Predictions
-    and curves of another model that was there are removed.
+    Write weights, configs, code and tokenizer, or processor, of a trained model; files are renamed when all are
+    complete. Predictions and curves of another model that was there are removed.
 
     Call it in the main process only. `weights` are the gathered weights of a sharded model.
     """
@@ -106,7 +137,7 @@ def write_model(
         # The Trainer switches the cache off in the config, where generation looks for it.
         trainer.model.config.use_cache = True
         trainer.model.save_pretrained(unfinished, state_dict=weights)
-        trainer.processing_class.save_pretrained(unfinished)
+        (processor or trainer.processing_class).save_pretrained(unfinished)
         written = {path.name for path in unfinished.iterdir()}
     remove_older_weights(folder, written)
     write_checksums(folder)

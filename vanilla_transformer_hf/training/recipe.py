@@ -31,6 +31,8 @@ from .objectives.first_moment import OPTIMIZERS
 from .options import UNSET, Option, config_option, documented_fields, options_of
 
 
+# Ends of the names of scores of which the least is the best.
+RATES_OF_ERRORS = ("wer", "cer")
 # The value of a recipe's field that the command line must set.
 REQUIRED = "???"
 # Type of a new model -> its config.
@@ -68,6 +70,8 @@ class TranslationTrainingArguments(OwnTrainingArguments, Seq2SeqTrainingArgument
     def __post_init__(self) -> None:
         # Without an accelerator transformers uses the CPU, but bfloat16 needs use_cpu to be set.
         self.use_cpu = self.use_cpu or not torch.accelerator.is_available()
+        if self.greater_is_better is None and (self.metric_for_best_model or "").endswith(RATES_OF_ERRORS):
+            self.greater_is_better = False  # in transformers, only losses are so
         super().__post_init__()  # type: ignore[no-untyped-call]
         if self.n_gpu > 1:
             raise ValueError(
@@ -197,6 +201,7 @@ EXCLUDED = {
         *("encoder_from", "decoder_from"),
         *(name for name in ConfigArguments.__annotations__ if name not in CHANGEABLE_FIELDS),
     ),
+    "metric_for_best_model": ("greater_is_better",),
     "preset": ("model_name_or_path", "encoder_from", "decoder_from"),
     "encoder_from": _replaced_by_stack(free="decoder_"),
     "decoder_from": _replaced_by_stack(free="encoder_"),

@@ -9,10 +9,9 @@ from typing import Any
 from transformers import set_seed
 
 from ..common.matmul import set_matmul
-from ..publishing.model_card import CardFacts
-from .checkpoints.averaging import AverageCheckpointsCallback
+from .beginning import begin_run
 from .checkpoints.record import find_data_sums, settings_of_all_parts
-from .checkpoints.resume import Start, check_rate, find_start, lock_folder, prepare_folder
+from .checkpoints.resume import Start
 from .checks import check_run
 from .console import quiet_libraries, say
 from .data.corpora import (
@@ -28,7 +27,7 @@ from .data.corpora import (
 from .data.parts import corpus_parts
 from .doubts import find_doubts
 from .facts import facts_of_run
-from .finishing import ScoredSet, finish_denoising, finish_translation, score_before, write_model
+from .finishing import ScoredSet, finish_denoising, finish_translation, score_before, train_and_write
 from .machine import find_matmul, of_main_process
 from .model import make_model, paper_learning_rate
 from .objectives.distillation import digest_of_teacher, open_teacher
@@ -47,8 +46,8 @@ class TrainingJob:
     """
     A run that is ready to start.
 
-    Its given arguments, the Trainer with its data, the start, and the record of an earlier run in `folder`, if any.
-    Until `lock` ends, no other process can train in this folder.
+    Its given arguments, the Trainer with its data, and the start. Until `lock` ends, no other process can train in
+    this folder.
     """
 
     run: RunArguments
@@ -57,7 +56,6 @@ class TrainingJob:
     start: Start
     trainer: TranslationTrainer
     scored_data: dict[str, Any]
-    earlier: CardFacts
     lock: AbstractContextManager[Any] | None = None
 
     @property
@@ -91,7 +89,7 @@ def prepare_job(run: RunArguments, settings: dict[str, Any]) -> TrainingJob:
     check_run(run, settings)
     training = copy.copy(run.training)  # the Trainer's arguments, completed below
     folder = Path(str(training.output_dir))
-    checkpoints, earlier = folder / "checkpoints", CardFacts.read(folder)
+    checkpoints = folder / "checkpoints"
     training.output_dir, training.resume_from_checkpoint = str(checkpoints), None
     training.generation_max_length = None  # the model's generation config has it
     denoises = run.data.task == DENOISING
@@ -152,29 +150,23 @@ def prepare_job(run: RunArguments, settings: dict[str, Any]) -> TrainingJob:
         ),
         **(make_denoising_collators if denoises else make_collators)(run, model, tokenizer),
     )
-    return TrainingJob(run, settings, folder, start, trainer, scored_data, earlier, lock)
+    return TrainingJob(run, settings, folder, start, trainer, scored_data, lock)
 
 
 def _find_start(
     run: RunArguments, settings: dict[str, Any], training: TranslationTrainingArguments, corpora: dict[str, Any]
-) -> tuple[Start, AbstractContextManager[Any] | None]:
+) -> tuple[Start, AbstractContextManager[Any]]:
     """Where the run continues; its folder is then locked and prepared, and its matrix products are chosen."""
-    checkpoints, is_main = Path(str(training.output_dir)), training.process_index == 0
     sums = find_data_sums(run.data, corpora)
     if training.teacher and Path(training.teacher).is_dir():
         sums["teacher"] = digest_of_teacher(Path(training.teacher))
-    lock = lock_folder(checkpoints) if is_main else None
-    start = find_start(checkpoints, run.training.resume_from_checkpoint, settings, sums)
-    check_rate(start, training)
-    for note in start.notes:
-        say(training, note)
-    if is_main:
+
+    def matmul(start: Start) -> str:
         if training.device.type == "cpu":
             training.matmul = find_matmul(training, start.matmul)
-        if moved := prepare_folder(checkpoints, start, settings, sums, training.matmul):
-            names = ", ".join(path.name for path in moved)
-            say(training, f"{names}: of later steps than {start.checkpoint}, moved to {moved[0].parent}.")
-    return start, lock
+        return training.matmul
+
+    return begin_run(run, settings, Path(str(training.output_dir)), sums, matmul)
 
 
 def run_job(job: TrainingJob, keep_scores: bool = True) -> list[ScoredSet]:
@@ -201,22 +193,7 @@ def run_job(job: TrainingJob, keep_scores: bool = True) -> list[ScoredSet]:
             trainer.facts = replace(trainer.facts, before=before)
         if trainer.is_world_process_zero():
             trainer.facts.write(Path(str(args.output_dir)))  # for cards of its checkpoints and their averages
-        result = trainer.train(resume_from_checkpoint=job.checkpoint)
-        weights = trainer.gather_weights()
-        # The time is known for a run that was already finished, and unknown for a continued one.
-        minutes = job.earlier.minutes if job.earlier.steps == trainer.state.global_step else None
-        averages = (
-            each for each in trainer.callback_handler.callbacks if isinstance(each, AverageCheckpointsCallback)
-        )
-        trainer.facts = replace(
-            trainer.facts,
-            average_of=[checkpoint.name for each in averages for checkpoint in each.folders],
-            minutes=result.metrics["train_runtime"] / 60 if job.checkpoint is None else minutes,
-        )
-        if trainer.is_world_process_zero():
-            write_model(folder, trainer, weights)
-            say(args, f"{folder}: model and tokenizer written.")
-        trainer.accelerator.wait_for_everyone()
+        train_and_write(folder, trainer, job.start)
         with trainer.stopping_at_once(f"its model is written in {folder}, but not all that belongs to it."):
             finish = finish_denoising if job.run.data.task == DENOISING else finish_translation
             return finish(folder, trainer, job.scored_data, keep_scores)

@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from transformers.tokenization_utils_base import LARGE_INTEGER
 from ..common.files import new_folder
 from ..common.opening import open_config, open_tokenizer
 from ..common.split_sentences import MULTI_SENTENCE_SHARE
+from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from ..translation.text.splitting import sentences
 from ..translation.text.texts import PART_MAX_LENGTH, TARGET_LANG_TAGS
@@ -63,6 +64,44 @@ def get_tokenizer(run: RunArguments, corpus: Any, folder: Path, start: Start | N
         with new_folder(folder) as unfinished:
             tokenizer.save_pretrained(unfinished)
     kept: PreTrainedTokenizerBase = VanillaTransformerTokenizer.from_pretrained(folder)
+    return kept
+
+
+def tokenizer_of_texts(
+    run: RunArguments,
+    texts: Iterable[str],
+    folder: Path,
+    prepare: Callable[[VanillaTransformerTokenizer], None] = lambda tokenizer: None,
+    model_max_length: int | None = None,
+) -> VanillaTransformerTokenizer:
+    """
+    The tokenizer of a run without pairs: the named one, else a new one of these texts, trained once and kept in
+    `folder`.
+
+    Args:
+        prepare: Adds what the task needs.
+        model_max_length: The longest text, of a new one.
+
+    Raises:
+        OSError: The named one cannot be opened.
+    """
+    if name := run.model.tokenizer_name_or_path:
+        named: VanillaTransformerTokenizer = VanillaTransformerTokenizer.from_pretrained(name)
+        prepare(named)
+        return named
+    if not folder.exists():
+        new = VanillaTransformerTokenizer.train(
+            texts,
+            vocab_size=run.config.get("vocab_size", VanillaTransformerConfig.vocab_size),
+            model=run.model.tokenizer_model,
+            unicode_normalization=run.model.normal_form,
+            show_progress=False,
+        )
+        prepare(new)
+        new.model_max_length = model_max_length or new.model_max_length
+        with new_folder(folder) as unfinished:
+            new.save_pretrained(unfinished)
+    kept: VanillaTransformerTokenizer = VanillaTransformerTokenizer.from_pretrained(folder)
     return kept
 
 

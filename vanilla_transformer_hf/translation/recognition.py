@@ -14,9 +14,10 @@ import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForImageTextToText, AutoModelForSpeechSeq2Seq, AutoProcessor
+from transformers.utils import logging
 
 from ..common.lines import read_lines
-from ..common.opening import open_any_config, open_weights
+from ..common.opening import open_any_config, open_weights, to_device
 from ..common.recordings import read_recording
 from ..model.config.front_ends import has_padding, input_name_of
 
@@ -58,23 +59,36 @@ def read_speech(path: str | os.PathLike[str], processor: Any, content: bytes | N
     Raises:
         ValueError: The file is no recording, of another sampling rate than the model's, or longer than its window.
     """
-    samples, rate = read_recording(path, content)
+    return frames_of(*read_recording(path, content), processor, path)
+
+
+def frames_of(samples: Any, rate: int, processor: Any, name: str | os.PathLike[str]) -> torch.Tensor:
+    """
+    The frames of samples (N), as `read_speech` gives them.
+
+    Args:
+        rate: Samples per second.
+        name: What messages call the recording.
+
+    Raises:
+        ValueError: As in `read_speech`.
+    """
     extractor = processor.feature_extractor
     if rate != extractor.sampling_rate:
         raise ValueError(
-            f"{path} has {rate:,} samples per second, and this model reads {extractor.sampling_rate:,}: resample it"
+            f"{name} has {rate:,} samples per second, and this model reads {extractor.sampling_rate:,}: resample it"
         )
     if len(samples) > (window := getattr(extractor, "n_samples", len(samples))):
         raise ValueError(
-            f"{path} has {len(samples) / rate:.1f} seconds, and this model reads {window / rate:g}: cut it into parts"
+            f"{name} has {len(samples) / rate:.1f} seconds, and this model reads {window / rate:g}: cut it into parts"
         )
     try:
         with np.errstate(all="ignore"):  # of silence, about which an error follows
             found: torch.Tensor = extractor(samples, sampling_rate=rate, return_tensors="pt")["input_features"][0]
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
+        raise ValueError(f"{name}: {error}") from error
     if not found.isfinite().all():
-        raise ValueError(f"{path}: its frames are NaN or infinite, as of samples that are, or of pure silence")
+        raise ValueError(f"{name}: its frames are NaN or infinite, as of samples that are, or of pure silence")
     return found
 
 
@@ -125,18 +139,27 @@ def read_image(path: str | os.PathLike[str], processor: Any, content: bytes | No
     """
     from PIL import Image, UnidentifiedImageError
 
-    makes = processor.image_processor
     try:
         with Image.open(path if content is None else BytesIO(content)) as image:
-            check_size(image, makes)
-            pixels = makes(with_channels(image, len(makes.image_mean)), return_tensors="pt")
+            return pixels_of(image, processor)
     except UnidentifiedImageError as error:
         raise ValueError(f"{path} is not an image") from error
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:  # of damaged files, too
         if isinstance(error, OSError) and error.filename is not None:  # the file itself, not what is in it
             raise
         raise ValueError(f"{path}: {error}") from error
-    found: torch.Tensor = pixels["pixel_values"][0]
+
+
+def pixels_of(image: Any, processor: Any) -> torch.Tensor:
+    """
+    The pixels (C, H, W) of a PIL image, as `read_image` gives them.
+
+    Raises:
+        ValueError: As in `read_image`.
+    """
+    makes = processor.image_processor
+    check_size(image, makes)
+    found: torch.Tensor = makes(with_channels(image, len(makes.image_mean)), return_tensors="pt")["pixel_values"][0]
     return found
 
 
@@ -179,21 +202,22 @@ class Recognizer:
     Args:
         name: Folder of a model, or the id of a Hub repository.
         input_name: What the model must read, "input_features" or "pixel_values"; None: either.
-        device: Where it computes.
+        device: Where it computes; None: an accelerator if there is one.
+        dtype: Floating-point type of the weights; "auto" keeps the one they were saved in.
 
     Raises:
         OSError: The model or its processor cannot be opened.
-        ValueError: The model reads something else.
+        ValueError: The model reads something else, or the device cannot be used here.
     """
 
-    def __init__(self, name: str, input_name: str | None = None, device: str | None = None):
+    def __init__(self, name: str, input_name: str | None = None, device: str | None = "cpu", dtype: str = "auto"):
         config = open_any_config(name)
         self.input_name, self.has_padding = input_name_of(config), has_padding(config)
         if self.input_name not in READERS or input_name not in (None, self.input_name):
             wanted = input_name or " or ".join(READERS)
             raise ValueError(f"{name} is a model that reads {self.input_name}, not {wanted}")
         self.processor = AutoProcessor.from_pretrained(name)
-        self.model: Any = open_weights(name, CLASSES[self.input_name]).eval().to(device or "cpu")
+        self.model: Any = to_device(open_weights(name, CLASSES[self.input_name], dtype=dtype).eval(), device)
 
     def texts(self, files: Sequence[str | os.PathLike[str]], batch_size: int = 32, **search: Any) -> Iterator[str]:
         """
@@ -204,11 +228,20 @@ class Recognizer:
             search: Arguments of `generate`.
 
         Raises:
-            OSError, ValueError: A file cannot be read; the message names it.
+            OSError, ValueError: A file cannot be read; the message names it. Or `batch_size` is less than 1.
         """
+        if batch_size < 1:
+            raise ValueError(f"batch_size={batch_size}: must be at least 1")
         read = READERS[self.input_name]
         for start in range(0, len(files), batch_size):
             sources = [read(path, self.processor) for path in files[start : start + batch_size]]
             batch = batch_of(self.input_name, sources, self.has_padding)
             ids = self.model.generate(**{name: each.to(self.model.device) for name, each in batch.items()}, **search)
             yield from self.processor.tokenizer.batch_decode(ids, skip_special_tokens=True)
+
+
+def open_recognizer(arguments: Any, input_name: str | None = None) -> Recognizer:
+    """The model of a command, by its arguments `model`, `device` and `dtype`, without a bar of loading weights."""
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    return Recognizer(arguments.model, input_name, arguments.device, arguments.dtype)

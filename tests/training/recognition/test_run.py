@@ -18,7 +18,7 @@ from vanilla_transformer_hf.common.recordings import read_recording, write_wave
 from vanilla_transformer_hf.training.recipe import RecipeParser
 from vanilla_transformer_hf.training.recognition.collator import Masks, RecognitionCollator
 from vanilla_transformer_hf.training.recognition.corpus import SourcesWithTexts
-from vanilla_transformer_hf.training.recognition.digit_strips import write_digit_strips
+from vanilla_transformer_hf.training.recognition.digit_strips import bend, split, write_digit_strips
 from vanilla_transformer_hf.training.recognition.run import run_recognition
 from vanilla_transformer_hf.training.recognition.spoken_digits import change_speed, read_digits, write_spoken_digits
 from vanilla_transformer_hf.training.trainer.translation import TranslationTrainer
@@ -64,6 +64,32 @@ def test_spoken_digits(spoken):
         read_digits(spoken / "nothing")
 
 
+@pytest.mark.parametrize(
+    ("names", "left_out", "message"),
+    [
+        (["0_ann_0"], None, "has no recordings of ann with a number from 8 to 49, those of the folder train"),
+        (["0_ann_0", "0_ann_5", "0_ann_8", "1_bob_0"], None, "no recordings of bob with a number from 8 to 49"),
+        (["0_ann_0", "0_ann_5", "0_ann_8"], "ann", "left_out=ann: .* has no other speaker"),
+        (["0_ann_0", "x_ann_1", "silent_1"], None, "no recordings of ann"),
+        (["0_ann_0", "1_ann_silent_5"], None, "1_ann_silent_5.wav in .* is silent"),
+    ],
+)
+def test_recordings_of_which_no_corpus_is_made(names, left_out, message, tmp_path):
+    (tmp_path / "single").mkdir()
+    for name in names:
+        write_wave(tmp_path / "single" / f"{name}.wav", np.full(600, 0.0 if "silent" in name else 0.5), 8000)
+    options = {"language": "en", "left_out": left_out, "train_size": 1, "test_size": 1, "seed": 0}
+    with pytest.raises(ValueError, match=message):
+        write_spoken_digits(tmp_path / "single", tmp_path / "corpus", **options)
+    assert not (tmp_path / "corpus").exists()
+
+
+def test_digits_in_a_file_that_is_no_archive(tmp_path):
+    (tmp_path / "x.tar").write_text("no archive")
+    with pytest.raises(ValueError, match=r"x\.tar is not a tar archive, nor a folder of recordings$"):
+        read_digits(tmp_path / "x.tar")
+
+
 def test_recordings_are_played_faster_and_slower():
     rng = np.random.default_rng(0)
     tone = np.sin(2 * np.pi * 400 * np.arange(4000) / 8000)
@@ -83,7 +109,8 @@ def test_a_run_on_speech(spoken, tmp_path, capsys, monkeypatch):
     assert model.config.front_end == "speech" and model.generation_config.num_beams == 2
     assert verify_folder(tmp_path / "model")
     card = (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
-    assert "pipeline_tag: automatic-speech-recognition" in card and "wer" in card
+    assert "pipeline_tag: automatic-speech-recognition" in card
+    assert all(f"| test | {name} | " in card for name in ("wer", "cer", "bleu", "chrf", "exact_match"))
     assert len((tmp_path / "model" / "predictions.test.tsv").read_text().splitlines()) == 4
     files = [str(corpus / "test" / f"0000{number}_ann.wav") for number in range(3)]
     main(["translate", "model", "--audio", *files, "--output", "texts", "--max_new_tokens", "4"])
@@ -93,7 +120,8 @@ def test_a_run_on_speech(spoken, tmp_path, capsys, monkeypatch):
     found = processor.batch_decode(model.generate(**batch, max_new_tokens=4), skip_special_tokens=True)
     assert read == found
     main(["score", "model", str(corpus / "test")])
-    assert " % of 3 files" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert " % of 3 files" in told and "BLEU 0.00 (nrefs:1|" in told
 
 
 @pytest.mark.slow
@@ -125,6 +153,24 @@ def test_a_killed_run_goes_on_to_the_same_weights(recipe, spoken, tmp_path, monk
     assert weights.keys() == again.keys()
     for name, value in weights.items():
         assert torch.equal(value, again[name]), name
+
+
+@pytest.mark.slow
+def test_a_run_ends_with_an_average(spoken, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    texts = " ".join(f"--{role}_source {spoken / 'corpus' / role}" for role in ("train", "validation"))
+    command = ["train", "spoken_digits", *f"{texts} {SIZES} --save_total_limit 3 --unset test_source".split()]
+    main([*command, "--average_last", "2", "--output_dir", "last"])
+    found = load_file("last/model.safetensors")
+    steps = [load_file(f"last/checkpoints/checkpoint-{step}/model.safetensors") for step in (1, 2)]
+    for name, value in found.items():
+        torch.testing.assert_close(value, (steps[0][name] + steps[1][name]) / 2)
+    main([*command, "--moving_average", "0.9", "--load_best_model_at_end", "false", "--output_dir", "moving"])
+    found = load_file("moving/model.safetensors")
+    averages = load_file("moving/checkpoints/checkpoint-2/moving_average.safetensors")
+    assert averages and all(torch.equal(found[name], value) for name, value in averages.items())
+    plain = load_file("moving/checkpoints/checkpoint-2/model.safetensors")
+    assert not any(torch.equal(plain[name], value) for name, value in averages.items() if value.dim() > 1)
 
 
 def write_tones(folder, count, rng):
@@ -190,6 +236,21 @@ def test_a_run_on_images(tmp_path, capsys, monkeypatch):
             {"task": "image", "train_source": "x", "front_end": "image", "tokens_per_step": 99},
             "has no effect with task",
         ),
+        (
+            {"task": "speech", "train_source": "x", "front_end": "speech", "save_total_limit": 1, "average_last": 2},
+            "save_total_limit=1: averaging 2 checkpoints needs 2 or more",
+        ),
+        *(
+            ({"task": "speech", "train_source": "x", "front_end": "speech", **given}, f"{next(iter(given))}=.* has no")
+            for given in (
+                *({"encoder_from": "x"}, {"noise": "mass"}, {"train_text": "x"}, {"too_long": "truncate"}),
+                *({"matmul": "onednn"}, {"distillation_weight": 0.7}, {"predict_with_generate": "false"}),
+            )
+        ),
+        (
+            {"task": "speech", "train_source": "x", "front_end": "speech", "metric_for_best_model": "were"},
+            "metric_for_best_model=were: must be one of bleu, chrf, exact_match, loss, wer, cer",
+        ),
         ({"task": "speech", "train_source": "nowhere", "front_end": "speech"}, "nowhere/texts.tsv does not exist"),
     ],
 )
@@ -199,6 +260,35 @@ def test_what_a_run_refuses(fields, message, tmp_path, monkeypatch):
     run, settings = RecipeParser(prog="train").parse([*options, "--output_dir", "out", "--use_cpu", "true"])
     with pytest.raises((ValueError, OSError), match=message):
         run_recognition(run, settings)
+
+
+def test_the_length_of_an_image_is_that_of_its_text():
+    """Images of a corpus have one size: a curriculum, or batches of like lengths, goes by what is to be written."""
+    labels = [[5, 6, 2], [5, 2]]
+    images = SourcesWithTexts([torch.zeros(1, 4, 8)] * 2, labels, ["a b", "a"])
+    frames = SourcesWithTexts([torch.zeros(9, 12), torch.zeros(7, 12)], labels, ["a b", "a"])
+    assert (images["length"], frames["length"]) == ([3, 2], [9, 7])
+
+
+def test_every_part_of_the_strips_has_all_digits_about_as_often():
+    rng = np.random.default_rng(0)
+    classes = np.concatenate([np.arange(900) % 10, rng.integers(0, 10, 800)])  # as in the data, in part in order
+    parts = split(classes)
+    assert sorted(np.concatenate([*parts.values()])) == [*range(1700)]
+    for role, share in (("train", 0.8), ("validation", 0.1), ("test", 0.1)):
+        counts = np.bincount(classes[parts[role]], minlength=10)
+        assert np.abs(counts - share * np.bincount(classes)).max() < 2, role
+
+
+def test_a_bent_digit_stays_that_digit():
+    image = np.zeros((8, 8))
+    image[1:7, 3:5] = 1.0
+    rng = np.random.default_rng(0)
+    bent = [bend(image, rng) for _ in range(50)]
+    assert all(each.shape == (8, 8) and each.min() >= 0 and each.max() <= 1 for each in bent)
+    assert all(0.8 * image.sum() < each.sum() < 1.25 * image.sum() for each in bent)
+    places = np.array([[np.average(np.arange(8), weights=each.sum(axis=axis)) for axis in (0, 1)] for each in bent])
+    assert np.abs(places - 3.5).max() < 0.5 and places.std() > 0.05
 
 
 def test_masks_depend_on_seed_and_rows_alone():

@@ -125,6 +125,20 @@ def test_a_run_goes_on_where_it_was_and_gives_the_same(recipe, tmp_path):
     assert all(torch.equal(whole[name], again[name]) for name in whole)
 
 
+def test_the_card_of_a_run_that_goes_on_has_its_time_and_what_was_changed(recipe, tmp_path, capsys):
+    def facts():
+        return json.loads((tmp_path / "out/card_facts.json").read_text())
+
+    run_task(*recipe("causal_lm"))
+    minutes = facts()["minutes"]
+    run_task(*recipe("causal_lm"))  # which is finished
+    assert facts()["minutes"] == minutes is not None
+    checkpoints = str(tmp_path / "out/checkpoints/checkpoint-1")
+    run_task(*recipe("causal_lm", resume_from_checkpoint=checkpoints, learning_rate=0.5))
+    assert "checkpoint-2: of later steps than" in capsys.readouterr().out
+    assert facts()["settings"]["learning_rate"] == "the default to step 1, then 0.5" and facts()["minutes"] is None
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -134,6 +148,13 @@ def test_a_run_goes_on_where_it_was_and_gives_the_same(recipe, tmp_path):
         ),
         ({"bpe_dropout": 0.1}, "bpe_dropout=0.1 has no effect with task=masked_lm: remove it"),
         ({"train_source": None}, "train_source is not given"),
+        ({"too_long": "truncate"}, "too_long=truncate has no effect with task=masked_lm"),
+        ({"matmul": "onednn"}, "matmul=onednn has no effect"),
+        ({"tokenizer": "new"}, "tokenizer=new has no effect"),
+        ({"reverse": True}, "reverse=True has no effect"),
+        ({"predict_with_generate": False}, "predict_with_generate=False has no effect"),
+        ({"metric_for_best_model": "blue"}, "metric_for_best_model=blue: must be one of loss, accuracy"),
+        ({"validation_source": None}, "eval_strategy=steps needs validation_source"),
         ({"train_target": "x.class"}, "train_target=x.class has no effect with task=masked_lm"),
     ],
 )

@@ -69,7 +69,7 @@ export function beamTree({ state, set, can, translation }) {
     const further = { prefix: ids, hypothesis: 0, ids: "" };
     announce(text);
     details.replaceChildren(
-      html("span", { dir: "auto" }, text),
+      html("span", {}, text),
       button("Continue from here", () => set(further), kept(can(further))),
       button("See its attention", () => set({ ids, view: "attention" })),
     );

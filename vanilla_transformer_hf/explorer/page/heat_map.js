@@ -166,7 +166,9 @@ export function heatMap(options) {
       if (column % columnEvery && column !== cursor.column) continue;
       context.fillStyle = column === cursor.column ? themed("accent") : themed("ink");
       context.save();
-      context.translate(left + column * cell - x + cell / 2, top - 5);
+      // A number that is wider than the first column begins at its edge.
+      const half = options.columnLabels ? 0 : context.measureText(columnLabels[column]).width / 2;
+      context.translate(left - x + Math.max(column * cell + cell / 2, half), top - 5);
       if (options.columnLabels) context.rotate(-Math.PI / 2);
       context.textAlign = options.columnLabels ? "left" : "center";
       context.fillText(columnLabels[column].slice(0, 15), 0, options.columnLabels ? 0 : -4);

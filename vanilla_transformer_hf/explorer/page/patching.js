@@ -166,7 +166,7 @@ function column(title, best, difference, { first, second }, say) {
     return html(
       "tr",
       { class: isCompared ? "compared" : null },
-      html("td", { class: "piece", dir: "auto" }, label(one)),
+      html("td", { class: "piece" }, label(one)),
       html("td", {}, percent(one.probability)),
       html(
         "td",

@@ -1,9 +1,17 @@
 // Tokens as labels, and tokens joined to words.
 
-/** What a piece is called: "·" begins what continues a word; a letter's parts are counted. */
+// What is written from right to left: the blocks that Unicode keeps for it.
+const RIGHT_TO_LEFT =
+  /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufeff\u{10800}-\u{10fff}\u{1e800}-\u{1efff}]/u;
+
+/**
+ * What a piece is called: "·" begins what continues a word; a letter's parts are counted. Text from
+ * right to left is isolated: the dot, and the numbers behind it, would stand on its other side.
+ */
 export function label(piece) {
-  const text = piece.parts > 1 ? `${piece.text} ${piece.part}/${piece.parts}` : piece.text;
-  return piece.continues ? `·${text}` : text;
+  const text = RIGHT_TO_LEFT.test(piece.text) ? `\u2068${piece.text}\u2069` : piece.text;
+  const counted = piece.parts > 1 ? `${text} ${piece.part}/${piece.parts}` : text;
+  return piece.continues ? `·${counted}` : counted;
 }
 
 /** Whether a piece is some of the bytes of a letter, and not the first. */

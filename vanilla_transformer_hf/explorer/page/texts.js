@@ -16,11 +16,15 @@ export function languageOf(state) {
   return wanted.find((code) => code in LANGUAGES) ?? "en";
 }
 
-/** A function that gives the text of a key, with values in place of what stands in braces. */
+/**
+ * A function that gives the text of a key, with values in place of what stands in braces; its
+ * `space` stands between sentences.
+ */
 export function textsOf(state) {
   const { texts, space } = LANGUAGES[languageOf(state)];
-  return (key, values = {}) =>
+  const say = (key, values = {}) =>
     texts[key].replace(/\s*\n\s*/g, space).replace(/\{(\w+)\}/g, (_, name) => String(values[name]));
+  return Object.assign(say, { space });
 }
 
 /** The menu of languages, and `update(state)`, which makes it that of a state. */

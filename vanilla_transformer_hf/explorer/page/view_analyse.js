@@ -70,7 +70,7 @@ function weighed(pieces, values, scale) {
       return html(
         "li",
         { style: `background:${color};color:${readableOn(color)}` },
-        html("span", { class: "piece", dir: "auto" }, label(piece)),
+        html("span", { class: "piece" }, label(piece)),
         html("span", { class: "value" }, number(values[place], 3)),
       );
     }),

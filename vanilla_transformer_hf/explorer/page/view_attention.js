@@ -188,7 +188,9 @@ function layerPicture({ state, set, source }, found, count) {
 }
 
 function titleOf(state, heads) {
-  const which = isMerged(state) ? `${state.heads} of heads` : `head ${heads.join(", ")}`;
+  const which = isMerged(state)
+    ? `${state.heads} of heads`
+    : `head${heads.length > 1 ? "s" : ""} ${heads.join(", ")}`;
   return `${state.part} attention, layer ${state.layer}, ${which}`;
 }
 

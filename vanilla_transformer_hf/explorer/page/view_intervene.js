@@ -109,7 +109,7 @@ function tokenTable(title, result, other) {
     return html(
       "tr",
       { class: isSame ? null : "differs" },
-      html("td", { class: "piece", dir: "auto" }, label(step.piece)),
+      html("td", { class: "piece" }, label(step.piece)),
       html("td", {}, percent(step.probability)),
       html("td", { class: "bar-cell" }, html("span", { class: "bar", style: width })),
       html("td", {}, change),

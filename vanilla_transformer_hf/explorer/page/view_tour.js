@@ -8,6 +8,9 @@ import { roving } from "./roving.js";
 import { languageOf, textsOf } from "./texts.js";
 import { readJourney, stopsOf } from "./tour_stops.js";
 
+// Headings of columns that are words; others are symbols.
+const WORDS = ["token", "id", "key", "layer", "shape", "length"];
+
 /** The tokens as buttons: the pressed one is followed. */
 function followed(title, pieces, chosen, choose) {
   const chips = pieces.map((piece, place) =>
@@ -28,7 +31,7 @@ function followed(title, pieces, chosen, choose) {
 
 function table({ heads, rows, marked }, say) {
   const heading = (text) =>
-    html("th", { scope: "col" }, text === "length" ? say("tour.length") : text);
+    html("th", { scope: "col" }, WORDS.includes(text) ? say(`tour.${text}`) : text);
   const line = ([first, ...cells], place) =>
     html(
       "tr",
@@ -75,7 +78,7 @@ async function contents(stop, journey, { set, say }) {
   const kindOf = shown.see.view === "translate" ? journey.model.kind : shown.see.view;
   const view = say(`tab.${kindOf}`);
   return [
-    html("p", { class: "tour-words", id: "tour-words" }, words.join(" ")),
+    html("p", { class: "tour-words", id: "tour-words" }, words.join(say.space)),
     formula,
     shapesList(shown.shapes, say),
     html("h3", {}, say("tour.numbers")),

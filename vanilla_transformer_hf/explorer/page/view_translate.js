@@ -97,7 +97,7 @@ function stepCard(step, place, changes, { state, set, can }) {
       {},
       button(
         [
-          html("span", { class: "piece", dir: "auto" }, label(one)),
+          html("span", { class: "piece" }, label(one)),
           " ",
           html("span", { class: "share" }, share(one, state)),
         ],
@@ -118,7 +118,7 @@ function stepCard(step, place, changes, { state, set, can }) {
     html(
       "div",
       { class: "step-head" },
-      html("strong", { class: "piece", dir: "auto" }, label(step.piece)),
+      html("strong", { class: "piece" }, label(step.piece)),
       html("span", {}, share(step, state)),
     ),
     html(
@@ -229,7 +229,7 @@ export function translateView(context) {
         ? plainSource(source, state.text)
         : html(
             "p",
-            { class: "pieces", dir: "auto" },
+            { class: "pieces" },
             html("span", { class: "unseen" }, "Tokens of the source: "),
             translation.source.map((piece) => [
               html("span", { class: piece.special ? "chip special" : "chip" }, label(piece)),

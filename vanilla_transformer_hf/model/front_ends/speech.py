@@ -46,12 +46,8 @@ class ConvolutionFrontEnd(FrontEndBase, kind="speech"):
 
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(config)
-        strides, kernel, gates = (
-            strides_of_convolutions(config),
-            config.conv_kernel_size,
-            config.conv_activation == "glu",
-        )
-        width = encoder_sizes(config).width
+        strides, kernel = strides_of_convolutions(config), config.conv_kernel_size
+        width, gates = encoder_sizes(config).width, config.conv_activation == "glu"
         inner = config.conv_channels or width
         # A gated convolution has twice the outputs, of which the gate leaves half.
         outputs = [inner] * (len(strides) - 1) + [2 * width if gates else width]

@@ -91,10 +91,9 @@ def _source_file(data: DataArguments, folder: Path) -> Path:
     if given.is_file() and find_reader(str(given)) is None and kind_of(str(given)) != ".parquet":
         return given
     written = folder / SOURCES
-    if not written.is_file():
-        with open_output(written) as file:
-            for text in iterate_texts(load_corpora(data)["train"], "source"):
-                file.write(" ".join(text.splitlines()).encode() + b"\n")
+    with open_output(written) as file:  # each time: the corpus may be another one, which its checksum tells
+        for text in iterate_texts(load_corpora(data)["train"], "source"):
+            file.write(" ".join(text.splitlines()).encode() + b"\n")
     return written
 
 

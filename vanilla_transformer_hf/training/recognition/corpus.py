@@ -30,7 +30,10 @@ class SourcesWithTexts(Dataset[dict[str, Any]]):
         self.columns: dict[str, Sequence[Any]] = {
             "source": sources,
             "labels": labels,
-            "length": [each.shape[0] for each in sources],
+            # Of recordings; images have one size, and their texts differ in length.
+            "length": [
+                each.shape[0] if each.dim() == 2 else len(ids) for each, ids in zip(sources, labels, strict=True)
+            ],
             "target": texts,
             "line": range(len(texts)),
             "is_masked": [is_masked] * len(texts),

@@ -7,37 +7,47 @@ from typing import Any
 
 from transformers import Speech2TextProcessor, TrOCRProcessor, set_seed
 
-from ...common.files import new_file, new_folder
+from ...common.files import new_file
 from ...common.recordings import read_recording
 from ...evaluation.scores import error_rates, write_predictions
 from ...model.config.front_ends import FRONT_ENDS
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ...model.feature_extraction_vanilla_transformer import VanillaTransformerFeatureExtractor
 from ...model.recognition.models import VanillaTransformerForImageTextToText, VanillaTransformerForSpeechSeq2Seq
-from ...model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
-from ...publishing.model_card import CardFacts
 from ...translation.recognition import read_sources, read_texts
-from ..beginning import begin_run
+from ..beginning import begin_run, refuse_unused
+from ..checkpoints.record import find_data_sums, settings_of_all_parts
+from ..checks import SCORES, check_callbacks, check_evaluation
 from ..console import quiet_libraries, say
+from ..data.parts import ROLES
 from ..facts import facts_of_run
-from ..finishing import LaterParts, write_final_card, write_model
+from ..finishing import LaterParts, train_and_write, write_final_card
 from ..model import choose_attention, make_generation_config, new_config, paper_learning_rate
-from ..recipe import FIELDS_OF_OTHERS, RunArguments
+from ..recipe import RunArguments
+from ..tokenizer import tokenizer_of_texts
+from ..trainer.callbacks import make_callbacks
 from ..trainer.translation import TranslationTrainer
 from .collator import Masks, RecognitionCollator
 from .corpus import SourcesWithTexts
 
 
-ROLES = ("train", "validation", "test")
 # Task -> the class of its model, which says what it reads.
 MODELS: dict[str, Any] = {"speech": VanillaTransformerForSpeechSeq2Seq, "image": VanillaTransformerForImageTextToText}
-# Fields that only translation uses.
-TRANSLATION_FIELDS = (
-    *("train_target", "validation_target", "test_target", "target_lang_tags", "source_tags", "target_column"),
-    *("source_column", "dataset_config_name", "streaming", "max_source_length", "max_length_ratio"),
-    *("drop_duplicates", "bpe_dropout", "model_name_or_path", "separate_vocabularies", "tokens_per_step", "r_drop"),
-    *("teacher", "head_gates", "average_last", "average_best", "moving_average", "early_stopping_patience"),
-    *("push_to_hub", "model_type", "reverse", *FIELDS_OF_OTHERS["vanilla_transformer"]),
+# Fields that these tasks use, of those that not all do.
+USED_FIELDS = (
+    *("task", *(f"{role}_source" for role in ROLES), "source_lang", "target_lang", "corpus_name", "max_target_length"),
+    *(each.name for each in fields(Masks)),
+    *("preset", "tokenizer_name_or_path", "tokenizer_model", "unicode_normalization", "attn_implementation"),
+    *(
+        "num_beams",
+        "length_penalty",
+        "length_penalty_type",
+        "max_extra_tokens",
+        "bleu_tokenize",
+        "generation_num_beams",
+    ),
+    *("license", "card_example", "project_url", "adam_first_moment", "curriculum_steps"),
+    *("average_last", "average_best", "moving_average", "early_stopping_patience"),
 )
 
 
@@ -49,9 +59,8 @@ def check_recognition(run: RunArguments, settings: dict[str, Any]) -> None:
     task = run.data.task
     if not run.data.train_source:
         raise ValueError("train_source is not given: name the folder of files and texts.tsv to train on.")
-    for name in TRANSLATION_FIELDS:
-        if name in settings:
-            raise ValueError(f"{name}={settings[name]} has no effect with task={task}: remove it.")
+    refuse_unused(run, settings, USED_FIELDS)
+    check_evaluation(run, (*SCORES, "wer", "cer"))
     expected, front_end = MODELS[task].main_input_name, run.config.get("front_end", "tokens")
     allowed = [name for name, row in FRONT_ENDS.items() if row.input_name == expected and row.has_padding]
     if front_end not in allowed:
@@ -61,23 +70,6 @@ def check_recognition(run: RunArguments, settings: dict[str, Any]) -> None:
         if value < 0 or (each.name in settings and task != "speech"):
             raise ValueError(f"{each.name}={value}: must be 0 or more, and only task=speech has it.")
     error_rates(["a"], ["a"])  # is jiwer there?
-
-
-def get_tokenizer(run: RunArguments, texts: list[str], folder: Path) -> Any:
-    """The named tokenizer; else a new one of the training texts, trained once and kept in `folder`."""
-    if run.model.tokenizer_name_or_path:
-        return VanillaTransformerTokenizer.from_pretrained(run.model.tokenizer_name_or_path)
-    if not folder.exists():
-        tokenizer = VanillaTransformerTokenizer.train(
-            texts,
-            vocab_size=run.config.get("vocab_size", VanillaTransformerConfig.vocab_size),
-            model=run.model.tokenizer_model,
-            unicode_normalization=run.model.normal_form,
-            show_progress=False,
-        )
-        with new_folder(folder) as unfinished:
-            tokenizer.save_pretrained(unfinished)
-    return VanillaTransformerTokenizer.from_pretrained(folder)
 
 
 def make_processor(run: RunArguments, config: VanillaTransformerConfig, first: Path, tokenizer: Any) -> Any:
@@ -136,11 +128,13 @@ def run_recognition(run: RunArguments, settings: dict[str, Any]) -> dict[str, di
     training.output_dir, training.resume_from_checkpoint = str(checkpoints), None
     training.predict_with_generate, training.generation_max_length = True, None
     training.remove_unused_columns = False
+    check_callbacks(training)
     with quiet_libraries():
         named = {role: getattr(run.data, f"{role}_source") for role in ROLES}
         rows = {role: read_texts(Path(name)) for role, name in named.items() if name}
-        start, lock = begin_run(run, settings, checkpoints)
-        tokenizer = get_tokenizer(run, [text for _, text in rows["train"]], checkpoints / "tokenizer")
+        with training.main_process_first(local=False, desc="tokenizer"):
+            start, lock = begin_run(run, settings, checkpoints, find_data_sums(run.data))
+            tokenizer = tokenizer_of_texts(run, [text for _, text in rows["train"]], checkpoints / "tokenizer")
         set_seed(training.seed)
         model = make_model(run, tokenizer)
         processor = make_processor(run, model.config, rows["train"][0][0], tokenizer)
@@ -156,26 +150,18 @@ def run_recognition(run: RunArguments, settings: dict[str, Any]) -> dict[str, di
             processing_class=tokenizer,
             target_lang=run.data.target_lang,
             data_collator=RecognitionCollator(model.main_input_name, masks, training.seed),
-            facts=facts_of_run(run, settings, folder, pairs=len(data["train"])),
+            callbacks=make_callbacks(training, start.checkpoint),
+            facts=facts_of_run(run, settings_of_all_parts(settings, start.earlier), folder, pairs=len(data["train"])),
         )
     say(training, f"{run.data.task}: {model.num_parameters():,} parameters, {len(data['train']):,} files.")
-    checkpoint = None if start.checkpoint is None else str(start.checkpoint)
     with lock, quiet_libraries(), trainer.signals.listening():
-        result = trainer.train(resume_from_checkpoint=checkpoint)
-        facts, weights = trainer.facts, trainer.gather_weights()
-        facts.minutes = result.metrics["train_runtime"] / 60 if checkpoint is None else None
-        facts.steps, facts.epochs = trainer.state.global_step, float(trainer.state.epoch or 0)
-        if trainer.is_world_process_zero():
-            write_model(folder, trainer, weights)
-            processor.save_pretrained(folder)
-            say(training, f"{folder}: model and processor written.")
-        trainer.accelerator.wait_for_everyone()
+        train_and_write(folder, trainer, start, processor)
         with trainer.stopping_at_once(f"its model is written in {folder}, but not all that belongs to it."):
-            return _finish(folder, trainer, {role: data[role] for role in data if role != "train"}, rows, facts)
+            return _finish(folder, trainer, {role: data[role] for role in data if role != "train"}, rows)
 
 
 def _finish(
-    folder: Path, trainer: TranslationTrainer, data: dict[str, Any], rows: dict[str, Any], facts: CardFacts
+    folder: Path, trainer: TranslationTrainer, data: dict[str, Any], rows: dict[str, Any]
 ) -> dict[str, dict[str, float]]:
     """
     The error rates of the held-out files, and the card of the model that is written already.
@@ -183,16 +169,20 @@ def _finish(
     Raises:
         UnfinishedRunError: One of these has failed.
     """
-    parts = LaterParts(folder, trainer.args.world_size)
+    parts, facts = LaterParts(folder, trainer.args.world_size), trainer.current_facts()
     for role, sources in data.items():
         with parts.part(f"scored on the {role} files"):
             found = trainer.predict(
                 sources, metric_key_prefix=role, num_beams=trainer.model.generation_config.num_beams
             )
             metrics = found.metrics or {}
-            scores = {name: metrics[f"{role}_{name}"] for name in ("wer", "cer", "exact_match")}
+            scores = {name: metrics[f"{role}_{name}"] for name in ("wer", "cer", "bleu", "chrf", "exact_match")}
             facts.measured[role] = scores
-            say(trainer.args, f"{role}: " + ", ".join(f"{name} {value:.2f} %" for name, value in scores.items()))
+            say(
+                trainer.args,
+                f"{role}: wer {scores['wer']:.2f} %, cer {scores['cer']:.2f} %, BLEU {scores['bleu']:.2f}, chrF "
+                f"{scores['chrf']:.2f}, exact match {scores['exact_match']:.2f} %",
+            )
             if trainer.is_world_process_zero():
                 names = [str(path.name) for path, _ in rows[role]]
                 with new_file(folder / f"predictions.{role}.tsv") as unfinished:

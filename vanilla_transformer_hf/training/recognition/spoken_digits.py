@@ -6,6 +6,7 @@ The recordings are those of the free-spoken-digit-dataset: `{digit}_{speaker}_{n
 tar archive. Its official test recordings are those with the numbers 0 to 4.
 """
 
+import re
 import tarfile
 import tempfile
 from collections import defaultdict
@@ -24,6 +25,7 @@ WORDS = {
     "de": ("null", "eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun"),
 }
 RATE = 8000
+NAME = re.compile(r"(\d)_(.+)_(\d+)")
 # Role -> the numbers of its recordings; of the speaker who is left out, `unseen` has all.
 NUMBERS = {"train": range(8, 50), "validation": range(5, 8), "test": range(5)}
 FEWEST, MOST = 3, 8
@@ -40,18 +42,25 @@ def read_digits(source: Path) -> Digits:
 
     Raises:
         OSError: There is no such folder or archive.
-        ValueError: It has no recordings of that form.
+        ValueError: It has no recordings of that form, or one is silent or of another rate.
     """
     found: Digits = defaultdict(list)
     with tempfile.TemporaryDirectory() as unpacked:
         if not source.is_dir():
-            with tarfile.open(source) as archive:
-                archive.extractall(unpacked, filter="data")
-        for path in sorted((source if source.is_dir() else Path(unpacked)).rglob("?_*_*.wav")):
-            digit, speaker, number = path.stem.split("_")
+            try:
+                with tarfile.open(source) as archive:
+                    archive.extractall(unpacked, filter="data")
+            except tarfile.TarError as error:
+                raise ValueError(f"{source} is not a tar archive, nor a folder of recordings") from error
+        for path in sorted((source if source.is_dir() else Path(unpacked)).rglob("*.wav")):
+            if (name := NAME.fullmatch(path.stem)) is None:
+                continue
+            digit, speaker, number = name.groups()
             samples, rate = read_recording(path)
             if rate != RATE:
                 raise ValueError(f"{path.name} in {source} has {rate:,} samples per second: expected {RATE:,}")
+            if not samples.any():
+                raise ValueError(f"{path.name} in {source} is silent: expected a spoken digit")
             found[speaker].append((int(digit), int(number), samples))
     if not found:
         raise ValueError(f"{source} has no recordings such as 7_jackson_32.wav")
@@ -86,15 +95,22 @@ def write_spoken_digits(
     Write the folders train, validation, test and, of the speaker who is left out, unseen.
 
     Raises:
-        FileNotFoundError, ValueError: The recordings or the speaker are not there.
+        FileNotFoundError, ValueError: The recordings or the speaker are not there, or a speaker has none for a role.
     """
     digits = read_digits(source)
     if left_out is not None and left_out not in digits:
         raise ValueError(f"left_out={left_out}: must be one of {', '.join(digits)}")
     known = {speaker: rows for speaker, rows in digits.items() if speaker != left_out}
+    if not known:
+        raise ValueError(f"left_out={left_out}: {source} has no other speaker")
     parts: dict[str, tuple[Digits, int]] = {}
     for role, numbers in NUMBERS.items():
         rows = {speaker: [row for row in all_of if row[1] in numbers] for speaker, all_of in known.items()}
+        if none := [speaker for speaker, found in rows.items() if not found]:
+            raise ValueError(
+                f"{source} has no recordings of {none[0]} with a number from {numbers[0]} to {numbers[-1]}, those of "
+                f"the folder {role}"
+            )
         parts[role] = rows, train_size if role == "train" else test_size
     if left_out is not None:
         parts["unseen"] = {left_out: digits[left_out]}, test_size

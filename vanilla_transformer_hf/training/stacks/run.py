@@ -6,34 +6,29 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import torch
 from transformers import set_seed
 
-from ...common.files import new_folder
 from ...common.lines import read_lines
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
-from ...model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
-from ...publishing.model_card import CardFacts, public_settings
-from ..beginning import begin_run
+from ..beginning import begin_run, refuse_unused
+from ..checkpoints.record import find_data_sums, settings_of_all_parts
+from ..checks import check_evaluation
 from ..console import quiet_libraries, say
 from ..data.parts import ROLES, refuse_several
-from ..finishing import LaterParts, write_final_card, write_model
+from ..facts import facts_of_run
+from ..finishing import LaterParts, train_and_write, write_final_card
 from ..model import choose_attention, paper_learning_rate
-from ..pretraining.denoising import NOISE_FIELDS
-from ..recipe import FIELDS_OF_OTHERS, RunArguments
+from ..recipe import CORPUS_TEXTS, RunArguments
+from ..tokenizer import tokenizer_of_texts
 from ..trainer.translation import TranslationTrainer
 from .tasks import TASKS, StackTask, best_ids, to_examples, whole_line, with_perplexity
 
 
-# Fields that only translation uses.
-TRANSLATION_FIELDS = (
-    *("target_lang_tags", "target_column", "source_column", "dataset_config_name", "streaming", "max_target_length"),
-    *("max_length_ratio", "drop_duplicates", "bpe_dropout", "model_name_or_path", "separate_vocabularies"),
-    *("num_beams", "length_penalty", "length_penalty_type", "max_extra_tokens", "tokens_per_step", "r_drop"),
-    *("teacher", "distillation_weight", "distillation_temperature", "head_gates", "head_gates_learning_rate"),
-    *("average_last", "average_best", "moving_average", "early_stopping_patience", "push_to_hub"),
-    *("curriculum_steps", "encoder_from", "decoder_from", *NOISE_FIELDS),
-    *("model_type", *FIELDS_OF_OTHERS["vanilla_transformer"]),
+# Fields that these tasks use, of those that not all do.
+USED_FIELDS = (
+    *("task", *CORPUS_TEXTS, "source_lang", "corpus_name", "max_source_length", "preset", "tokenizer_name_or_path"),
+    *("tokenizer_model", "unicode_normalization", "attn_implementation", "license", "card_example", "project_url"),
+    "adam_first_moment",
 )
 
 
@@ -46,9 +41,8 @@ def check_task(run: RunArguments, settings: dict[str, Any]) -> None:
     refuse_several(run.data, f"task={run.data.task}")
     if not run.data.train_source:
         raise ValueError("train_source is not given: name the text to train on.")
-    for field in TRANSLATION_FIELDS:
-        if field in settings:
-            raise ValueError(f"{field}={settings[field]} has no effect with task={name}: remove it.")
+    refuse_unused(run, settings, USED_FIELDS)
+    check_evaluation(run, ("loss", "accuracy"))
     for role in ROLES:
         source, target = getattr(run.data, f"{role}_source"), getattr(run.data, f"{role}_target")
         if source and task.classes_of and not target:
@@ -86,25 +80,8 @@ def read_texts(run: RunArguments, role: str) -> tuple[list[str], list[list[str]]
 
 
 def get_tokenizer(run: RunArguments, task: StackTask, texts: Sequence[str], folder: Path) -> Any:
-    """The named tokenizer; else a new one, trained once and kept in `folder`."""
-    if run.model.tokenizer_name_or_path:
-        tokenizer = VanillaTransformerTokenizer.from_pretrained(run.model.tokenizer_name_or_path)
-        task.prepare(tokenizer)  # which may be that of another task
-        return tokenizer
-    if not folder.exists():
-        size = run.config.get("vocab_size", VanillaTransformerConfig.vocab_size)
-        tokenizer = VanillaTransformerTokenizer.train(
-            texts,
-            vocab_size=size,
-            model=run.model.tokenizer_model,
-            unicode_normalization=run.model.normal_form,
-            show_progress=False,
-        )
-        task.prepare(tokenizer)
-        tokenizer.model_max_length = run.data.max_source_length
-        with new_folder(folder) as unfinished:
-            tokenizer.save_pretrained(unfinished)
-    return VanillaTransformerTokenizer.from_pretrained(folder)
+    """`tokenizer_of_texts` for a task; the named one may be that of another task."""
+    return tokenizer_of_texts(run, texts, folder, task.prepare, model_max_length=run.data.max_source_length)
 
 
 def make_model(run: RunArguments, task: StackTask, tokenizer: Any, names: list[str]) -> Any:
@@ -141,8 +118,9 @@ def run_task(run: RunArguments, settings: dict[str, Any]) -> dict[str, dict[str,
         roles = [role for role in ROLES if getattr(run.data, f"{role}_source")]
         texts = {role: read_texts(run, role) for role in roles}
         names = sorted(set(chain.from_iterable(texts["train"][1] or ())))
-        start, lock = begin_run(run, settings, checkpoints)
-        tokenizer = get_tokenizer(run, task, texts["train"][0], checkpoints / "tokenizer")
+        with training.main_process_first(local=False, desc="tokenizer"):
+            start, lock = begin_run(run, settings, checkpoints, find_data_sums(run.data))
+            tokenizer = get_tokenizer(run, task, texts["train"][0], checkpoints / "tokenizer")
         data = {role: _examples(run, task, tokenizer, *texts[role], names) for role in roles}
         set_seed(training.seed)
         model = make_model(run, task, tokenizer, names)
@@ -157,35 +135,17 @@ def run_task(run: RunArguments, settings: dict[str, Any]) -> dict[str, dict[str,
             data_collator=task.collator(tokenizer, training.seed),
             compute_metrics=task.measure,
             preprocess_logits_for_metrics=best_ids,
+            facts=facts_of_run(run, settings_of_all_parts(settings, start.earlier), folder, pairs=len(data["train"])),
         )
     say(training, f"{run.data.task}: {model.num_parameters():,} parameters, {len(data['train']):,} texts.")
-    checkpoint = None if start.checkpoint is None else str(start.checkpoint)
-    facts = CardFacts(
-        name=folder.resolve().name,
-        corpus=run.data.corpus_name or Path(str(run.data.train_source)).name,
-        pairs=len(data["train"]),
-        source_lang=run.data.source_lang,
-        license=run.model.license,
-        example=run.model.card_example,
-        project_url=run.model.project_url,
-        settings=public_settings(settings),
-        device=f"{torch.get_num_threads()} CPU threads" if training.device.type == "cpu" else str(training.device),
-    )
     with lock, quiet_libraries(), trainer.signals.listening():
-        result = trainer.train(resume_from_checkpoint=checkpoint)
-        weights = trainer.gather_weights()
-        facts.minutes = result.metrics["train_runtime"] / 60 if checkpoint is None else None
-        facts.steps, facts.epochs = trainer.state.global_step, float(trainer.state.epoch or 0)
-        if trainer.is_world_process_zero():
-            write_model(folder, trainer, weights)
-            say(training, f"{folder}: model and tokenizer written.")
-        trainer.accelerator.wait_for_everyone()
+        train_and_write(folder, trainer, start)
         with trainer.stopping_at_once(f"its model is written in {folder}, but not all that belongs to it."):
-            return _finish(folder, trainer, task, {role: data[role] for role in roles[1:]}, facts)
+            return _finish(folder, trainer, task, {role: data[role] for role in roles[1:]})
 
 
 def _finish(
-    folder: Path, trainer: TranslationTrainer, task: StackTask, data: dict[str, Any], facts: CardFacts
+    folder: Path, trainer: TranslationTrainer, task: StackTask, data: dict[str, Any]
 ) -> dict[str, dict[str, float]]:
     """
     The scores of the held-out texts, and the card of the model that is written already.
@@ -193,7 +153,7 @@ def _finish(
     Raises:
         UnfinishedRunError: One of these has failed.
     """
-    parts = LaterParts(folder, trainer.args.world_size)
+    parts, facts = LaterParts(folder, trainer.args.world_size), trainer.current_facts()
     if is_main := trainer.is_world_process_zero():
         with parts.part("given a model card"):
             write_final_card(folder, trainer, facts, is_last=False)

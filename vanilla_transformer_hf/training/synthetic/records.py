@@ -10,7 +10,9 @@ from ...common.settings import read_object
 from ..arguments import DataArguments
 
 
-def begin(record: Path, settings: dict[str, Any], made: Sequence[Path], instead: str) -> None:
+def begin(
+    record: Path, settings: dict[str, Any], made: Sequence[Path], instead: str, inputs: Sequence[Path] = ()
+) -> None:
     """
     Record the settings of files that are about to be made, before the first of them is begun.
 
@@ -19,6 +21,7 @@ def begin(record: Path, settings: dict[str, Any], made: Sequence[Path], instead:
         settings: All that the files depend on, as JSON has it.
         made: The files.
         instead: What to do if they were made with other settings.
+        inputs: Files that they are made of, written after the record; removed where nothing is made of them yet.
 
     Raises:
         ValueError: One of the files was made, or begun, with other settings.
@@ -32,6 +35,8 @@ def begin(record: Path, settings: dict[str, Any], made: Sequence[Path], instead:
                 f"delete {record.parent}"
             )
         return
+    for path in inputs:  # of a run that went no further, perhaps with other settings
+        path.unlink(missing_ok=True)
     write_json(record, settings)
 
 

@@ -106,7 +106,7 @@ def make_synthetic_text(wanted: SyntheticText, folder: Path, held_out: Sequence[
         "max_lines": wanted.max_lines,
     }
     folder.mkdir(parents=True, exist_ok=True)
-    begin(folder / BEGUN, settings, [translations], instead="choose another folder")
+    begin(folder / BEGUN, settings, [translations], instead="choose another folder", inputs=[lines])
     selected = _select_lines(wanted, lines)
     _say(f"{selected}; {wanted.search.model} translates it")
     translate_file(wanted.search, lines, translations)
@@ -176,7 +176,8 @@ def _distinct(wanted: SyntheticText, counts: dict[str, int]) -> Iterator[str]:
 def _translate_back(wanted: SyntheticText, folder: Path) -> None:
     """Translate all translations back, for `round_trip`; they are kept as lines of a file meanwhile."""
     texts, back = folder / "round_trip.txt", folder / ROUND_TRIP
-    begin(folder / "round_trip.json", wanted.round_trip.settings, [back], instead="choose another folder")  # type: ignore[union-attr]
+    settings = wanted.round_trip.settings  # type: ignore[union-attr]
+    begin(folder / "round_trip.json", settings, [back], instead="choose another folder", inputs=[texts])
     if not texts.is_file():
         with open_output(texts) as file:
             for _, _, found in read_translated(folder / LINES, folder / TRANSLATIONS):
