@@ -139,6 +139,12 @@ def test_several_processes_give_the_same_file(run, folder, pairs, tmp_path):
     assert (tmp_path / "output").read_bytes() == OUTPUT
 
 
+def test_a_process_that_is_not_worth_its_start_is_not_started(run, folder, pairs):
+    code, output, errors = run(folder, "--input", pairs[0], "--processes", 2, "--matmul", "default")
+    assert (code, output) == (0, OUTPUT)
+    assert errors == "1 of 2 processes: more are not worth their start\n"
+
+
 def test_file_to_file(run, folder, tmp_path):
     (tmp_path / "input").write_bytes(TEXT.removesuffix(b"\n"))  # a last line without its end
     files = ("--input", tmp_path / "input", "--output", tmp_path / "output")

@@ -91,7 +91,7 @@ def test_the_best_continuations_are_those_of_all_logits_with_few_in_memory(tiny_
         return IncrementalDecoder(model, StepWeights.of(model), memory, source["attention_mask"], beams)
 
     whole, parts = reading(), reading()
-    monkeypatch.setattr(incremental_decoder, "LOGITS_IN_MEMORY", 2 * beams * model.config.vocab_size)
+    monkeypatch.setattr(incremental_decoder, "ROWS_OF_LOGITS", 2 * beams)
     tokens = torch.randint(3, 90, (len(memory), beams))
     for _ in range(3):
         expected = whole.log_probs(tokens).topk(4)

@@ -31,9 +31,10 @@ from .layer_tensors import LayerTensors
 # Steps for which room for keys and values is allocated at once. Attention covers all of it, in contiguous memory:
 # libraries compile code for each shape, and copy tensors with gaps.
 ROOM = 8
-# Logits that are in memory at once where only the best of them count: 8 MiB, with which products are as fast as with
-# all (one core, 640 rows: 30 ms for 10,000 x 128 with either; 300 rows: 131 and 148 for 37,000 x 512).
-LOGITS_IN_MEMORY = 2**21
+# Hypotheses whose logits are in memory at once where only the best of them count. Products of fewer rows take longer:
+# one core, with the search for the best, at once and by 100: 640 rows of 10,000 x 128 30.7 and 31.5 ms; of 37,000 x
+# 512, 300 rows 127 and 132 (by 25: 169), 640 rows 323 and 280.
+ROWS_OF_LOGITS = 100
 
 
 class IncrementalDecoder:
@@ -100,7 +101,6 @@ class IncrementalDecoder:
         """Set up what does not depend on a source; `states` give type and device."""
         self.decoder, self.weights = model.get_decoder(), weights
         self.head, self.most_likely = weights.head, weights.most_likely
-        self.vocabulary = self.decoder.config.vocab_size if shortlist is None else len(shortlist)
         if shortlist is not None:
             self.head = weights.head_of(shortlist)
             self.most_likely = most_likely(self.head)
@@ -238,17 +238,13 @@ class IncrementalDecoder:
         that have them, both (B, n, K). Only a part of the logits is in memory at a time.
         """
         states = self.step(tokens)
-        parts = states.split(self._sentences_at_once) if states.device.type == "cpu" else [states]
+        is_on_cpu = states.device.type == "cpu"
+        parts = states.split(max(1, ROWS_OF_LOGITS // self.beams)) if is_on_cpu else [states]
         found = [
             best_candidates(self._log_softmax(self.logits(part)).flatten(0, 1), count) for part in parts
         ]  # (b n, K)
         values, ids = (torch.cat(each).unflatten(0, tokens.shape) for each in zip(*found, strict=True))
         return values, ids
-
-    @property
-    def _sentences_at_once(self) -> int:
-        """Sentences whose logits fit into `LOGITS_IN_MEMORY`."""
-        return max(1, LOGITS_IN_MEMORY // (self.beams * self.vocabulary))
 
     def _log_softmax(self, logits: torch.Tensor) -> torch.Tensor:
         """Logits (b, n, V) to log-probabilities in float32, which are overwritten by the next call."""

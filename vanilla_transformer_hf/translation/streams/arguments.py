@@ -52,7 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=1,
         metavar="N",
-        help="each has its own model and an equal share of the threads",
+        help="at most so many, each with its own model and an equal share of the threads: none that gets fewer than "
+        "four windows of lines (with --window: one), which would not be worth its start",
     )
     parser.add_argument("--device", help="cpu, cuda, cuda:1, mps, … (default: an accelerator if there is one)")
     parser.add_argument(

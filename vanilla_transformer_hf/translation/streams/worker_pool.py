@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ...common.heap import give_back_memory, keep_heap_small
 from ..text.tally import Tally
 from ..translator import Translator
 from .work import Answer, Item, LineWork
@@ -34,6 +35,13 @@ class Window(NamedTuple):
     def last(self) -> int:
         """Number of the last line."""
         return self.first + len(self.items) - 1
+
+
+def answer_of(work: LineWork, translator: Translator, window: Window, tally: Tally) -> Answer:
+    """The output for a window. What it needed goes back to the system: the next one begins with as little memory."""
+    answer = work(translator, window.first, window.items, tally)
+    give_back_memory()
+    return answer
 
 
 class LocalWorker:
@@ -60,7 +68,7 @@ class LocalWorker:
     def map(self, windows: Iterable[Window], tally: Tally) -> Iterator[tuple[Window, Answer]]:
         """Each window with its output, in order; not read further than worked on."""
         for window in windows:
-            yield window, self._work(self._translator, window.first, window.items, tally)
+            yield window, answer_of(self._work, self._translator, window, tally)
 
 
 class WorkerPool:
@@ -205,6 +213,7 @@ def _begin(
     global _process
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process ends this one
     Thread(target=_end_with_parent, daemon=True).start()
+    keep_heap_small()
     torch.set_num_threads(threads)
     own_device = device_of(numbers.get(), device)
     _process = _Process(work, cache(partial(open_translator, own_device)), reports=_Reports(counted))
@@ -225,7 +234,7 @@ def _describe(describe: Callable[[Translator], Any] | None) -> Any:
 
 
 def _answer(window: Window) -> Answer:
-    return _process.work(_process.translator(), window.first, window.items, _process.reports)
+    return answer_of(_process.work, _process.translator(), window, _process.reports)
 
 
 def device_of(number: int, device: str | None) -> str | None:
