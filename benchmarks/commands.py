@@ -51,6 +51,9 @@ open(sys.argv[1], "w").write(json.dumps(found))
 sys.exit(status)
 """
 LOOP = "while True: pass"
+# The console command, which is not installed everywhere the benchmark runs. `python -m vanilla_transformer_hf` would
+# import what programs of one's own need, too.
+CONSOLE = "import vanilla_transformer_hf_command; vanilla_transformer_hf_command.main()"
 # Engines that get the weights of our model.
 ENGINES = ("marianmt", "ctranslate2")
 
@@ -116,7 +119,7 @@ def write_peers(model: Path, folder: Path, against: list[str]) -> None:
 def commands(arguments: argparse.Namespace, folder: Path, beams: int) -> Iterator[Command]:
     """The commands, ours first."""
     python, model = sys.executable, str(Path(arguments.model).resolve())
-    ours = [python, "-m", "vanilla_transformer_hf", "translate", model, "--num_beams", str(beams)]
+    ours = [python, "-c", CONSOLE, "translate", model, "--num_beams", str(beams)]
     for processes in arguments.processes:
         more = [] if processes == 1 else ["--processes", str(processes)]
         yield Command(f"vanilla-transformer translate {' '.join(more)}".strip(), [*ours, *more], has_files=True)

@@ -109,7 +109,7 @@ import sys
 import vanilla_transformer_hf_command as command
 sys.argv = ["vanilla-transformer", "translate", {str(counting_folder)!r}]
 command.main()
-heavy = "transformers.pipelines", "transformers.trainer", "datasets", "sacrebleu", "ctranslate2", "matplotlib"
+heavy = "transformers.pipelines", "transformers.trainer", "peft", "datasets", "sacrebleu", "ctranslate2", "matplotlib"
 print([name for name in heavy if name in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", code], input="two\n", capture_output=True, text=True)

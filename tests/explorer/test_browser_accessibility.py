@@ -31,6 +31,7 @@ def states_of(page):
     states += [{"text": TEXT, "view": "attention", "picture": picture} for picture in ("map", "grid")]
     states += [{"text": TEXT, "view": "attention", "heads": "0,2", "row": 1}]
     states += [{"text": TEXT, "view": "walk", "box": "decoder.0.fc2"}]
+    states += [{"text": TEXT, "view": view, "language": "zh"} for view in ("tour", "analyse")]
     states += [{"text": TEXT, "view": "analyse", "method": "integrated_gradients", "steps": 16, "step": 2}]
     states += [{"text": TEXT, "view": "analyse", "analysis": name, "fires": "true"} for name in ("ranks", "neurons")]
     states += [{"text": TEXT, "view": "intervene", "off": "cross.0", "applied": "true", "prefix": "5", "num_beams": 2}]

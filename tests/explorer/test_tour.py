@@ -284,6 +284,7 @@ def test_the_page_speaks_chinese(browser, address, drawn, open_page):
     page.goto(f"{address}#{urlencode({'text': EXAMPLE, 'view': 'tour'})}")
     drawn(page)
     assert page.inner_text("#tour-next") == "下一站" and page.get_attribute(".tour", "lang") == "zh"
+    assert page.locator("#tour-numbers th[scope=col]").all_inner_texts() == ["词元", "编号"]
     context.close()
     page = open_page(model="post", text=EXAMPLE, view="walk")
     page.select_option("#language", "zh")

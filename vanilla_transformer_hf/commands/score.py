@@ -1,8 +1,7 @@
 """
 Score given translations by a model: log-probability and perplexity, one pair of sentences per line. This is not BLEU,
 for which `vanilla-transformer translate MODEL < SOURCE | sacrebleu REFERENCE` is the command. A model
-that reads recordings or images gets a folder of these with texts.tsv, and its error rates are printed.
-
+that reads recordings or images gets a folder of these with texts.tsv; its error rates, BLEU and chrF are printed.
 
     vanilla-transformer score outputs/quickstart numbers.en numbers.de > scores.txt    # log-probabilities
     vanilla-transformer score outputs/quickstart numbers.en numbers.de --format tsv    # with the perplexity
@@ -124,7 +123,7 @@ def main(prog: str, argv: list[str]) -> None:
 
 def _score_folder(arguments: argparse.Namespace) -> None:
     from ..common.files import open_output, refuse_overwriting
-    from ..evaluation.scores import error_rates
+    from ..evaluation.scores import error_rates, score_translations
     from ..translation.recognition import TEXTS_FILE, open_recognizer, read_texts
 
     rows = read_texts(Path(arguments.source))
@@ -134,8 +133,10 @@ def _score_folder(arguments: argparse.Namespace) -> None:
     reader = open_recognizer(arguments)
     references = [text for _, text in rows]
     texts = list(reader.texts([path for path, _ in rows], **given))
-    rates = error_rates(texts, references)
-    exact = 100 * sum(text == reference for text, reference in zip(texts, references)) / len(rows)
-    told = f"WER {rates['wer']:.2f} %, CER {rates['cer']:.2f} %, exact match {exact:.2f} % of {len(rows):,} files\n"
+    rates, scores = error_rates(texts, references), score_translations(texts, references)
+    told = (
+        f"WER {rates['wer']:.2f} %, CER {rates['cer']:.2f} %, BLEU {scores.bleu:.2f} ({scores.bleu_signature}), chrF "
+        f"{scores.chrf:.2f} ({scores.chrf_signature}), exact match {scores.exact_match:.2f} % of {len(rows):,} files\n"
+    )
     with nullcontext(sys.stdout.buffer) if arguments.output is None else open_output(arguments.output) as output:
         output.write(told.encode())

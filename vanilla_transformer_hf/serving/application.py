@@ -14,7 +14,7 @@ import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import PurePosixPath
 from time import perf_counter
 from typing import Any
@@ -57,6 +57,7 @@ from .protocols import (
     read_libretranslate,
     shown,
 )
+from .refusals import Choice
 
 
 logger = logging.getLogger(__name__)
@@ -130,6 +131,11 @@ class ServedModel:
             for target in self.targets
             if not is_from_any or source != target
         ]
+
+    @property
+    def target_names(self) -> list[str]:
+        """What requests may call its target languages: their codes and their tags."""
+        return [*self.targets, *(tag.strip() for tag in self.targets.values() if tag)]
 
     def prefix_of(self, target: str | None) -> str | None:
         """What stands before texts that are translated to this language."""
@@ -260,12 +266,7 @@ class Service:
         Raises:
             RequestError: There are several, and none can be detected.
         """
-        sources = {
-            source
-            for model in models
-            for source, target in model.pairs
-            if wanted.target is None or target == model.language_of(wanted.target)
-        }
+        sources = _sources_to(wanted.target, models)
         if not sources:  # unknown: the models take what comes
             return replace(wanted, source=None)
         texts = [TAG.sub(" ", text) for text in wanted.texts] if wanted.is_html else wanted.texts
@@ -528,12 +529,32 @@ class Service:
 
     async def openapi(self, request: Request) -> Response:
         """GET /openapi.json"""
-        pairs = self._pairs
-        tags = [tag.strip() for model in self.models.values() for tag in model.targets.values() if tag]
-        codes = [target for model in self.models.values() for target in model.targets]
+        return JSONResponse(await self._in_thread(lambda: self._description))
+
+    @cached_property
+    def _description(self) -> dict[str, Any]:
+        """Computed once: a multilingual model has thousands of pairs."""
         endings = readable_endings() if self.limits.file_bytes else []
-        served = Served([*self.models], [source for source, _ in pairs], [*codes, *tags], endings)
-        return JSONResponse(describe(self.limits, self.api_keys is not None, served))
+        served = Served(self._choice(self.models), [self._choice([name]) for name in self.models], endings)
+        return describe(self.limits, self.api_keys is not None, served)
+
+    def _choice(self, names: Iterable[str]) -> Choice:
+        """The choice among the models of these names."""
+        models = [self.models[name] for name in names]
+
+        def accepts(source: str | None, target: str | None) -> bool:
+            if source == AUTO:
+                sources: set[str | None] = {*_sources_to(target, models)} or {None}
+                can_detect = len(sources) < 2 or self.detector.can_compare
+                return can_detect and all(accepts(each, target) for each in sources)
+            try:
+                self._by_languages(TranslationRequest(["one"], True, source, target), models=models)
+            except RequestError:
+                return False
+            return True
+
+        languages = [model.sources for model in models], [model.target_names for model in models]
+        return Choice([model.name for model in models], *languages, accepts)
 
     async def watch(self) -> None:
         """Update the gauges of the metrics."""
@@ -607,15 +628,18 @@ class Service:
             RequestError: No model has the languages; or they are not named, and models have different ones.
         """
         models = models or [*self.models.values()]
-        pairs = ", ".join(dict.fromkeys("-".join(pair) for model in models for pair in model.pairs))
-        known = pairs or "none is known"
+
+        def known(else_known: str = "none is known") -> str:
+            """The pairs, for an error: a multilingual model has thousands."""
+            return ", ".join(dict.fromkeys("-".join(pair) for model in models for pair in model.pairs)) or else_known
+
         fit = [model for model in models if wanted.source is None or wanted.source in model.sources]
         if not fit:
-            raise RequestError(f"{shown(wanted.source)} is not a source language here: {known}", names[0])
+            raise RequestError(f"{shown(wanted.source)} is not a source language here: {known()}", names[0])
         fit = [model for model in fit if wanted.target is None or model.language_of(wanted.target)]
         if not fit:
             found = f"from {shown(wanted.source)} " if wanted.source else ""
-            message = f"{shown(wanted.target)} is not a target language {found}here: {known}"
+            message = f"{shown(wanted.target)} is not a target language {found}here: {known()}"
             raise RequestError(message, names[1])
         languages = {
             (wanted.source or model.source, *([model.language_of(wanted.target)] if wanted.target else model.targets))
@@ -625,8 +649,14 @@ class Service:
             wanted.target is None and len(fit[0].targets) > 1 and not _are_tagged(fit[0], wanted)
         ):
             side = names[1] if wanted.target is None else names[0]
-            raise RequestError(f"missing; name one of {pairs or ', '.join(model.name for model in fit)}", side)
+            raise RequestError(f"missing; name one of {known(', '.join(model.name for model in fit))}", side)
         return fit[0]
+
+
+def _sources_to(target: str | None, models: Sequence[ServedModel]) -> set[str]:
+    """Languages from which these models translate to a target, which may be a tag, or to any if it is None."""
+    named = [(model, None if target is None else model.language_of(target)) for model in models]
+    return {source for model, code in named for source, own in model.pairs if target is None or own == code}
 
 
 def _are_tagged(model: ServedModel, wanted: TranslationRequest) -> bool:

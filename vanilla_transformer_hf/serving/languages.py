@@ -62,6 +62,11 @@ class LanguageDetector:
             raise ValueError(f"languages are not detected here: expected one of {known}; 'detect' is the extra for it")
         return [(expected[0], 0.0)]
 
+    @property
+    def can_compare(self) -> bool:
+        """Whether languages can be told from each other: lingua is installed and supports two of them."""
+        return self._detector is not None
+
     def _likely(self, text: str) -> list[tuple[str, float]]:
         """All served languages that the text may be in, the most likely first."""
         if self._detector is None:

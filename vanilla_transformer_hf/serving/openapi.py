@@ -8,6 +8,7 @@ longer gets 413, which tools that check servers by their description do not take
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 from ..model.config.release import VERSION
 from .protocols import (
@@ -18,6 +19,7 @@ from .protocols import (
     TEXTS_OF_SWITCHES,
     Limits,
 )
+from .refusals import Choice, Refusal, by_fields, by_languages
 
 
 @dataclass(frozen=True)
@@ -26,14 +28,13 @@ class Served:
     What requests may name.
 
     Attributes:
-        models: Names of models.
-        sources, targets: Codes of languages, of targets also their tags.
+        choice: All models and their languages.
+        alone: Each model by itself.
         endings: Of the files that are translated.
     """
 
-    models: Sequence[str]
-    sources: Sequence[str]
-    targets: Sequence[str]
+    choice: Choice
+    alone: Sequence[Choice]
     endings: Sequence[str]
 
 
@@ -82,13 +83,7 @@ def describe(limits: Limits, needs_key: bool, served: Served) -> Schema:
                 "requestBody": _body(JSON, "GenerateRequest"),
             }
         },
-        "/models/{name}": {
-            "post": {
-                **_operation("generateWithModel", "Translate with a model", "Generations", streams=True),
-                "parameters": [_path_parameter(_enumeration(served.models))],
-                "requestBody": _body(JSON, "GenerateRequest"),
-            }
-        },
+        **_paths_of_models(served),
         "/languages": {"get": _look("languages", "Languages, and what they are translated to", _ref("Languages"))},
         "/frontend/settings": {
             "get": _look("frontendSettings", "What LibreTranslate's page requests first", _ref("FrontendSettings"))
@@ -122,11 +117,14 @@ COUNT: Schema = {"type": "integer", "minimum": 0}
 def _schemas(limits: Limits, served: Served) -> Schema:
     together = f"At most {limits.characters:,} characters together, and {limits.texts:,} texts of a list."
     texts: Schema = {"anyOf": [TEXT, {"type": "array", "items": TEXT, "minItems": 1}], "description": together}
+    choice = served.choice
     languages: Schema = {
-        "source": {**_enumeration(["", AUTO, *served.sources]), "description": "'auto': that of the texts."},
-        "target": _enumeration(["", *served.targets]),
+        "source": {**_enumeration(["", AUTO, *choice.all_sources]), "description": "'auto': that of the texts."},
+        "target": _enumeration(["", *choice.all_targets]),
     }
-    model = {**_enumeration(["", *served.models]), "description": "Else the first one with the languages."}
+    model = {**_enumeration(["", *choice.names]), "description": "Else the first one with the languages."}
+    accepts_of = {one.names[0]: one.accepts for one in served.alone}
+    refused = _without(by_fields(choice, accepts_of.__getitem__))
     common: Schema = {
         "q": texts,
         "format": _enumeration(["", *FORMATS]),
@@ -141,26 +139,12 @@ def _schemas(limits: Limits, served: Served) -> Schema:
     }
     # As LibreTranslate, JSON takes null, which forms do not have.
     lenient = {name: schema if name in ("q", "stream") else _or_null(schema) for name, schema in common.items()}
-    search: Schema = {
-        name: _or_null({"type": "integer" if kind is int else "number", "minimum": least, "maximum": most})
-        for name, (kind, least, most) in SEARCH_PARAMETERS.items()
-    }
-    search["num_return_sequences"] = _or_null({"type": "integer", "minimum": 1, "maximum": MOST_ALTERNATIVES})
-    parameters = _object(
-        [],
-        src_lang=_or_null(_enumeration(["", *served.sources])),
-        tgt_lang=_or_null(_enumeration(["", *served.targets])),
-        generate_parameters=_or_null(_ref("SearchParameters")),
-        **search,
-        clean_up_tokenization_spaces={"type": ["boolean", "null"]},
-        truncation=_or_null(_enumeration(["do_not_truncate"])),
-    )
     language = _object(["confidence", "language"], confidence={"type": "number"}, language=TEXT)
     named_language = _object(["code", "name"], code=TEXT, name=TEXT)
     listed = {"type": "array", "items": TEXT}
     return {
         # Other fields are ignored, and named in the header X-Ignored-Fields.
-        "TranslateRequest": {**_object(["q"], **lenient), "additionalProperties": True},
+        "TranslateRequest": {**_object(["q"], **lenient), "additionalProperties": True, **refused},
         "DetectRequest": {**_object(["q"], q=texts, api_key=_or_null(TEXT)), "additionalProperties": True},
         "FileForm": _object(
             ["file"],
@@ -172,16 +156,8 @@ def _schemas(limits: Limits, served: Served) -> Schema:
             model=model,
             **languages,
         )
-        | {"additionalProperties": True},  # such as LibreTranslate's api_key
-        "GenerateRequest": _object(
-            ["inputs"],
-            inputs=texts,
-            parameters=_or_null(_ref("Parameters")),
-            options={"type": ["object", "null"]},
-            stream=common["stream"],
-        ),
-        "Parameters": parameters,
-        "SearchParameters": _object([], **search),
+        | {"additionalProperties": True, **refused},  # such as LibreTranslate's api_key
+        **_generation_schemas(served, texts, common["stream"]),
         "Translation": _object(
             ["translatedText"],
             translatedText={"anyOf": [TEXT, listed]},
@@ -211,6 +187,93 @@ def _schemas(limits: Limits, served: Served) -> Schema:
         "Readiness": _object(["status"], status=TEXT, models=listed),
         "Error": _object(["error", "field"], error=TEXT, field={"type": ["string", "null"]}),
     }
+
+
+def _generation_schemas(served: Served, texts: Schema, stream: Schema) -> Schema:
+    """What POST / and /models/NAME take: one for all models with the same languages, else one for each model too."""
+    search: Schema = {
+        name: _or_null({"type": "integer" if kind is int else "number", "minimum": least, "maximum": most})
+        for name, (kind, least, most) in SEARCH_PARAMETERS.items()
+    }
+    search["num_return_sequences"] = _or_null({"type": "integer", "minimum": 1, "maximum": MOST_ALTERNATIVES})
+    found = {"SearchParameters": _object([], **search)}
+    # Without languages, the first model answers.
+    for suffix, choice, first in _requests(served):
+        refused = [_renamed(each) for each in by_languages(choice)]
+        is_optional = first.accepts(None, None)
+        if not is_optional:
+            refused.append({"src_lang": None, "tgt_lang": None})
+        parameters = _ref(f"Parameters{suffix}")
+        found[f"GenerateRequest{suffix}"] = _object(
+            ["inputs"] if is_optional else ["inputs", "parameters"],
+            inputs=texts,
+            parameters=_or_null(parameters) if is_optional else parameters,
+            options={"type": ["object", "null"]},
+            stream=stream,
+        )
+        found[f"Parameters{suffix}"] = {
+            **_object(
+                [],
+                src_lang=_or_null(_enumeration(["", *choice.all_sources])),
+                tgt_lang=_or_null(_enumeration(["", *choice.all_targets])),
+                generate_parameters=_or_null(_ref("SearchParameters")),
+                **search,
+                clean_up_tokenization_spaces={"type": ["boolean", "null"]},
+                truncation=_or_null(_enumeration(["do_not_truncate"])),
+            ),
+            **_without(refused),
+        }
+    return found
+
+
+def _requests(served: Served) -> list[tuple[str, Choice, Choice]]:
+    """The end of a schema's name, the models to choose among, and the one that answers without languages."""
+    all_models = ("", served.choice, served.alone[0])
+    if served.choice.is_uniform:
+        return [all_models]
+    return [all_models, *((str(number), one, one) for number, one in enumerate(served.alone, 1))]
+
+
+def _paths_of_models(served: Served) -> Schema:
+    """One path with a parameter, or where models have different languages, which it cannot say, one for each."""
+    if served.choice.is_uniform:
+        operation = {
+            **_operation("generateWithModel", "Translate with a model", "Generations", streams=True),
+            "parameters": [_path_parameter(_enumeration(served.choice.names))],
+            "requestBody": _body(JSON, "GenerateRequest"),
+        }
+        return {"/models/{name}": {"post": operation}}
+    return {
+        f"/models/{quote(one.names[0])}": {
+            "post": {
+                **_operation(
+                    f"generateWithModel{number}", f"Translate with {one.names[0]}", "Generations", streams=True
+                ),
+                "requestBody": _body(JSON, f"GenerateRequest{number}"),
+            }
+        }
+        for number, one in enumerate(served.alone, 1)
+    }
+
+
+def _renamed(refusal: Refusal) -> Refusal:
+    """A refusal with Hugging Face's names of the fields."""
+    names = {"source": "src_lang", "target": "tgt_lang"}
+    return {names[name]: values for name, values in refusal.items()}
+
+
+def _without(refusals: Sequence[Refusal]) -> Schema:
+    """The part of a schema that excludes what is refused; empty if nothing is."""
+    schemas = [
+        {
+            "properties": {
+                name: {"enum": ["", None] if values is None else [*values]} for name, values in each.items()
+            },
+            "required": [name for name, values in each.items() if values is not None],
+        }
+        for each in refusals
+    ]
+    return {"not": {"anyOf": schemas}} if schemas else {}
 
 
 def _object(required: Sequence[str], **properties: Any) -> Schema:

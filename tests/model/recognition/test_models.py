@@ -151,9 +151,9 @@ def test_kernels_agree_and_padding_changes_nothing_at_all(name, make):
         longer[1, 18:] = garbage
         whole = torch.cat((mask, torch.zeros(2, 13, dtype=torch.long)), dim=1)
         found = model(longer, attention_mask=whole, decoder_input_ids=ids).logits
-        torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
+        torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
     alone = model(frames[1:, :18], decoder_input_ids=ids[1:]).logits
-    torch.testing.assert_close(alone, expected[1:], atol=1e-6, rtol=0)
+    torch.testing.assert_close(alone, expected[1:], atol=1e-12, rtol=0)
 
 
 class Written(BaseStreamer):

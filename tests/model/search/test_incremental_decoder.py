@@ -81,6 +81,36 @@ def test_sentences_that_join_later_count_from_their_own_begin(tiny_model, source
     assert decoder.mask.shape[-1] <= 4 * ROOM + 3
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@torch.no_grad()
+def test_the_best_continuations_are_those_of_all_logits_with_few_in_memory(tiny_model, source, dtype, monkeypatch):
+    model, beams = tiny_model().to(dtype), 3
+    memory = model.get_encoder()(**source)[0]
+
+    def reading():
+        return IncrementalDecoder(model, StepWeights.of(model), memory, source["attention_mask"], beams)
+
+    whole, parts = reading(), reading()
+    monkeypatch.setattr(incremental_decoder, "LOGITS_IN_MEMORY", 2 * beams * model.config.vocab_size)
+    tokens = torch.randint(3, 90, (len(memory), beams))
+    for _ in range(3):
+        expected = whole.log_probs(tokens).topk(4)
+        values, ids = parts.best_continuations(tokens, 4)
+        # Products of few rows may add up in another order.
+        torch.testing.assert_close(values, expected.values, rtol=0, atol=1e-5)
+        assert torch.equal(ids, expected.indices)
+        assert len(parts.scores) == 2 < len(memory)
+        tokens = ids[..., 0]
+
+
+@torch.no_grad()
+def test_who_joins_others_has_no_room_of_its_own(tiny_model, source):
+    model = tiny_model()
+    memory, mask = model.get_encoder()(**source)[0], source["attention_mask"]
+    decoder = IncrementalDecoder(model, StepWeights.of(model), memory, mask, 4)
+    assert not any(layer.numel() for tensors in (decoder.keys, decoder.values) for layer in tensors.layers)
+
+
 @pytest.mark.parametrize("dim, size", [(-1, 7), (-1, 2), (-2, 5), (-2, 3), (-2, 1)])
 def test_room_is_cut_or_filled(dim, size):
     tensor = torch.randn(2, 3, 4)

@@ -109,7 +109,8 @@ def test_a_run_on_speech(spoken, tmp_path, capsys, monkeypatch):
     assert model.config.front_end == "speech" and model.generation_config.num_beams == 2
     assert verify_folder(tmp_path / "model")
     card = (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
-    assert "pipeline_tag: automatic-speech-recognition" in card and "wer" in card
+    assert "pipeline_tag: automatic-speech-recognition" in card
+    assert all(f"| test | {name} | " in card for name in ("wer", "cer", "bleu", "chrf", "exact_match"))
     assert len((tmp_path / "model" / "predictions.test.tsv").read_text().splitlines()) == 4
     files = [str(corpus / "test" / f"0000{number}_ann.wav") for number in range(3)]
     main(["translate", "model", "--audio", *files, "--output", "texts", "--max_new_tokens", "4"])
@@ -119,7 +120,8 @@ def test_a_run_on_speech(spoken, tmp_path, capsys, monkeypatch):
     found = processor.batch_decode(model.generate(**batch, max_new_tokens=4), skip_special_tokens=True)
     assert read == found
     main(["score", "model", str(corpus / "test")])
-    assert " % of 3 files" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert " % of 3 files" in told and "BLEU 0.00 (nrefs:1|" in told
 
 
 @pytest.mark.slow

@@ -137,7 +137,7 @@ def test_a_header_names_the_mark(shout):
 
 MESSAGES = (
     "read %s of %d files", "hello %(name)s and %(count)03d", "at %1$s on %2$ld by %-10s or %*d or %hhd",
-    "open %1 of %L2 in %n",
+    "open %1 of %L2 in %n", "<b>%<name>s</b> has %<count>03d files, <i>%<part>.2f %</i> of all",
     "found {0} in {1,number,integer} at {when, date, short}", "{name!r} has {count:>5} or {{x}} of {{ y }}",
     "size %5.1lf with %'d and %I64d", "use ${HOME}, $PATH and %{path}", "%@ wrote %lu", "@@name@@ is {% here %}",
     "see https://example.org/a_b?c=d.", "go to www.example.org/(x), please", "write to me.too@mail.example.org!",
@@ -167,3 +167,8 @@ def test_what_translate_toolkit_calls_placeable_stays(message, shout):
 def test_what_only_looks_like_a_code_is_translated(text, shout):
     (entry,) = polib.pofile(f"\n{shout(labels(text), 'a.po').decode()}")
     assert entry.msgstr == text.upper()
+
+
+def test_a_tag_behind_a_percentage_is_no_code_of_ruby(shout):
+    (entry,) = polib.pofile(f"\n{shout(labels('100%<b>a</b>'), 'a.po').decode()}")
+    assert entry.msgstr == "<b>100%A</b>"  # tags go around words

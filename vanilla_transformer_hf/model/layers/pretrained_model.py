@@ -2,6 +2,7 @@
 The base class of every model of this package: how transformers initialises, opens, splits and quantizes them.
 """
 
+import sys
 from collections import ChainMap
 from collections.abc import Callable
 from functools import cache
@@ -26,8 +27,11 @@ from .shared_feed_forward import SharedFeedForward
 def name_lora_targets(model_type: str) -> None:
     """
     Add the projections that Hu et al. 2021 (arXiv 2106.09685) adapt to PEFT's table, if PEFT is installed, so that
-    LoraConfig() works without target_modules. PEFT has no public function for this.
+    LoraConfig() works without target_modules. PEFT has no public function for this. A process of the console command
+    makes no adapters, and does without PEFT, whose import takes 0.2 s.
     """
+    if getattr(sys.modules.get("vanilla_transformer_hf_command"), "has_started", False):
+        return
     try:
         from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as LORA_TARGETS
     except ImportError:

@@ -133,7 +133,11 @@ class BeamSearch(Search):
 
     def step(self) -> None:
         rows, plan, phrases = self.rows, self.plan, self.constraints.phrases
-        found = self._candidates(self._log_probs())
+        if self._has_whole_vocabulary:
+            found = self._candidates(self._log_probs())
+        else:
+            best = self.decoder.best_continuations(rows.running[:, :, -1], self.count)
+            found = self._ranked(*self._permitted(*best, rows.places), running_scores=rows.running_scores)
         length = rows.running.shape[-1] + 1
         sequences = torch.cat((take(rows.running, found.parents), found.tokens[..., None]), dim=-1)  # (A, K, L + 1)
         origins = (rows.places[:, None] * plan.beams + found.parents)[..., None]
@@ -191,9 +195,18 @@ class BeamSearch(Search):
 
     def _likely(self, log_probs: torch.Tensor, places: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Of log-probabilities (A, n, V) of the rows at `places` (A) the best K and their ids, both (A, n, K)."""
+        values, ids = best_candidates(log_probs.flatten(0, 1), self.count)
+        shape = log_probs.shape[:2]
+        return self._permitted(values.unflatten(0, shape), ids.unflatten(0, shape), places)
+
+    def _permitted(
+        self, values: torch.Tensor, ids: torch.Tensor, places: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """
+        The best log-probabilities and their columns (A, n, K) of the rows at `places` (A), as those and ids of what
+        shortlist and prefixes permit.
+        """
         shortlist, prefixes = self.constraints.shortlist, self.constraints.prefixes
-        found = best_candidates(log_probs.flatten(0, 1), self.count)
-        values, ids = (tensor.unflatten(0, (-1, self.plan.beams)) for tensor in found)
         if shortlist is not None and not self._has_whole_vocabulary:
             ids = shortlist.ids[ids]
         if prefixes is not None:

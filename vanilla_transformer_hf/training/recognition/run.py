@@ -176,9 +176,13 @@ def _finish(
                 sources, metric_key_prefix=role, num_beams=trainer.model.generation_config.num_beams
             )
             metrics = found.metrics or {}
-            scores = {name: metrics[f"{role}_{name}"] for name in ("wer", "cer", "exact_match")}
+            scores = {name: metrics[f"{role}_{name}"] for name in ("wer", "cer", "bleu", "chrf", "exact_match")}
             facts.measured[role] = scores
-            say(trainer.args, f"{role}: " + ", ".join(f"{name} {value:.2f} %" for name, value in scores.items()))
+            say(
+                trainer.args,
+                f"{role}: wer {scores['wer']:.2f} %, cer {scores['cer']:.2f} %, BLEU {scores['bleu']:.2f}, chrF "
+                f"{scores['chrf']:.2f}, exact match {scores['exact_match']:.2f} %",
+            )
             if trainer.is_world_process_zero():
                 names = [str(path.name) for path, _ in rows[role]]
                 with new_file(folder / f"predictions.{role}.tsv") as unfinished:

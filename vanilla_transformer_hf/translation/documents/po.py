@@ -16,9 +16,10 @@ from .inline import as_markup, from_markup
 from .strings import as_string, string_pieces
 
 
-# Variables in the styles of C, Python, Qt, shells and templates, entities of HTML, addresses, paths and options.
+# Variables in the styles of C, Python, Ruby, Qt, shells and templates, entities of HTML, addresses, paths and options.
 CODES = re.compile(
     r"%(?:\d+\$)?(?:\([^()\s]{1,99}\))?[-+#0'I]{0,5}[\d.*]{0,9}(?:hh|ll|I64|I32|[hlLzjtq])?[diouxXeEfFgGcrsSpaA@%]"
+    r"|%<(?P<key>[A-Za-z_]\w{0,99})>[-+#0 ]{0,5}[\d.]{0,9}[diouxXeEfFgGcsbBaAp](?!\w|</(?P=key)>)"
     r"|%[Ln]?\d{1,2}|%n|[$%]?\{[^{}\n]{0,99}\}|\$[A-Za-z_]\w{0,99}|&(?:#?\w{1,32});|@@\w{1,99}@@"
     r"|(?:(?:https?|ftp)://|www\.)[^\s<>\"']{0,499}[^\s<>\"'.,;:!?()\[\]]"
     r"|(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,9}"

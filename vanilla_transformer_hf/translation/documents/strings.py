@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 
-from ..text.markup import VOID, end_of_kept, tokens_of
+from ..text.markup import VOID, Token, end_of_kept, tokens_of
 from .inline import Pair, Piece, without_crossings
 
 
@@ -13,7 +13,7 @@ ENDING = re.compile(r"p|br|hr|div|li|[uod]l|d[td]|h[1-6]|table|t[rdh]|pre|blockq
 
 def string_pieces(text: str, codes: re.Pattern[str]) -> list[Piece]:
     """The pieces of a string with tags; each line is one or more sentences."""
-    tokens, pieces, place = [*tokens_of(text)], list[Piece](), 0
+    tokens, pieces, place = _tokens_around(text, codes), list[Piece](), 0
     while place < len(tokens):
         token, end = tokens[place], end_of_kept(tokens, place)
         raw = "".join(each.raw for each in tokens[place:end])
@@ -27,6 +27,16 @@ def string_pieces(text: str, codes: re.Pattern[str]) -> list[Piece]:
             pieces.append(Piece("begin" if token.kind == "start" else "end", raw, token.name))
         place = end
     return without_crossings(pieces)
+
+
+def _tokens_around(text: str, codes: re.Pattern[str]) -> list[Token]:
+    """Tags and texts; what looks like a tag in Ruby's %<name>s is none."""
+    ends = {found.start(): found.end() for found in codes.finditer(text) if found[0].startswith("%<")}
+    tokens, done = list[Token](), 0
+    for start, end in ends.items():
+        tokens += [*tokens_of(text[done:start]), Token(text[start:end], "text")]
+        done = end
+    return [*tokens, *tokens_of(text[done:])]
 
 
 def _split(text: str, codes: re.Pattern[str]) -> Iterable[Piece]:
