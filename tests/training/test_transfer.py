@@ -1,16 +1,18 @@
 """A model of another pair of languages gets the vocabulary of this one."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from conftest import RECIPE
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig, MarianConfig, PreTrainedConfig
 
 from vanilla_transformer_hf import Translator, VanillaTransformerTokenizer
 from vanilla_transformer_hf.conversion.formats.vocabularies import byte_pairs, words
 from vanilla_transformer_hf.training.recipe import RecipeParser
 from vanilla_transformer_hf.training.run import run_job
-from vanilla_transformer_hf.training.transfer import check_transfer, match, transfer, vocabulary_of
+from vanilla_transformer_hf.training.transfer import _set_ids, check_transfer, match, transfer, vocabulary_of
 
 
 SIZES = dict.fromkeys(name for name in RECIPE if name.startswith(("d_model", "encoder_", "decoder_")))
@@ -168,6 +170,16 @@ def test_a_start_token_of_its_own_comes_along(prepare, parent_run, tmp_path):
     assert torch.equal(model.get_input_embeddings().weight[tokenizer.bos_token_id].cpu(), wanted)
     assert model.generation_config.decoder_start_token_id == tokenizer.bos_token_id
     assert tokenizer.pad_token_id in model.generation_config.suppress_tokens
+
+
+@pytest.mark.parametrize("biases", [{(7,): 2.0, (7, 9): -1.0, (8,): 5.0}, [[[7], 2.0], [[7, 9], -1.0], [[8], 5.0]]])
+def test_settings_of_the_search_have_the_ids_of_the_new_vocabulary(biases):
+    search = GenerationConfig(
+        sequence_bias=biases, bad_words_ids=[[9], [8, 9]], suppress_tokens=[7, 8], eos_token_id=[1, 7]
+    )
+    _set_ids(SimpleNamespace(config=PreTrainedConfig(), generation_config=search), torch.tensor([1, 9, 7, -1]))
+    assert search.sequence_bias == [[[2], 2.0], [[2, 1], -1.0]], "8 is not in the new vocabulary"
+    assert (search.bad_words_ids, search.suppress_tokens, search.eos_token_id) == ([[1]], [2], [0, 2])
 
 
 def test_what_does_not_fit_is_one_line(prepare, parent_run, tmp_path):

@@ -96,7 +96,10 @@ def _doubts_of_vocabulary(tokenizer: Any, train: datasets.Dataset, are_pairs: bo
     sizes = vocabulary_sizes(tokenizer)
     has_two = bool(getattr(tokenizer, "source_vocab_size", None))
     counts = [_count(train, column, size) for column, size in zip(("input_ids", "labels"), sizes)]
-    sides = {"source ": counts[0], "target ": counts[1]} if has_two else {"": sum(counts) if are_pairs else counts[1]}
+    if has_two:
+        sides = {"source ": counts[0], "target ": counts[1]}
+    else:  # a text of denoising is both sides of its pair
+        sides = {"": counts[0] + counts[1] if are_pairs else counts[1]}
     for side, seen in sides.items():
         # A byte is a token of its own, so that every text can be written, and special tokens have their own use; what
         # is never seen is a part of longer tokens.

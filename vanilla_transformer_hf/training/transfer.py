@@ -244,9 +244,19 @@ def _set_ids(model: PreTrainedModel, rows: torch.Tensor) -> None:
             setattr(holder, name, _translated(getattr(holder, name, None), new_ids))
     for name in ID_FIELDS:
         setattr(search, name, _translated(getattr(search, name, None), new_ids))
-    if search.bad_words_ids:
-        phrases = [[new_ids.get(index, -1) for index in phrase] for phrase in search.bad_words_ids]
-        search.bad_words_ids = [phrase for phrase in phrases if -1 not in phrase] or None
+    words = search.bad_words_ids or ()
+    search.bad_words_ids = [found for phrase in words if (found := _translated_phrase(phrase, new_ids))] or None
+    biases: Any = search.sequence_bias or {}  # phrase -> bias, in a file a list of both
+    pairs = biases.items() if isinstance(biases, dict) else biases
+    search.sequence_bias = [
+        [found, bias] for phrase, bias in pairs if (found := _translated_phrase(phrase, new_ids))
+    ] or None
+
+
+def _translated_phrase(phrase: Sequence[int], new_ids: Mapping[int, int]) -> list[int] | None:
+    """The ids of a phrase in the new vocabulary; None if that has not all of them."""
+    found = [new_ids[index] for index in phrase if index in new_ids]
+    return found if len(found) == len(phrase) else None
 
 
 def _translated(ids: Any, new_ids: Mapping[int, int]) -> Any:
