@@ -127,6 +127,7 @@ SMALL = {
 }
 # Options in the pages that belong to other commands.
 FOREIGN = {
+    "--checks": "schemathesis",
     "--config_file": "accelerate launch",
     "--clear-fuzzy": "msgattrib",
     "--imports": "scripts/draw_architecture.py",

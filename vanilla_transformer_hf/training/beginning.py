@@ -8,6 +8,7 @@ from typing import Any
 
 from transformers import Seq2SeqTrainingArguments
 
+from ..publishing.model_card import CardFacts
 from .arguments import DataArguments, ModelArguments, OwnTrainingArguments
 from .checkpoints.resume import Start, check_rate, find_start, lock_folder, prepare_folder
 from .console import say
@@ -57,8 +58,10 @@ def begin_run(
 
     Raises:
         OSError: Another process trains in the folder, or the folder cannot be written.
-        ValueError: The folder belongs to another run, or its schedule does not support changed settings.
+        ValueError: The folder belongs to another run or its record is damaged, or its schedule does not support changed
+            settings.
     """
+    CardFacts.read(checkpoints.parent)  # which the end of the run reads again: a damaged one is found now
     is_main = run.training.process_index == 0
     lock = lock_folder(checkpoints) if is_main else nullcontext()
     start = find_start(checkpoints, run.training.resume_from_checkpoint, settings, sums)
