@@ -58,7 +58,7 @@ def begin_run(
 
     Raises:
         OSError: Another process trains in the folder, or the folder cannot be written.
-        ValueError: The folder belongs to another run or its record is damaged, or its schedule does not support changed
+        ValueError: The folder belongs to another run, its record is damaged, or its schedule does not support changed
             settings.
     """
     CardFacts.read(checkpoints.parent)  # which the end of the run reads again: a damaged one is found now

@@ -136,8 +136,8 @@ class BeamSearch(Search):
         if self._has_whole_vocabulary:
             found = self._candidates(self._log_probs())
         else:
-            best = self.decoder.best_continuations(rows.running[:, :, -1], self.count)
-            found = self._ranked(*self._permitted(*best, rows.places), running_scores=rows.running_scores)
+            values, ids = self.decoder.best_continuations(rows.running[:, :, -1], self.count)
+            found = self._ranked(*self._permitted(values, ids, rows.places), running_scores=rows.running_scores)
         length = rows.running.shape[-1] + 1
         sequences = torch.cat((take(rows.running, found.parents), found.tokens[..., None]), dim=-1)  # (A, K, L + 1)
         origins = (rows.places[:, None] * plan.beams + found.parents)[..., None]
