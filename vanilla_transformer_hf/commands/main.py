@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from ..common.command_line import run
+from ..common.kernels import keep_few_kernels
 from ..common.threads import wait_briefly
 from ..model.config.release import VERSION
 
@@ -62,6 +63,7 @@ def asks_for_help(argv: Sequence[str]) -> bool:
 def call(name: str, prog: str, argv: Sequence[str]) -> None:
     """Call a command by its name, and end the process as all commands do; `prog` is how its messages begin."""
     wait_briefly()
+    keep_few_kernels()
     module = import_module(f".{name.replace('-', '_')}", __package__)
 
     def main() -> None:

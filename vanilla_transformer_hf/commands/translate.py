@@ -25,7 +25,6 @@ from typing import Any, get_args
 
 from ..common.command_line import make_parser, other_options
 from ..common.heap import keep_heap_small
-from ..common.kernels import keep_few_kernels
 from ..common.split_sentences import SplitSentences
 from ..common.too_long import TooLongToTranslate, current_name
 
@@ -204,7 +203,6 @@ def search_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def main(prog: str, argv: list[str]) -> None:
     arguments = parse_arguments(prog, argv)
-    keep_few_kernels()
     keep_heap_small()
     if arguments.audio or arguments.image:
         return _recognize(arguments)
