@@ -87,6 +87,7 @@ ANY = " ".join(f"--keep {rule}" for rule in RULES)
 TURN = "--rounds 1 --seconds 0 --threads 1 --dtypes bfloat16 --beams 1 --against marian"
 # How a command begins -> what is added to it, so that it ends soon.
 SMALL = {
+    f"{BENCHMARKS} commands": "--lines 2 --rounds 1 --threads 1 --beams 1 --against marianmt",
     f"{BENCHMARKS} generate --presets": f"--presets tiny {TURN}",
     f"{BENCHMARKS} generate": f"--loads natural {TURN}",
     f"{BENCHMARKS} serve": "--rounds 1 --seconds 0.2 --soak_seconds 2 --clients 2 --long_words 20",
@@ -155,6 +156,7 @@ def workspace(tmp_path_factory):
         (folder / "bin" / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {module} "$@"\n')
         (folder / "bin" / name).chmod(0o755)
     (folder / "numbers.en").write_text("\n".join(ENGLISH), encoding="utf-8")
+    (folder / "captions.en").write_text("\n".join(ENGLISH), encoding="utf-8")
     (folder / "numbers.de").write_text("\n".join(GERMAN), encoding="utf-8")
     (folder / "numbers.both").write_text("\n".join(filter(None, [*ENGLISH, *GERMAN])), encoding="utf-8")
     (folder / "messages.po").write_text('msgid "one"\nmsgstr ""\n', encoding="utf-8")
