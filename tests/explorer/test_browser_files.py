@@ -7,6 +7,7 @@ import pytest
 from files_to_explore import hears, sees
 from page_checks import COUNT, by_keyboard
 
+from vanilla_transformer_hf.common.recordings import read_recording, write_wave
 from vanilla_transformer_hf.explorer.results import from_json
 
 
@@ -101,7 +102,9 @@ def test_files_are_chosen_and_dropped(open_page, drawn, folder, tmp_path):
     page.select_option("#model", "hears")
     drawn(page)
     assert page.input_value("#file") == "tones.wav" and page.locator("main .error").count() == 0
-    data = base64.b64encode((folder / "hears" / "tones.wav").read_bytes()[:-800]).decode()
+    samples, rate = read_recording(folder / "hears" / "tones.wav")
+    write_wave(tmp_path / "shorter.wav", samples[:-400], rate)
+    data = base64.b64encode((tmp_path / "shorter.wav").read_bytes()).decode()
     page.evaluate(DROP, [data, "shorter.wav", "audio/wav"])
     page.wait_for_selector("#file option[value='shorter.wav']", state="attached")
     drawn(page)
