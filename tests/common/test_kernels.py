@@ -4,11 +4,11 @@ import os
 
 import pytest
 
-from vanilla_transformer_hf.common.kernels import SETTING, keep_few_kernels
+from vanilla_transformer_hf.common.kernels import SETTINGS, keep_few_kernels
 
 
-@pytest.mark.parametrize(("given", "found"), [({}, "128"), ({SETTING: "7"}, "7")])
-def test_what_the_environment_says_stays(monkeypatch, given, found):
+@pytest.mark.parametrize("given", [{}, *({name: "7"} for name in SETTINGS)], ids=str)
+def test_what_the_environment_says_stays(monkeypatch, given):
     monkeypatch.setattr(os, "environ", dict(given))
     keep_few_kernels()
-    assert os.environ == {SETTING: found}
+    assert os.environ == SETTINGS | given
