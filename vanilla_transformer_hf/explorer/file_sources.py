@@ -98,7 +98,9 @@ class FileSubject(Subject):
         rate as transformers' pipelines and `datasets` have them, {"raw" or "array": …, "sampling_rate": …}.
 
         Raises:
-            OSError, ValueError: It is none of these, or the model cannot read it.
+            OSError: The file cannot be read.
+            ValueError: What is given is not a path, a PIL image or samples with their rate: expected what the model
+                reads.
         """
         if isinstance(given, str | os.PathLike):
             return self.open_file(given)
