@@ -12,9 +12,7 @@ that reads recordings or images gets a folder of these with texts.tsv; its error
 """
 
 import argparse
-import sys
 import tempfile
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, get_args
 
@@ -122,7 +120,7 @@ def main(prog: str, argv: list[str]) -> None:
 
 
 def _score_folder(arguments: argparse.Namespace) -> None:
-    from ..common.files import open_output, refuse_overwriting
+    from ..common.files import output_or_stdout, refuse_overwriting
     from ..evaluation.scores import error_rates, score_translations
     from ..translation.recognition import TEXTS_FILE, open_recognizer, read_texts
 
@@ -138,5 +136,5 @@ def _score_folder(arguments: argparse.Namespace) -> None:
         f"WER {rates['wer']:.2f} %, CER {rates['cer']:.2f} %, BLEU {scores.bleu:.2f} ({scores.bleu_signature}), chrF "
         f"{scores.chrf:.2f} ({scores.chrf_signature}), exact match {scores.exact_match:.2f} % of {len(rows):,} files\n"
     )
-    with nullcontext(sys.stdout.buffer) if arguments.output is None else open_output(arguments.output) as output:
+    with output_or_stdout(arguments.output) as output:
         output.write(told.encode())

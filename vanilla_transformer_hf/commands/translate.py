@@ -19,8 +19,6 @@ killed leaves whole lines in FILE.partial; the same command continues it, and FI
 """
 
 import argparse
-import sys
-from contextlib import nullcontext
 from typing import Any, get_args
 
 from ..common.command_line import make_parser, other_options
@@ -221,7 +219,7 @@ def main(prog: str, argv: list[str]) -> None:
 
 
 def _recognize(arguments: argparse.Namespace) -> None:
-    from ..common.files import open_output, refuse_overwriting
+    from ..common.files import output_or_stdout, refuse_overwriting
     from ..translation.recognition import open_recognizer
 
     names = (*SEARCH_OF_FILES, "quantization")
@@ -231,7 +229,7 @@ def _recognize(arguments: argparse.Namespace) -> None:
     files, reads = (arguments.audio, "input_features") if arguments.audio else (arguments.image, "pixel_values")
     refuse_overwriting(arguments.output, files)
     reader = open_recognizer(arguments, reads)
-    with nullcontext(sys.stdout.buffer) if arguments.output is None else open_output(arguments.output) as output:
+    with output_or_stdout(arguments.output) as output:
         for text in reader.texts(files, **search):
             output.write(f"{text}\n".encode())
 

@@ -7,7 +7,7 @@ import stat
 import sys
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -101,6 +101,11 @@ def open_output(path: str | os.PathLike) -> Iterator[BinaryIO]:
         return
     with new_file(path) as partial, partial.open("wb") as file:
         yield file
+
+
+def output_or_stdout(path: str | os.PathLike | None) -> AbstractContextManager[BinaryIO]:
+    """What a command writes to: the new file of `open_output`; without a path standard output, which stays open."""
+    return nullcontext(sys.stdout.buffer) if path is None else open_output(path)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from ...common.files import open_output, refuse_overwriting
+from ...common.files import output_or_stdout, refuse_overwriting
 from ...common.lines import ON_BAD_BYTES, open_input
 from ..documents.document import Reading, read_document
 from ..text.markup import aligner
@@ -45,7 +45,7 @@ def run_document(
     limits = {"batch_size": arguments.batch_size, "batch_tokens": arguments.batch_tokens}
     with ExitStack() as stack:
         # The file is opened before the model, which takes longer.
-        output = sys.stdout.buffer if arguments.output is None else stack.enter_context(open_output(arguments.output))
+        output = stack.enter_context(output_or_stdout(arguments.output))
         translator = opener(arguments, arguments.matmul, ensemble, shortlist)(arguments.device)
         with ProgressBar(len(texts), delay=1) as tally:
             found = list(translator.translate_stream(texts, tally=tally, **limits, **options))
