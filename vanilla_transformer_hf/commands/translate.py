@@ -22,7 +22,6 @@ import argparse
 from typing import Any, get_args
 
 from ..common.command_line import make_parser, other_options
-from ..common.heap import keep_heap_small
 from ..common.split_sentences import SplitSentences
 from ..common.too_long import TooLongToTranslate, current_name
 
@@ -201,7 +200,6 @@ def search_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def main(prog: str, argv: list[str]) -> None:
     arguments = parse_arguments(prog, argv)
-    keep_heap_small()
     if arguments.audio or arguments.image:
         return _recognize(arguments)
     if arguments.file is not None or arguments.format == "html":

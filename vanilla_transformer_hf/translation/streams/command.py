@@ -16,6 +16,7 @@ import torch
 from transformers.utils import logging
 
 from ...common.files import refuse_overwriting
+from ...common.heap import keep_heap_small
 from ...common.lines import open_input, read_lines
 from ...common.matmul import choose_matmul, describe_matmul
 from ...common.opening import vocabularies
@@ -187,6 +188,7 @@ def open_worker(
     shortlist: str | None,
 ) -> LocalWorker | WorkerPool:
     """The worker of a command: the model in this process, or several processes with a model each."""
+    keep_heap_small()
     matmul = arguments.matmul
     if matmul == "auto":  # a measured choice may differ between runs and processes
         matmul = output.recall().get("matmul", "auto" if processes == 1 else choose_matmul())
