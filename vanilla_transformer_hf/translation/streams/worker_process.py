@@ -18,6 +18,7 @@ import torch
 
 from ... import registration
 from ...common.heap import give_back_memory, keep_heap_small
+from ...common.machine import accelerators, device_type
 from ..text.tally import Tally
 
 
@@ -111,8 +112,6 @@ def answer(window: Window) -> "Answer":
 
 def device_of(number: int, device: str | None) -> str | None:
     """The device of a process: `device` itself, or where several are meant by it, one of them."""
-    if device is None and torch.accelerator.is_available():
-        device = torch.accelerator.current_accelerator().type  # type: ignore[union-attr]
-    if device is None or ":" in device or device == "cpu" or torch.accelerator.device_count() < 2:
+    if accelerators(device) < 2:
         return device
-    return f"{device}:{number % torch.accelerator.device_count()}"
+    return f"{device_type(device)}:{number % accelerators(device)}"
