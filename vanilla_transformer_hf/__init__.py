@@ -120,7 +120,7 @@ def _is_command() -> bool:
     Whether this process is a command: `vanilla-transformer`, a file of scripts/, or `python -m` with this package,
     which Python imports before `__main__.py`; until that is found, `sys.argv` begins with "-m".
     """
-    runs_this = sys.argv[:1] == ["-m"] and sys.orig_argv[-len(sys.argv)] == __name__
+    runs_this = sys.argv[:1] == ["-m"] and sys.orig_argv[-len(sys.argv) :][:1] == [__name__]
     return runs_this or getattr(sys.modules.get("vanilla_transformer_hf_command"), "has_started", False)
 
 

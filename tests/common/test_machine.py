@@ -1,5 +1,6 @@
 """What is found of a machine: limits of containers, devices by name, and numbers that can be."""
 
+import joblib
 import psutil
 import pytest
 import torch
@@ -35,7 +36,15 @@ def test_idle_cores(monkeypatch, busy, idle):
     monkeypatch.setattr(psutil, "cpu_count", lambda: 4)
     monkeypatch.setattr(psutil, "cpu_percent", lambda interval: busy)
     found = look("cpu")
-    assert found.idle == idle and found.accelerators == 0 and found.cores >= 1 and found.memory > 0
+    assert found.idle == idle and found.accelerators == 0 and found.memory > 0
+
+
+@pytest.mark.parametrize(("allowed", "threads", "cores"), [(2, 64, 2), (64, 4, 4)])
+def test_cores_of_a_container_and_those_that_the_environment_allows(monkeypatch, allowed, threads, cores):
+    monkeypatch.setattr(joblib, "cpu_count", lambda: allowed)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    monkeypatch.setattr(psutil, "cpu_percent", lambda interval: 0.0)
+    assert look("cpu").cores == cores
 
 
 def test_accelerators_by_name(monkeypatch):

@@ -22,7 +22,8 @@ class Machine(NamedTuple):
     What is there for this process.
 
     Attributes:
-        cores: The cores that it may use, by its affinity and the limits of its container.
+        cores: The cores that it may use, by its affinity, the limits of its container and OMP_NUM_THREADS; of two that
+            share one, one.
         idle: The cores of the machine that nobody used just now; with a fraction.
         memory: Free bytes.
         accelerators: The accelerators that it computes on; 0: it computes on the CPU.
@@ -69,4 +70,5 @@ def look(device: str | None) -> Machine:
     import psutil
 
     idle = (psutil.cpu_count() or 1) * (1 - psutil.cpu_percent(interval=SECONDS) / 100)
-    return Machine(joblib.cpu_count(), idle, free_memory(), accelerators(device))
+    cores = min(joblib.cpu_count(), torch.get_num_threads())
+    return Machine(cores, idle, free_memory(), accelerators(device))

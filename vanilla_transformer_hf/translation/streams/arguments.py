@@ -62,8 +62,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--threads",
         type=read_count,
         metavar="N",
-        help="threads of all processes together; auto: as many as there are idle cores (default: one for each core, "
-        "or OMP_NUM_THREADS)",
+        help="threads of all processes together; auto: one for each idle core (default: one for each core; neither "
+        "more than OMP_NUM_THREADS)",
     )
     parser.add_argument("--device", help="cpu, cuda, cuda:1, mps, … (default: an accelerator if there is one)")
     parser.add_argument(
