@@ -268,9 +268,9 @@ def test_what_a_run_refuses(fields, message, tmp_path, monkeypatch):
     [
         (
             "--max_position_embeddings 3",
-            r"train, line 1 of texts.tsv .*: the file has \d+ positions and the model 3:",
+            "train, line 1 of texts.tsv: .*wav has .* positions in the encoder; .* most 3:",
         ),
-        ("--decoder_max_position_embeddings 3", "the text has .* positions and the model 3: .* raise decoder_max_pos"),
+        ("--decoder_max_position_embeddings 3", "train, line 1 of texts.tsv: the text has .* tokens; .* most 3: cut"),
     ],
 )
 def test_what_the_positions_of_a_model_do_not_reach(fields, message, spoken, tmp_path, monkeypatch):

@@ -14,7 +14,7 @@ from ...model.config.front_ends import FRONT_ENDS
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ...model.feature_extraction_vanilla_transformer import VanillaTransformerFeatureExtractor
 from ...model.recognition.models import VanillaTransformerForImageTextToText, VanillaTransformerForSpeechSeq2Seq
-from ...translation.recognition import TEXTS_FILE, read_sources, read_texts
+from ...translation.recognition import TEXTS_FILE, check_positions, read_sources, read_texts
 from ..beginning import begin_run, refuse_unused
 from ..checkpoints.record import find_data_sums, settings_of_all_parts
 from ..checks import SCORES, check_callbacks, check_evaluation
@@ -117,21 +117,14 @@ def check_lengths(model: Any, data: dict[str, SourcesWithTexts], rows: dict[str,
     Raises:
         ValueError: A file or its text needs more positions than the model has.
     """
-    count = FRONT_ENDS[model.config.front_end].length
-    limits = {
-        "file": ("max_position_embeddings", model.get_encoder().longest),
-        "text": ("decoder_max_position_embeddings", model.get_decoder().longest),
-    }
+    longest = model.get_decoder().longest
     for role, corpus in data.items():
         pairs = zip(rows[role], corpus["source"], corpus["labels"], strict=True)
         for number, ((path, _), source, labels) in enumerate(pairs, start=1):
-            lengths = {"file": count(model.config, (1, *source.shape)), "text": len(labels)}
-            for what, (field, longest) in limits.items():
-                if longest is not None and lengths[what] > longest:
-                    raise ValueError(
-                        f"{role}, line {number:,} of {TEXTS_FILE} ({path}): the {what} has {lengths[what]:,} "
-                        f"positions and the model {longest:,}: cut it into parts, or raise {field}"
-                    )
+            place = f"{role}, line {number:,} of {TEXTS_FILE}"
+            check_positions(model, source, f"{place}: {path}")
+            if longest is not None and len(labels) > longest:
+                raise ValueError(f"{place}: the text has {len(labels):,} tokens; expected at most {longest:,}: cut it")
 
 
 def run_recognition(run: RunArguments, settings: dict[str, Any]) -> dict[str, dict[str, float]]:
