@@ -93,8 +93,15 @@ def show(address, drawn):
     """`show(page, **state)`: another state in the same page."""
 
     def show(page, **state):
-        page.evaluate("address => { location.hash = address; }", urlencode(state))
-        page.wait_for_timeout(50)  # the event comes later
+        page.evaluate(
+            "address => new Promise((done) => {"
+            "  const before = location.href;"
+            "  addEventListener('hashchange', () => done(), { once: true });"  # comes later, when the page has it, too
+            "  location.hash = address;"
+            "  if (location.href === before) done();"
+            "})",
+            urlencode(state),
+        )
         drawn(page)
 
     return show
