@@ -70,8 +70,9 @@ def translate_training_text(search: TeacherSearch, run: RunArguments) -> Path:
     sources = _source_file(run.data, folder)
     beams = search.num_beams if search.num_beams is not None or search.n_best == 1 else max(4, search.n_best)
     options = {"num_beams": beams, "num_return_sequences": search.n_best}
-    shared = {"processes": search.processes, "threads": search.threads}
-    of_teacher = ModelSearch(search.teacher, options, matmul=run.training.matmul, **shared)
+    of_teacher = ModelSearch(
+        search.teacher, options, processes=search.processes, threads=search.threads, matmul=run.training.matmul
+    )
     settings = {
         "teacher": of_teacher.settings["model"],
         "source_sha256": digest_of_all(sources),
