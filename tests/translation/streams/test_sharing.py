@@ -11,9 +11,9 @@ from vanilla_transformer_hf.translation.streams.sharing import (
     bytes_of_weights,
     choose,
     free_cores,
-    share_out,
     sharing_of,
     using,
+    worth_starting,
 )
 
 
@@ -25,23 +25,22 @@ MANY = 100_000
 @pytest.mark.parametrize(
     ("given", "found"),
     [
-        ((1, 10**6, None), (1, 2048)),
-        ((2, 1_000, None), (1, 2048)),  # one window: the second would have nothing to do
-        ((2, 7 * 2048, None), (1, 2048)),
-        ((2, 7 * 2048 + 1, None), (2, 1793)),
-        ((2, 9 * 2048, None), (2, 1844)),  # five windows each
-        ((4, 9 * 2048, None), (2, 1844)),
-        ((4, 100_000, None), (4, 1924)),
-        ((2, None, None), (2, 2048)),  # a pipe
-        ((2, 0, None), (1, 2048)),
-        ((2, 9, 4), (2, 4)),
-        ((2, 4, 4), (1, 4)),
-        ((2, 10, 1), (2, 1)),
-        ((2, 10, 0), (2, 0)),  # refused later
+        ((1, 10**6, None), 1),
+        ((2, 1_000, None), 1),  # one window: the second would have nothing to do
+        ((2, 8 * 2048 - 1, None), 1),
+        ((2, 8 * 2048, None), 2),  # four windows each
+        ((4, 9 * 2048, None), 2),
+        ((4, 100_000, None), 4),
+        ((2, None, None), 2),  # a pipe
+        ((2, 0, None), 1),
+        ((2, 9, 4), 2),
+        ((2, 4, 4), 1),
+        ((2, 10, 1), 2),
+        ((2, 10, 0), 2),  # refused later
     ],
 )
 def test_as_many_processes_as_are_worth_their_start_share_the_lines(given, found):
-    assert share_out(*given) == found
+    assert worth_starting(*given) == found
 
 
 @pytest.mark.parametrize(
@@ -69,8 +68,8 @@ def test_threads_are_the_idle_cores_that_may_be_used(cores, idle, found):
         ({}, 3, MANY, None, 0, 3, "more have no thread"),
         ({"idle": 2.1}, 8, MANY, None, 0, 2, "more have no idle core"),
         ({"idle": 0.2}, 8, MANY, None, 0, 1, "more have no idle core"),
-        ({}, 8, 14_336, None, 0, 1, "more have too few lines"),
-        ({}, 8, 14_337, None, 0, 2, "more have too few lines"),
+        ({}, 8, 16_383, None, 0, 1, "more have too few lines"),
+        ({}, 8, 16_384, None, 0, 2, "more have too few lines"),
         ({}, 8, 1, None, 0, 1, "more have too few lines"),
         ({}, 8, 1_000, 1, 0, 1, "more have too few lines"),  # many small windows are no more work
         ({}, 8, 80_000, 10_000, 0, 2, "more have too few lines"),  # large ones could not be shared out equally
@@ -87,21 +86,20 @@ def test_processes_are_as_many_as_everything_allows(machine, threads, lines, win
     chosen = choose("auto", threads, lines, window, QUIET._replace(**machine), weights)
     assert (chosen.processes, chosen.threads) == (found, threads)
     assert chosen.note == f"processes: {found} ({why}), threads: {threads} (as given)"
-    assert chosen.window == share_out(found, lines, window)[1]
 
 
 def test_both_together():
     found = choose("auto", "auto", MANY, None, QUIET._replace(cores=2, idle=1.0), 0)
-    assert found[:3] == (1, 1, 2048), "one thread where another program computes, so one process"
+    assert found[:2] == (1, 1), "one thread where another program computes, so one process"
     assert choose("auto", "auto", MANY, None, QUIET, 0)[:2] == (8, 8)
 
 
 def test_numbers_are_taken_as_they_are_without_a_look_at_the_machine(monkeypatch):
     monkeypatch.setattr(sharing, "look", None)
     given = Namespace(processes=2, threads=None, window=None, device=None)
-    assert sharing_of(given, 9, []) == (1, torch.get_num_threads(), 2048, sharing_of(given, 9, []).note)
-    assert sharing_of(given, 9, []).note == "1 of 2 processes: more are not worth their start"
-    assert sharing_of(Namespace(**{**vars(given), "threads": 3}), MANY, []) == (2, 3, 2000, "")
+    note = "1 of 2 processes: more are not worth their start"
+    assert sharing_of(given, 9, []) == (1, torch.get_num_threads(), note)
+    assert sharing_of(Namespace(**{**vars(given), "threads": 3}), MANY, []) == (2, 3, "")
     for name in ("processes", "threads"):
         with pytest.raises(ValueError, match=f"{name}=0: must be at least 1"):
             sharing_of(Namespace(**{**vars(given), name: 0}), 9, [])

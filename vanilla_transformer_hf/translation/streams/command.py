@@ -19,6 +19,7 @@ from ...common.heap import keep_heap_small
 from ...common.lines import open_input, read_lines
 from ...common.matmul import choose_matmul, describe_matmul
 from ...common.opening import vocabularies
+from ..scoring.text_model import WINDOW
 from ..text.texts import WithoutLetters
 from ..translator import Translator
 from .lines import read_items, run_lines
@@ -209,7 +210,7 @@ def run_command(
         files = [sys.stdin.buffer if name is None else stack.enter_context(open_input(name)) for name in inputs]
         output = stack.enter_context(open_result(arguments.output, arguments.restart))
         items, total = read_items(files, arguments.on_bad_bytes)
-        processes, threads, window, note = sharing_of(arguments, total, [arguments.model, *ensemble])
+        processes, threads, note = sharing_of(arguments, total, [arguments.model, *ensemble])
         if note:
             print(note, file=sys.stderr)
         stack.enter_context(using(threads))
@@ -219,8 +220,8 @@ def run_command(
         stack.enter_context(worker)
         if worker.description.note:
             print(worker.description.note, file=sys.stderr)
-        if arguments.window is None:
-            window = output.recall().get("window", window)  # that of the run that is continued
+        # By default that of the run that is continued.
+        window = output.recall().get("window", WINDOW) if arguments.window is None else arguments.window
         window = 1 if any(file.isatty() for file in files) else window
         output.resume({"window": window, **work.settings, **worker.description.settings})
         if output.lines:

@@ -22,24 +22,19 @@ WINDOWS_OF_A_PROCESS = 4
 BYTES_OF_A_PROCESS, COPIES_OF_WEIGHTS = 2**30, 3
 
 
-def share_out(processes: int, lines: int | None, window: int | None) -> tuple[int, int]:
+def worth_starting(processes: int, lines: int | None, window: int | None) -> int:
     """
-    How many processes are worth their start, and the lines of a window.
+    How many processes are worth their start. They share the windows that one would have: the output is the same.
 
     Args:
         processes: The most that are allowed.
         lines: How many there are; None: unknown, then all processes are used.
         window: That of the user, who then decides how the lines are shared out: each process gets one at least.
     """
-    size = WINDOW if window is None else window
-    if processes == 1 or lines is None or size < 1:
-        return processes, size
-    windows = math.ceil(lines / size)
-    processes = max(1, min(processes, windows // (WINDOWS_OF_A_PROCESS if window is None else 1)))
-    if window is None and processes > 1:
-        turns = math.ceil(windows / processes)
-        size = math.ceil(lines / (turns * processes))  # none waits while another has a window more
-    return processes, size
+    if processes == 1 or lines is None or (window is not None and window < 1):
+        return processes
+    worth = lines // (WINDOWS_OF_A_PROCESS * WINDOW) if window is None else math.ceil(lines / window)
+    return max(1, min(processes, worth))
 
 
 def bytes_of_weights(models: Iterable[str]) -> int | None:
@@ -67,7 +62,7 @@ def most_processes(
     if weights is None:
         return 1, "the size of the model is not known yet"
     limits = {
-        "more have too few lines": math.ceil(lines / max(WINDOW, window or 0)) // WINDOWS_OF_A_PROCESS,
+        "more have too few lines": lines // (WINDOWS_OF_A_PROCESS * max(WINDOW, window or 0)),
         "more have no memory": machine.memory // (BYTES_OF_A_PROCESS + COPIES_OF_WEIGHTS * weights),
     }
     if machine.accelerators:
@@ -80,19 +75,18 @@ def most_processes(
 
 
 class Sharing(NamedTuple):
-    """Processes, the threads of all together, the lines of a window, and a line for the user, which may be empty."""
+    """Processes, the threads of all together, and a line for the user, which may be empty."""
 
     processes: int
     threads: int
-    window: int
     note: str
 
 
 def as_given(processes: int, threads: int, lines: int | None, window: int | None) -> Sharing:
     """At most so many processes, with so many threads together."""
-    used, size = share_out(processes, lines, window)
+    used = worth_starting(processes, lines, window)
     note = f"{used} of {processes} processes: more are not worth their start" if used < processes else ""
-    return Sharing(used, threads, size, note)
+    return Sharing(used, threads, note)
 
 
 def choose(
@@ -104,7 +98,7 @@ def choose(
     Args:
         processes: The most that are started, or "auto".
         threads: Of all processes together, or "auto".
-        lines, window: As in `share_out`.
+        lines, window: As in `worth_starting`.
         machine: What is there now.
         weights: The size of the model in bytes; None: not known.
     """
@@ -114,8 +108,8 @@ def choose(
         of_threads = f"{machine.idle:.1f} cores are idle, {machine.cores} allowed"
     if processes == AUTO:
         processes, of_processes = most_processes(machine, threads, lines, window, weights)
-    used, size = share_out(processes, lines, window)
-    return Sharing(used, threads, size, f"processes: {used} ({of_processes}), threads: {threads} ({of_threads})")
+    used = worth_starting(processes, lines, window)
+    return Sharing(used, threads, f"processes: {used} ({of_processes}), threads: {threads} ({of_threads})")
 
 
 def sharing_of(arguments: Any, lines: int | None, models: Iterable[str]) -> Sharing:
