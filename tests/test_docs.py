@@ -36,6 +36,7 @@ from benchmarks.__main__ import SUBCOMMANDS, parse_arguments
 from benchmarks.__main__ import main as benchmark
 from vanilla_transformer_hf import (
     PRESETS,
+    Translator,
     VanillaTransformerConfig,
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerTokenizer,
@@ -436,6 +437,10 @@ def test_command_runs(command, workspace, tmp_path):
         shown = run(f"{command} {RUN.replace('--vocab_size 300', '')}", workspace, {})
         assert ("tok:none" in shown) == folder.endswith("tok")
         assert shown.count("validation, 1 beams: BLEU") == 3 and shown.count("test, 1 beams: BLEU") == 1
+        name = "multi30k_tiny" if folder.endswith("tok") else "multi30k_raw_tiny"
+        for stage in ("", "_r_drop_1", "_r_drop"):
+            translator = Translator.from_pretrained(workspace / "outputs" / f"{name}{stage}", device="cpu")
+            assert len(translator.translate(["one two"], max_new_tokens=4)) == 1
     elif arguments[0] == "push":
         with Hub() as hub:
             shown = run(command, workspace, hub.environment(tmp_path))
