@@ -15,3 +15,12 @@ def main() -> None:
     from vanilla_transformer_hf.commands.main import main as run
 
     run()
+
+
+def run_script(name: str) -> None:
+    """Run a command for a file in scripts/; its messages begin with the file's name."""
+    global has_started
+    has_started = True
+    from vanilla_transformer_hf.commands.main import run_script as run
+
+    run(name)

@@ -1,4 +1,4 @@
-from vanilla_transformer_hf.commands.main import run_script
+from vanilla_transformer_hf_command import run_script
 
 
 if __name__ == "__main__":

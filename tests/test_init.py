@@ -76,7 +76,7 @@ def test_importing_the_package_imports_no_model_and_nothing_that_a_model_does_wi
     assert not [name for name in imported if name.startswith(later)]
 
 
-def test_registering_again_changes_nothing_and_leaves_the_imports_of_python_alone():
+def test_registering_again_changes_nothing_and_leaves_the_imports_of_python_alone_until_programs_are_left_out():
     code = """
 import sys
 before = list(sys.meta_path)
@@ -86,6 +86,12 @@ pipeline, listeners = SUPPORTED_TASKS["translation"], vanilla_transformer_hf.mod
 vanilla_transformer_hf.registration.register()
 assert SUPPORTED_TASKS["translation"] is pipeline
 assert len(listeners.CONFIG_MADE) == len(listeners.MODEL_DEFINED) == 1
+targets = vanilla_transformer_hf.model.layers.lora_targets.LoraTargets
+vanilla_transformer_hf.registration.register(for_programs=False)
+assert targets.are_entered and listeners.MODEL_DEFINED, "what a program has registered stays"
+for _ in range(2):
+    vanilla_transformer_hf.registration.leave_out_programs()
+    assert not targets.are_entered and not listeners.MODEL_DEFINED
 print([type(finder).__name__ for finder in sys.meta_path if finder not in before], *sys.modules)
 """
     finders, *modules = run_python(code).split()

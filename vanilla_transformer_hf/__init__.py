@@ -115,8 +115,17 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-# The console command registers after it has read its arguments, so that its --help does without transformers.
-if not getattr(sys.modules.get("vanilla_transformer_hf_command"), "has_started", False):
+def _is_command() -> bool:
+    """
+    Whether this process is a command: `vanilla-transformer`, a file of scripts/, or `python -m` with this package,
+    which Python imports before `__main__.py`; until that is found, `sys.argv` begins with "-m".
+    """
+    runs_this = sys.argv[:1] == ["-m"] and sys.orig_argv[-len(sys.argv) :][:1] == [__name__]
+    return runs_this or getattr(sys.modules.get("vanilla_transformer_hf_command"), "has_started", False)
+
+
+# A command registers after it has read its arguments, so that its --help does without transformers.
+if not _is_command():
     from . import registration
 
     registration.register()

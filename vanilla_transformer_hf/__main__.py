@@ -1,6 +1,6 @@
 """`python -m vanilla_transformer_hf` is `vanilla-transformer`."""
 
-from .commands.main import main
+from vanilla_transformer_hf_command import main
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ from transformers.models.auto.modeling_auto import (
 )
 
 from .model.configuration_vanilla_transformer import VanillaTransformerConfig
+from .model.layers.lora_targets import LoraTargets
 from .model.predecessors.configuration import RecurrentSeq2SeqConfig
 from .model.saving.former_names import alias_former_modules
 from .model.saving.listeners import CONFIG_MADE, MODEL_DEFINED
@@ -191,12 +192,13 @@ def register_names() -> None:
         seq2seq[named.config_class.model_type] = named.__name__
 
 
-def register(with_pipeline: bool = True) -> None:
+def register(for_programs: bool = True) -> None:
     """
     Register all that there is; a second time changes nothing.
 
     Args:
-        with_pipeline: Whether the first model class brings transformers' pipelines, which commands do without.
+        for_programs: Whether the first model brings what a program may do with it next: transformers' pipelines, and
+            adapters of PEFT. Commands do without, and start sooner.
     """
     for config_class in (VanillaTransformerConfig, RecurrentSeq2SeqConfig):
         AutoConfig.register(config_class.model_type, config_class, exist_ok=True)
@@ -210,6 +212,14 @@ def register(with_pipeline: bool = True) -> None:
     alias_former_modules()
     if register_heavy not in CONFIG_MADE:
         CONFIG_MADE.append(register_heavy)
-    if with_pipeline and offer_pipeline not in MODEL_DEFINED:
+    if for_programs and offer_pipeline not in MODEL_DEFINED:
         MODEL_DEFINED.append(offer_pipeline)
+    LoraTargets.are_entered = offer_pipeline in MODEL_DEFINED
     register_heavy()
+
+
+def leave_out_programs() -> None:
+    """Register nothing for programs from now on: for processes that a command starts, before they import a model."""
+    if offer_pipeline in MODEL_DEFINED:
+        MODEL_DEFINED.remove(offer_pipeline)
+    LoraTargets.are_entered = False

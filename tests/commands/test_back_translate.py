@@ -147,6 +147,8 @@ def test_a_model_learns_real_and_synthetic_pairs(back_translate, texts, capsys):
         (["--target", "missing.en"], "missing.en: no such file"),
         (["--window", "0"], "window=0: must be at least 1"),
         (["--processes", "0"], "processes=0: must be at least 1"),
+        (["--processes", "auto", "--threads", "0"], "threads=0: must be at least 1"),
+        (["--processes", "1.5"], "argument --processes: '1.5' is not a number: expected 1, 2, … or auto"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(arguments, message, back_translate, texts, capsys):

@@ -18,9 +18,12 @@ from counting_model import MIXED, SOURCES, TRANSLATED
 from files_to_explore import hears
 
 from vanilla_transformer_hf import Translator
+from vanilla_transformer_hf.common.machine import Machine
 from vanilla_transformer_hf.common.matmul import TOLERANCE, available_matmuls, probe_matmul
 from vanilla_transformer_hf.model.packing.packed import StepWeights
 from vanilla_transformer_hf.translation import recognition
+from vanilla_transformer_hf.translation.streams import sharing
+from vanilla_transformer_hf.translation.streams.resumable_output import ResumableOutput
 
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -143,6 +146,44 @@ def test_a_process_that_is_not_worth_its_start_is_not_started(run, folder, pairs
     code, output, errors = run(folder, "--input", pairs[0], "--processes", 2, "--matmul", "default")
     assert (code, output) == (0, OUTPUT)
     assert errors == "1 of 2 processes: more are not worth their start\n"
+
+
+@pytest.mark.parametrize("script", ["translate", "score", "align"])
+def test_what_is_chosen_is_told_and_changes_no_output(run, folder, pairs, monkeypatch, script):
+    files = ("--input", pairs[0]) if script == "translate" else pairs
+    before, given = torch.get_num_threads(), (folder, *files, "--matmul", "default")
+    code, expected, errors = run(*given, script=script)
+    assert (code, errors) == (0, "")
+    for idle, threads in ((2.9, 3), (0.1, 1)):
+        machine = Machine(cores=4, idle=idle, memory=2**34, accelerators=0)
+        monkeypatch.setattr(sharing, "look", lambda device, machine=machine: machine)
+        code, output, errors = run(*given, "--processes", "auto", "--threads", "auto", script=script)
+        assert (code, output) == (0, expected)
+        chosen = f"threads: {threads} ({idle} cores are idle, 4 allowed)"
+        assert errors == f"processes: 1 (more have too few lines), {chosen}\n"
+    assert torch.get_num_threads() == before
+
+
+def test_a_killed_run_continues_with_what_is_chosen_then(run, folder, tmp_path, monkeypatch):
+    """The window, which others are shared out by, is that of the run before."""
+    (tmp_path / "input").write_bytes(TEXT * 3)
+    options = (folder, "--input", tmp_path / "input", "--matmul", "default", "--num_beams", "2", "--format", "tsv")
+    code, expected, _ = run(*options)
+    assert code == 0
+    output, write = tmp_path / "output", ResumableOutput.write
+
+    def killed(self, content, lines, *rest):
+        write(self, content, lines, *rest)
+        raise OSError("killed")
+
+    monkeypatch.setattr(ResumableOutput, "write", killed)
+    assert run(*options, "--output", output, "--window", 4, "--threads", 2)[0] == 2
+    monkeypatch.setattr(ResumableOutput, "write", write)
+    machine = Machine(cores=8, idle=8.0, memory=2**34, accelerators=0)
+    monkeypatch.setattr(sharing, "look", lambda device: machine)
+    code, _, errors = run(*options, "--output", output, "--processes", "auto", "--threads", "auto")
+    assert code == 0 and f"{output}: continued after line 4\n" in errors and "threads: 8 (" in errors
+    assert output.read_bytes() == expected
 
 
 def test_file_to_file(run, folder, tmp_path):

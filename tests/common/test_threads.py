@@ -10,6 +10,9 @@ import pytest
 from vanilla_transformer_hf.common.threads import SETTINGS, wait_briefly
 
 
+ROOT = Path(__file__).parents[2]
+
+
 @pytest.fixture(autouse=True)
 def own_environment(monkeypatch):
     monkeypatch.setattr(os, "environ", {name: value for name, value in os.environ.items() if name not in SETTINGS})
@@ -29,21 +32,27 @@ def test_what_the_environment_says_stays(given, found):
     assert {name: os.environ[name] for name in SETTINGS if name in os.environ} == found
 
 
-COMMAND = """
-import os, sys
-class Watch:
-    def find_spec(self, name, *rest):
-        if name == "torch":
-            print(os.environ.get("GOMP_SPINCOUNT"), flush=True)
-            os._exit(0)
-sys.meta_path.insert(0, Watch())
-sys.argv = ["vanilla-transformer", "translate", "/no/model"]
-import vanilla_transformer_hf_command
-vanilla_transformer_hf_command.main()
+TORCH = """
+import os
+print(os.environ.get("GOMP_SPINCOUNT"), os.environ.get("LRU_CACHE_CAPACITY"), flush=True)
+os._exit(0)
 """
+CONSOLE = "import vanilla_transformer_hf_command as command; command.main()"
 
 
-def test_the_command_decides_before_torch_is_imported():
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run([sys.executable, "-c", COMMAND], capture_output=True, text=True, env=environment)
-    assert done.stdout == "10000\n", done.stderr
+@pytest.mark.parametrize(
+    "begin",
+    [
+        ["-c", CONSOLE, "translate"],
+        ["-m", "vanilla_transformer_hf", "translate"],
+        [str(ROOT / "scripts" / "translate.py")],
+    ],
+    ids=["console", "module", "script"],
+)
+def test_however_a_command_is_called_it_decides_before_torch_is_imported(begin, tmp_path):
+    (tmp_path / "torch.py").write_text(TORCH)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+    environment.pop("LRU_CACHE_CAPACITY", None)
+    command = [sys.executable, *begin, "/no/model"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.stdout == "10000 64\n", done.stderr

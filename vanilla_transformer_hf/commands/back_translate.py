@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..common.command_line import make_parser
+from ..common.command_line import make_parser, read_count
 from .train import find_recipe, train
 
 
@@ -122,7 +122,14 @@ def _add_search(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--shuffle_words", type=int, default=3, metavar="N", help="noise: places that a word may move (default: 3)"
     )
-    group.add_argument("--processes", type=int, default=1, metavar="N", help="processes that translate (default: 1)")
+    group.add_argument(
+        "--processes",
+        type=read_count,
+        default=1,
+        metavar="N",
+        help="most processes that translate; auto: as many as lines, idle cores and memory allow (default: 1)",
+    )
+    group.add_argument("--threads", type=read_count, metavar="N", help="as in translate: a number, or auto")
     group.add_argument("--device", help="as in translate")
     group.add_argument("--dtype", default="auto", choices=["auto", "float32", "bfloat16", "float16"], help="likewise")
     group.add_argument("--quantization", metavar="TYPE", help="int8: as in translate")
@@ -182,7 +189,7 @@ def read_wanted(arguments: argparse.Namespace, data: Any) -> Any:
     # A beam search has its scores; for others they take another pass.
     scores = chosen.needs_scores or options.get("num_beams") != 1
     options = {**options, "num_return_sequences": arguments.samples, "return_scores": scores}
-    names = ("processes", "device", "dtype", "quantization", "batch_tokens", "window")
+    names = ("processes", "threads", "device", "dtype", "quantization", "batch_tokens", "window")
     common = {name: getattr(arguments, name) for name in names}
     noise = None
     if arguments.search == "noised_beam":

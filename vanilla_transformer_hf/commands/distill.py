@@ -13,7 +13,7 @@ its --teacher is distillation at each word.
 
 from pathlib import Path
 
-from ..common.command_line import make_parser
+from ..common.command_line import make_parser, read_count
 from .train import find_recipe, train
 
 
@@ -29,7 +29,17 @@ def main(prog: str, argv: list[str]) -> None:
         "--teacher_beams", type=int, metavar="N", help="beams of the teacher (default: what it was saved with)"
     )
     parser.add_argument(
-        "--teacher_processes", type=int, default=1, metavar="N", help="processes that translate (default: 1)"
+        "--teacher_processes",
+        type=read_count,
+        default=1,
+        metavar="N",
+        help="most processes that translate; auto: as many as lines, idle cores and memory allow (default: 1)",
+    )
+    parser.add_argument(
+        "--teacher_threads",
+        type=read_count,
+        metavar="N",
+        help="threads of these together; auto: as many as there are idle cores (default: one for each core)",
     )
     arguments, others = parser.parse_known_args(argv)
     if any(each.split("=")[0] == "--train_target" for each in others):
@@ -41,7 +51,8 @@ def main(prog: str, argv: list[str]) -> None:
     run, _ = RecipeParser(prog=prog, usage=usage).parse(fields)
     if run.data.task != "translation":
         parser.error(f"the recipe has task={run.data.task}: only translation models are distilled")
-    search = TeacherSearch(arguments.teacher, arguments.n_best, arguments.teacher_beams, arguments.teacher_processes)
+    shared = arguments.teacher_processes, arguments.teacher_threads
+    search = TeacherSearch(arguments.teacher, arguments.n_best, arguments.teacher_beams, *shared)
     pairs = translate_training_text(search, run)
     print(f"teacher's translations: {pairs}", flush=True)
     corpus = [] if run.data.corpus_name else ["--corpus_name", Path(str(run.data.train_source)).name]

@@ -70,7 +70,7 @@ def call(name: str, prog: str, argv: Sequence[str]) -> None:
         if name not in WITHOUT_MODELS and not asks_for_help(argv):
             from .. import registration  # with transformers, which takes seconds
 
-            registration.register(with_pipeline=False)
+            registration.register(for_programs=False)
         module.main(prog, list(argv))
 
     run(main, prog)

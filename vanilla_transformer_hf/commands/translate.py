@@ -44,7 +44,7 @@ def add_engine_arguments(parser: argparse._ActionsContainer) -> None:
         default="ours",
         choices=["ours", "ctranslate2"],
         help="who searches (default: ours); ctranslate2: batch by batch, by a copy of the model that is exported "
-        "once, to MODEL-ctranslate2",
+        "once, to the cache of the Hugging Face libraries (HF_ASSETS_CACHE)",
     )
     parser.add_argument(
         "--quantization",

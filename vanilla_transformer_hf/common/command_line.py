@@ -4,10 +4,14 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Final, Literal
 
 from huggingface_hub.errors import StrictDataclassError
 
+
+# A number that the user sets, or that is chosen.
+AUTO: Final = "auto"
+Count = int | Literal["auto"]
 
 # Errors that the user of a command can fix.
 ERRORS = (OSError, ValueError, StrictDataclassError)
@@ -17,6 +21,14 @@ def make_parser(prog: str, description: str | None, **settings: Any) -> argparse
     """A parser whose --help shows `description` with its examples, keeping its line breaks."""
     formatter = argparse.RawDescriptionHelpFormatter
     return argparse.ArgumentParser(prog=prog, description=description, formatter_class=formatter, **settings)
+
+
+def read_count(text: str) -> Count:
+    """A number of processes or threads, or "auto"; a parser calls it."""
+    try:
+        return AUTO if text == AUTO else int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number: expected 1, 2, … or {AUTO}") from None
 
 
 def other_options(parser: argparse.ArgumentParser, arguments: argparse.Namespace, used: Iterable[str]) -> list[str]:

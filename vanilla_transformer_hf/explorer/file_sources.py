@@ -12,9 +12,9 @@ import torch
 
 from ..common.characters import as_text
 from ..evaluation.diagonality import diagonality
-from ..model.config.front_ends import has_padding, input_name_of, source_length
+from ..model.config.front_ends import has_padding, input_name_of
 from ..model.feature_extraction_vanilla_transformer import samples_of
-from ..translation.recognition import READERS, batch_of, frames_of, pixels_of
+from ..translation.recognition import READERS, batch_of, check_positions, frames_of, pixels_of
 from ..translation.scoring.source_pictures import picture_of
 from .requests import DiagonalityRequest, FileRequest, RequestError, SourceRequest, shown
 from .results import DiagonalityResult, FileResult, Piece, SourceResult
@@ -108,9 +108,7 @@ class FileSubject(Subject):
 
     def _keep(self, name: str, source: torch.Tensor) -> str:
         """Keep a source, whose name is returned."""
-        longest = min(MOST_PIECES, self.model.get_encoder().longest or MOST_PIECES)
-        if (count := source_length(self.model.config, (1, *source.shape))) > longest:
-            raise ValueError(f"{name} has {count} positions in the encoder; expected at most {longest}")
+        check_positions(self.model, source, name, most=MOST_PIECES)
         name = self._name_of(as_text(name) or "file", source)
         self.files[name] = source
         self.files.move_to_end(name)

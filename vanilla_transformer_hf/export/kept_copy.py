@@ -1,39 +1,53 @@
-"""The copy of a model for CTranslate2 that is exported once and kept beside the model's folder."""
+"""
+The copy of a model for CTranslate2, which is exported once and kept in the assets cache of the Hugging Face libraries.
 
-import json
+Beside the model it would be found by git, by uploads of the folder above, and where nobody may write.
+"""
+
+import hashlib
+import logging
 import os
 from pathlib import Path
 
+from huggingface_hub import cached_assets_path, constants
+
 from ..common.checksums import digest
-from ..common.files import open_output
-from ..common.settings import read_object
+from ..model.config.release import VERSION
 from .export import export_for
 
 
-# In the copy: of which files it was exported.
-ORIGIN_FILE = "exported_from.json"
+logger = logging.getLogger(__name__)
+
+# What a model is exported from.
+EXPORTED = ("*.safetensors", "*.json")
+
+
+def digest_of_model(folder: Path) -> str:
+    """The SHA-256 of all that an export depends on: the names and bytes of the files, and this package's version."""
+    files = sorted(path for pattern in EXPORTED for path in folder.glob(pattern) if path.is_file())
+    lines = [f"{digest(path)}  {path.name}\n" for path in files]
+    return hashlib.sha256("".join([f"{VERSION}\n", *lines]).encode()).hexdigest()
 
 
 def kept_copy(model: str | os.PathLike, quantization: str | None) -> Path:
     """
-    The copy of a model for CTranslate2, `MODEL-ctranslate2` or `MODEL-ctranslate2-QUANTIZATION`; exported if it is not
-    there yet.
+    The copy of a model for CTranslate2; exported if it is not there yet. A model whose files change gets another one.
+
+    It is `vanilla_transformer_hf/ctranslate2/models/NAME-QUANTIZATION-DIGEST` in `HF_ASSETS_CACHE`, by default
+    `~/.cache/huggingface/assets`; nothing else refers to it, so that it may be deleted at any time.
 
     Raises:
-        ValueError: The model is not in a folder, or the copy that is there was exported from other files.
+        ValueError: The model is not in a folder.
         ExportError: The engine cannot express the model, or is not installed.
+        OSError: The cache cannot be written.
     """
     folder = Path(model)
     if not folder.is_dir():
         raise ValueError(f"{model} is not a folder: engine ctranslate2 needs the folder of a model")
-    files = [*folder.glob("*.safetensors"), *(folder / name for name in ("config.json", "tokenizer.json"))]
-    origin = {path.name: digest(path) for path in sorted(files) if path.is_file()}
-    suffix = "-ctranslate2" if quantization is None else f"-ctranslate2-{quantization}"
-    copy = folder.with_name(folder.resolve().name + suffix)
+    cache = cached_assets_path("vanilla_transformer_hf", "ctranslate2", "models", assets_dir=constants.HF_ASSETS_CACHE)
+    kind = Path(quantization or "as_saved").name  # an unknown one is refused by the export
+    copy = cache / f"{folder.resolve().name[:100]}-{kind}-{digest_of_model(folder)[:16]}"
     if not copy.exists():
         export_for("ctranslate2", folder, copy, quantization=quantization)
-        with open_output(copy / ORIGIN_FILE) as file:
-            file.write((json.dumps(origin, indent=2) + "\n").encode())
-    elif not (copy / ORIGIN_FILE).is_file() or read_object(copy / ORIGIN_FILE, {}) != origin:
-        raise ValueError(f"{copy} was not exported from the files that {model} has now: remove it")
+        logger.warning("%s: exported once for CTranslate2, to %s", model, copy)
     return copy

@@ -119,6 +119,10 @@ class DataArguments:
     preprocessing_num_workers: int | None = _help("processes that tokenize")
 
 
+# Fields that a tokenizer which exists already has decided.
+FIELDS_OF_NEW_TOKENIZERS = ("tokenizer_model", "unicode_normalization", "separate_vocabularies", "target_lang_tags")
+
+
 @dataclass
 class ModelArguments:
     """The model that is trained from scratch or fine-tuned, and its tokenizer."""

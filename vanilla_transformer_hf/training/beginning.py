@@ -9,7 +9,7 @@ from typing import Any
 from transformers import Seq2SeqTrainingArguments
 
 from ..publishing.model_card import CardFacts
-from .arguments import DataArguments, ModelArguments, OwnTrainingArguments
+from .arguments import FIELDS_OF_NEW_TOKENIZERS, DataArguments, ModelArguments, OwnTrainingArguments
 from .checkpoints.resume import Start, check_rate, find_start, lock_folder, prepare_folder
 from .console import say
 from .recipe import FIELDS_OF_OTHERS, RunArguments
@@ -35,6 +35,10 @@ def refuse_unused(run: RunArguments, settings: dict[str, Any], used: Collection[
     for name, value in settings.items():
         if name in (_NOT_IN_ALL_TASKS | _OF_TRANSLATION) - {*used}:
             raise ValueError(f"{name}={value} has no effect with task={run.data.task}: remove it.")
+        if name in FIELDS_OF_NEW_TOKENIZERS and not run.model.trains_tokenizer:
+            raise ValueError(
+                f"{name}={value} has no effect: the tokenizer is that of tokenizer_name_or_path. Remove it."
+            )
 
 
 def begin_run(

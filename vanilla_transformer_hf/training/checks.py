@@ -16,7 +16,7 @@ from ..model.config.front_ends import reads_tokens
 from ..model.config.kept_heads import HEAD_FIELDS, heads_of_layers
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..publishing.model_card import check_metadata, check_project_url
-from .arguments import DataArguments
+from .arguments import FIELDS_OF_NEW_TOKENIZERS, DataArguments
 from .checkpoints.averaging import check_averaging
 from .checkpoints.files import check_early_stopping
 from .checkpoints.moving_average import check_decay
@@ -38,7 +38,6 @@ from .transfer import check_transfer
 # Metrics for the best checkpoint.
 SCORES = (*METRICS, "loss")
 MASK_FIELDS = ("time_masks", "longest_time_mask", "frequency_masks", "widest_frequency_mask")
-FIELDS_OF_NEW_TOKENIZERS = ("tokenizer_model", "unicode_normalization", "separate_vocabularies", "target_lang_tags")
 
 
 def check_run(run: RunArguments, settings: dict[str, Any]) -> None:

@@ -19,7 +19,7 @@ from transformers.utils import logging
 from ..common.lines import read_lines
 from ..common.opening import open_any_config, open_weights, to_device
 from ..common.recordings import read_recording
-from ..model.config.front_ends import has_padding, input_name_of
+from ..model.config.front_ends import has_padding, input_name_of, source_length
 
 
 TEXTS_FILE = "texts.tsv"
@@ -195,6 +195,22 @@ def batch_of(input_name: str, sources: Sequence[torch.Tensor], has_padding: bool
     return {input_name: pad_sequence(list(sources), batch_first=True), "attention_mask": mask}
 
 
+def check_positions(model: Any, source: torch.Tensor, name: str | os.PathLike[str], most: int | None = None) -> None:
+    """
+    Args:
+        source: Frames or pixels of one file.
+        name: What the message calls it.
+        most: Another limit than the model's own, if it is smaller.
+
+    Raises:
+        ValueError: The file needs more positions than the encoder has.
+    """
+    limits = [limit for limit in (model.get_encoder().longest, most) if limit is not None]
+    count = source_length(model.config, (1, *source.shape))
+    if limits and count > min(limits):
+        raise ValueError(f"{name} has {count:,} positions in the encoder; expected at most {min(limits):,}: cut it")
+
+
 class Recognizer:
     """
     A model that reads recordings or images, with its processor.
@@ -219,6 +235,17 @@ class Recognizer:
         self.processor = AutoProcessor.from_pretrained(name)
         self.model: Any = to_device(open_weights(name, CLASSES[self.input_name], dtype=dtype).eval(), device)
 
+    def read(self, path: str | os.PathLike[str]) -> torch.Tensor:
+        """
+        The frames or pixels of a file.
+
+        Raises:
+            OSError, ValueError: It cannot be read, or is longer than the model can read; the message names it.
+        """
+        source = READERS[self.input_name](path, self.processor)
+        check_positions(self.model, source, path)
+        return source
+
     def texts(self, files: Sequence[str | os.PathLike[str]], batch_size: int = 32, **search: Any) -> Iterator[str]:
         """
         The text of each file, in their order.
@@ -232,9 +259,8 @@ class Recognizer:
         """
         if batch_size < 1:
             raise ValueError(f"batch_size={batch_size}: must be at least 1")
-        read = READERS[self.input_name]
         for start in range(0, len(files), batch_size):
-            sources = [read(path, self.processor) for path in files[start : start + batch_size]]
+            sources = [self.read(path) for path in files[start : start + batch_size]]
             batch = batch_of(self.input_name, sources, self.has_padding)
             ids = self.model.generate(**{name: each.to(self.model.device) for name, each in batch.items()}, **search)
             yield from self.processor.tokenizer.batch_decode(ids, skip_special_tokens=True)

@@ -144,7 +144,7 @@ class Translator(ForcedDecoding):
             quantization: As in the class. With the engine CTranslate2 another type of that copy's weights, too: int16,
                 float16 ….
             engine: "ours", or "ctranslate2", which searches with a copy of the model that is exported once and kept
-                beside its folder; `score` and `align` stay ours.
+                in the assets cache of the Hugging Face libraries; `score` and `align` stay ours.
 
         Raises:
             OSError: Config, weights or tokenizer are missing, damaged or of another model; one line says which.

@@ -13,6 +13,7 @@ from transformers import AutoProcessor
 
 from vanilla_transformer_hf import VanillaTransformerForSpeechSeq2Seq
 from vanilla_transformer_hf.commands.main import main
+from vanilla_transformer_hf.commands.train import find_recipe
 from vanilla_transformer_hf.common.checksums import verify_folder
 from vanilla_transformer_hf.common.recordings import read_recording, write_wave
 from vanilla_transformer_hf.training.recipe import RecipeParser
@@ -259,6 +260,26 @@ def test_what_a_run_refuses(fields, message, tmp_path, monkeypatch):
     options = [text for name, value in fields.items() for text in (f"--{name}", str(value))]
     run, settings = RecipeParser(prog="train").parse([*options, "--output_dir", "out", "--use_cpu", "true"])
     with pytest.raises((ValueError, OSError), match=message):
+        run_recognition(run, settings)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (
+            "--max_position_embeddings 3",
+            "train, line 1 of texts.tsv: .*wav has .* positions in the encoder; .* most 3:",
+        ),
+        ("--decoder_max_position_embeddings 3", "train, line 1 of texts.tsv: the text has .* tokens; .* most 3: cut"),
+    ],
+)
+def test_what_the_positions_of_a_model_do_not_reach(fields, message, spoken, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    corpus = spoken / "corpus"
+    texts = f"--train_source {corpus / 'train'} --unset validation_source test_source --eval_strategy no"
+    options = f"{texts} {SIZES} --position_encoding learned {fields} --load_best_model_at_end false --output_dir out"
+    run, settings = RecipeParser(prog="train").parse([find_recipe("spoken_digits"), *options.split()])
+    with pytest.raises(ValueError, match=message):
         run_recognition(run, settings)
 
 

@@ -151,6 +151,10 @@ def test_the_card_of_a_run_that_goes_on_has_its_time_and_what_was_changed(recipe
         ({"too_long": "truncate"}, "too_long=truncate has no effect with task=masked_lm"),
         ({"matmul": "onednn"}, "matmul=onednn has no effect"),
         ({"tokenizer": "new"}, "tokenizer=new has no effect"),
+        (
+            {"tokenizer_name_or_path": "model", "unicode_normalization": "NFD"},
+            "unicode_normalization=NFD has no effect: the tokenizer is that of tokenizer_name_or_path",
+        ),
         ({"reverse": True}, "reverse=True has no effect"),
         ({"predict_with_generate": False}, "predict_with_generate=False has no effect"),
         ({"metric_for_best_model": "blue"}, "metric_for_best_model=blue: must be one of loss, accuracy"),

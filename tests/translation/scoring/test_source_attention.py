@@ -118,6 +118,16 @@ def test_a_patch_lies_on_its_pixels(patch, channels, tokenizer, tmp_path):
     assert picture.names[1] == ("patch 1" if picture.is_row else "patch 0, 1")
 
 
+def test_a_recording_that_is_too_long_is_named(tokenizer, tmp_path):
+    folder = speech_model(tmp_path, tokenizer, position_encoding="learned", max_position_embeddings=5)
+    recognizer = Recognizer(str(folder))
+    message = r"one\.wav has 12 positions in the encoder; expected at most 5: cut it"
+    with pytest.raises(ValueError, match=message):
+        list(recognizer.texts([folder / "one.wav"]))
+    with pytest.raises(ValueError, match=message):
+        source_attention(recognizer, folder / "one.wav", "one")
+
+
 def test_weights_are_those_of_the_model(heard):
     recognizer = Recognizer(str(heard))
     found = source_attention(recognizer, heard / "one.wav", "one two")

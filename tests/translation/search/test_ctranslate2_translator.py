@@ -3,17 +3,27 @@
 import json
 import os
 import shutil
+from pathlib import Path
 
 import pytest
+from huggingface_hub import constants
 
 from vanilla_transformer_hf import ConstrainedText, Translator
-from vanilla_transformer_hf.export import kept_copy
+from vanilla_transformer_hf.export import ExportError, kept_copy
 
 
 pytest.importorskip("ctranslate2", reason="pip install '.[export]'")
 pytestmark = pytest.mark.slow
 
 TEXTS = ["one two", "", "three", "two one three two one", "two"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory):
+    """The assets cache of this file: what an earlier exporter has written is not in it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(constants, "HF_ASSETS_CACHE", str(tmp_path_factory.mktemp("assets")))
+        yield Path(constants.HF_ASSETS_CACHE, "vanilla_transformer_hf", "ctranslate2", "models")
 
 
 @pytest.fixture(scope="module")
@@ -30,17 +40,27 @@ def both(folder):
     )
 
 
-def test_the_copy_is_exported_once_and_belongs_to_the_files(folder, both):
-    copy = folder.with_name("en-de-ctranslate2")
+def test_the_copy_is_exported_once_to_the_cache_and_belongs_to_the_files(folder, both, cache, tmp_path, caplog):
+    assert [path.name for path in folder.parent.iterdir()] == ["en-de"], "nothing beside the model"
+    (copy,) = cache.glob("en-de-as_saved-*")
     before = os.stat(copy).st_mtime_ns
-    assert kept_copy(folder, None) == copy and os.stat(copy).st_mtime_ns == before
-    other = folder.with_name("other")
+    assert kept_copy(folder, None) == copy and os.stat(copy).st_mtime_ns == before and not caplog.records
+    other = tmp_path / "en-de"
     shutil.copytree(folder, other)
-    shutil.copytree(copy, other.with_name("other-ctranslate2"))
+    assert kept_copy(other, None) == copy, "a model of the same files has the same copy"
     config = json.loads((other / "config.json").read_text())
     (other / "config.json").write_text(json.dumps({**config, "dropout": 0.3}))
-    with pytest.raises(ValueError, match=r"other-ctranslate2 was not exported from the files that .* has now: remove"):
-        Translator.from_pretrained(other, engine="ctranslate2")
+    (other / "SHA256SUMS").unlink(missing_ok=True)
+    changed = kept_copy(other, None)
+    assert changed != copy and changed.is_dir() and caplog.text.endswith(f"once for CTranslate2, to {changed}\n")
+
+
+def test_types_that_the_engine_does_not_have_leave_nothing_in_the_cache(folder, cache):
+    for wrong in ("int3", "../../elsewhere"):
+        with pytest.raises(ExportError, match="must be one of int8"):
+            kept_copy(folder, wrong)
+    found = [path.name for path in cache.parents[2].rglob("*")]
+    assert not [name for name in found if "int3" in name or "elsewhere" in name]
 
 
 SAME = [{}, {"num_beams": 3}, {"max_new_tokens": 2}, {"max_extra_tokens": 1}, {"min_new_tokens": 4}]
@@ -111,7 +131,7 @@ def test_required_phrases_ensembles_and_unknown_engines_are_refused(folder, both
         Translator.from_pretrained(folder, engine="marian")
 
 
-def test_int8_has_a_copy_of_its_own(folder):
+def test_int8_has_a_copy_of_its_own(folder, cache):
     translator = Translator.from_pretrained(folder, device="cpu", engine="ctranslate2", quantization="int8")
-    assert translator.engine == "ctranslate2 int8" and folder.with_name("en-de-ctranslate2-int8").is_dir()
+    assert translator.engine == "ctranslate2 int8" and len([*cache.glob("en-de-int8-*")]) == 1
     assert translator.translate("one two") == "zwei eins"

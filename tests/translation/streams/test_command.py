@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from vanilla_transformer_hf.translation.streams.command import describe, digest_of, share_out
+from vanilla_transformer_hf.translation.streams.command import describe, digest_of
 from vanilla_transformer_hf.translation.translator import Translator
 
 
@@ -68,25 +68,3 @@ def test_weights_of_half_precision_have_a_digest(fresh):
     before = digest_of(fresh)
     fresh.model.to(torch.bfloat16)
     assert digest_of(fresh) != before
-
-
-@pytest.mark.parametrize(
-    ("given", "found"),
-    [
-        ((1, 10**6, None), (1, 2048)),
-        ((2, 1_000, None), (1, 2048)),  # one window: the second would have nothing to do
-        ((2, 7 * 2048, None), (1, 2048)),
-        ((2, 7 * 2048 + 1, None), (2, 1793)),
-        ((2, 9 * 2048, None), (2, 1844)),  # five windows each
-        ((4, 9 * 2048, None), (2, 1844)),
-        ((4, 100_000, None), (4, 1924)),
-        ((2, None, None), (2, 2048)),  # a pipe
-        ((2, 0, None), (1, 2048)),
-        ((2, 9, 4), (2, 4)),
-        ((2, 4, 4), (1, 4)),
-        ((2, 10, 1), (2, 1)),
-        ((2, 10, 0), (2, 0)),  # refused later
-    ],
-)
-def test_as_many_processes_as_are_worth_their_start_share_the_lines(given, found):
-    assert share_out(*given) == found

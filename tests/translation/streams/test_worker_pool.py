@@ -13,10 +13,12 @@ import torch
 from backwards import Backwards
 from test_resumable_output import BACKWARDS, LINES
 
+from vanilla_transformer_hf.translation.streams.command import OpenTranslator
 from vanilla_transformer_hf.translation.streams.lines import read_windows
 from vanilla_transformer_hf.translation.streams.resumable_output import InputDigest
 from vanilla_transformer_hf.translation.streams.work import LineWork
-from vanilla_transformer_hf.translation.streams.worker_pool import WorkerPool, device_of
+from vanilla_transformer_hf.translation.streams.worker_pool import WorkerPool
+from vanilla_transformer_hf.translation.streams.worker_process import device_of
 from vanilla_transformer_hf.translation.text.tally import Tally
 
 
@@ -108,6 +110,18 @@ def test_a_model_that_cannot_be_opened_is_told_by_the_processes(capfd):
     with pytest.raises(OSError, match="no such model"):
         WorkerPool(open_nothing, LineWork("translate"), 1, "cpu", describe)
     assert capfd.readouterr().err == ""
+
+
+def imported(translator):
+    heavy = "vanilla_transformer_hf.translation.translator", "transformers.pipelines", "peft", "transformers.trainer"
+    return [name for name in heavy if name in sys.modules]
+
+
+@pytest.mark.slow
+def test_processes_import_nothing_that_translating_does_without(counting_folder):
+    opener = OpenTranslator(str(counting_folder), "auto", matmul="default", max_source_length=None)
+    with WorkerPool(opener, LineWork("translate"), 1, "cpu", imported) as pool:
+        assert pool.description == ["vanilla_transformer_hf.translation.translator"]
 
 
 def test_devices_are_shared_out(monkeypatch):

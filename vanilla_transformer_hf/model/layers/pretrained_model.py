@@ -2,10 +2,8 @@
 The base class of every model of this package: how transformers initialises, opens, splits and quantizes them.
 """
 
-import sys
 from collections import ChainMap
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 from safetensors import SafetensorError
@@ -18,25 +16,10 @@ from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from .attention_hooks import ATTENTION_FORWARDS, AttentionHooks
 from .base_model import SharedBase, ShiftedLabels
 from .dropout import Dropout
+from .lora_targets import name_lora_targets
 from .norms import TokenBatchNorm
 from .position_hooks import TrainedPositionEncoding
 from .shared_feed_forward import SharedFeedForward
-
-
-@cache
-def name_lora_targets(model_type: str) -> None:
-    """
-    Add the projections that Hu et al. 2021 (arXiv 2106.09685) adapt to PEFT's table, if PEFT is installed, so that
-    LoraConfig() works without target_modules. PEFT has no public function for this. A process of the console command
-    makes no adapters, and does without PEFT, whose import takes 0.2 s.
-    """
-    if getattr(sys.modules.get("vanilla_transformer_hf_command"), "has_started", False):
-        return
-    try:
-        from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as LORA_TARGETS
-    except ImportError:
-        return
-    LORA_TARGETS[model_type] = ["q_proj", "v_proj"]
 
 
 def check_attention(config: VanillaTransformerConfig) -> None:

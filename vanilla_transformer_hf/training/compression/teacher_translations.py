@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...common.checksums import digest_of_all
+from ...common.command_line import Count
 from ...common.files import open_output
 from ..arguments import DataArguments
 from ..data.corpora import load_corpora
@@ -36,13 +37,14 @@ class TeacherSearch:
         teacher: Its folder, or the id of a Hub repository.
         n_best: Number of translations of each sentence that the student learns.
         num_beams: Beams; if None, the teacher's saved number, but at least `n_best`.
-        processes: The number of processes that translate.
+        processes, threads: As in `translate`: numbers, or "auto"; threads may be None.
     """
 
     teacher: str
     n_best: int = 1
     num_beams: int | None = None
-    processes: int = 1
+    processes: Count = 1
+    threads: Count | None = None
 
     def __post_init__(self) -> None:
         for name in ("n_best", "num_beams"):
@@ -68,7 +70,9 @@ def translate_training_text(search: TeacherSearch, run: RunArguments) -> Path:
     sources = _source_file(run.data, folder)
     beams = search.num_beams if search.num_beams is not None or search.n_best == 1 else max(4, search.n_best)
     options = {"num_beams": beams, "num_return_sequences": search.n_best}
-    of_teacher = ModelSearch(search.teacher, options, processes=search.processes, matmul=run.training.matmul)
+    of_teacher = ModelSearch(
+        search.teacher, options, processes=search.processes, threads=search.threads, matmul=run.training.matmul
+    )
     settings = {
         "teacher": of_teacher.settings["model"],
         "source_sha256": digest_of_all(sources),

@@ -14,7 +14,7 @@ from ...model.config.front_ends import FRONT_ENDS
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ...model.feature_extraction_vanilla_transformer import VanillaTransformerFeatureExtractor
 from ...model.recognition.models import VanillaTransformerForImageTextToText, VanillaTransformerForSpeechSeq2Seq
-from ...translation.recognition import read_sources, read_texts
+from ...translation.recognition import TEXTS_FILE, check_positions, read_sources, read_texts
 from ..beginning import begin_run, refuse_unused
 from ..checkpoints.record import find_data_sums, settings_of_all_parts
 from ..checks import SCORES, check_callbacks, check_evaluation
@@ -112,6 +112,21 @@ def read_corpora(run: RunArguments, processor: Any, rows: dict[str, Any]) -> dic
     return found
 
 
+def check_lengths(model: Any, data: dict[str, SourcesWithTexts], rows: dict[str, Any]) -> None:
+    """
+    Raises:
+        ValueError: A file or its text needs more positions than the model has.
+    """
+    longest = model.get_decoder().longest
+    for role, corpus in data.items():
+        pairs = zip(rows[role], corpus["source"], corpus["labels"], strict=True)
+        for number, ((path, _), source, labels) in enumerate(pairs, start=1):
+            place = f"{role}, line {number:,} of {TEXTS_FILE}"
+            check_positions(model, source, f"{place}: {path}")
+            if longest is not None and len(labels) > longest:
+                raise ValueError(f"{place}: the text has {len(labels):,} tokens; expected at most {longest:,}: cut it")
+
+
 def run_recognition(run: RunArguments, settings: dict[str, Any]) -> dict[str, dict[str, float]]:
     """
     Train a model that reads recordings or images, write it with its processor into `output_dir`, and measure its error
@@ -139,6 +154,7 @@ def run_recognition(run: RunArguments, settings: dict[str, Any]) -> dict[str, di
         model = make_model(run, tokenizer)
         processor = make_processor(run, model.config, rows["train"][0][0], tokenizer)
         data = read_corpora(run, processor, rows)
+        check_lengths(model, data, rows)
         if training.learning_rate is None:
             training.learning_rate = paper_learning_rate(model.config.d_model, training.warmup_steps)
         masks = Masks(**{each.name: getattr(run.data, each.name) for each in fields(Masks)})

@@ -8,6 +8,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from ...common.command_line import AUTO, Count
 from ...common.lines import read_lines
 from ...translation.streams.arguments import add_arguments
 from ...translation.streams.command import run_command
@@ -24,7 +25,7 @@ class ModelSearch:
         model: Its folder, or the id of a Hub repository.
         options: Arguments of `Translator.translate_stream`; None stands for what the model was saved with.
         seed: That of samples; None: nothing is drawn.
-        processes: The number of processes that translate.
+        processes, threads: As in `translate`: numbers, or "auto"; threads may be None.
         device, dtype, quantization, matmul, batch_tokens, window: As in `translate`.
 
     Raises:
@@ -34,7 +35,8 @@ class ModelSearch:
     model: str
     options: dict[str, Any] = field(default_factory=dict)
     seed: int | None = None
-    processes: int = 1
+    processes: Count = 1
+    threads: Count | None = None
     device: str | None = None
     dtype: str = "auto"
     quantization: str | None = None
@@ -45,10 +47,11 @@ class ModelSearch:
     def __post_init__(self) -> None:
         for name, value in (
             ("processes", self.processes),
+            ("threads", self.threads),
             ("batch_tokens", self.batch_tokens),
             ("window", self.window),
         ):
-            if value is not None and value < 1:
+            if value is not None and value != AUTO and value < 1:
                 raise ValueError(f"{name}={value}: must be at least 1")
 
     @property
@@ -76,7 +79,8 @@ def translate_file(search: ModelSearch, lines: Path, output: Path) -> None:
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     arguments = parser.parse_args(["--output", str(output)])
-    for name in ("model", "processes", "device", "dtype", "quantization", "matmul", "batch_tokens", "window"):
+    given = "model", "processes", "threads", "device", "dtype", "quantization", "matmul", "batch_tokens", "window"
+    for name in given:
         setattr(arguments, name, getattr(search, name))
     options = {"too_long": "split", "return_scores": False, **search.options}
     run_command(arguments, LineWork("translate", "brief", options, seed=search.seed), [str(lines)])

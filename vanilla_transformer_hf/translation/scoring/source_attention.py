@@ -9,7 +9,7 @@ import torch
 from ...common.white_space import normalize_space
 from ...evaluation.diagonality import Diagonality, diagonality
 from ...model.config.attention_kinds import attends_to_pieces
-from ..recognition import READERS, Recognizer, batch_of
+from ..recognition import Recognizer, batch_of
 from .alignment import with_eager_attention
 from .attention_maps import MOST_PIECES, of_layers, readable
 from .scoring import shift_right
@@ -78,7 +78,7 @@ def source_attention(recognizer: Recognizer, path: Any, target: str | None = Non
             "this model's attention has weights of sums over the source, not of its positions (linformer or "
             "encoder_pooling): there is no picture"
         )
-    source = READERS[name](path, processor)
+    source = recognizer.read(path)
     batch = {key: tensor.to(model.device) for key, tensor in batch_of(name, [source], recognizer.has_padding).items()}
     ids = target_ids(recognizer, batch, target)
     if not 0 < len(ids) - 1 <= MOST_PIECES:

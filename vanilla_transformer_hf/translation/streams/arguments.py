@@ -2,6 +2,8 @@
 
 import argparse
 
+from ...common.command_line import read_count
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the common arguments of commands on streams of lines."""
@@ -49,11 +51,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--processes",
-        type=int,
+        type=read_count,
         default=1,
         metavar="N",
         help="at most so many, each with its own model and an equal share of the threads: none that gets fewer than "
-        "four windows of lines (with --window: one), which would not be worth its start",
+        "four windows of lines (with --window: one), which would not be worth its start; auto: as many as lines, "
+        "idle cores and memory allow (default: 1)",
+    )
+    parser.add_argument(
+        "--threads",
+        type=read_count,
+        metavar="N",
+        help="threads of all processes together; auto: one for each idle core (default: one for each core; neither "
+        "more than OMP_NUM_THREADS)",
     )
     parser.add_argument("--device", help="cpu, cuda, cuda:1, mps, … (default: an accelerator if there is one)")
     parser.add_argument(

@@ -4,7 +4,6 @@ import argparse
 import hashlib
 import itertools
 import json
-import math
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -25,33 +24,9 @@ from ..text.texts import WithoutLetters
 from ..translator import Translator
 from .lines import read_items, run_lines
 from .resumable_output import ResumableOutput, StreamOutput, open_result
+from .sharing import sharing_of, using
 from .work import LineWork
 from .worker_pool import LocalWorker, WorkerPool
-
-
-# Windows that each of several processes gets at least. A second one takes about 5 s more to start, and two with half
-# of the threads each translate a fifth more lines a second than one with all (the shipped model, 5 beams).
-WINDOWS_OF_A_PROCESS = 4
-
-
-def share_out(processes: int, lines: int | None, window: int | None) -> tuple[int, int]:
-    """
-    How many processes are worth their start, and the lines of a window.
-
-    Args:
-        processes: The most that are allowed.
-        lines: How many there are; None: unknown, then all processes are used.
-        window: That of the user, who then decides how the lines are shared out: each process gets one at least.
-    """
-    size = WINDOW if window is None else window
-    if processes == 1 or lines is None or size < 1:
-        return processes, size
-    windows = math.ceil(lines / size)
-    processes = max(1, min(processes, windows // (WINDOWS_OF_A_PROCESS if window is None else 1)))
-    if window is None and processes > 1:
-        turns = math.ceil(windows / processes)
-        size = math.ceil(lines / (turns * processes))  # none waits while another has a window more
-    return processes, size
 
 
 @dataclass(frozen=True)
@@ -225,8 +200,6 @@ def run_command(
         OSError: A file or the model cannot be opened.
         ValueError: The input is damaged or is also the output, or arguments are out of range.
     """
-    if arguments.processes < 1:
-        raise ValueError(f"processes={arguments.processes}: must be at least 1")
     refuse_overwriting(arguments.output, [*inputs, *([] if shortlist is None else [shortlist])])
     limits = {"batch_size": arguments.batch_size, "batch_tokens": arguments.batch_tokens}
     work = replace(work, options={**work.options, **limits})
@@ -237,17 +210,18 @@ def run_command(
         files = [sys.stdin.buffer if name is None else stack.enter_context(open_input(name)) for name in inputs]
         output = stack.enter_context(open_result(arguments.output, arguments.restart))
         items, total = read_items(files, arguments.on_bad_bytes)
-        processes, window = share_out(arguments.processes, total, arguments.window)
-        if processes < arguments.processes:
-            print(f"{processes} of {arguments.processes} processes: more are not worth their start", file=sys.stderr)
+        processes, threads, note = sharing_of(arguments, total, [arguments.model, *ensemble])
+        if note:
+            print(note, file=sys.stderr)
+        stack.enter_context(using(threads))
         worker = open_worker(
             arguments, work, output=output, processes=processes, ensemble=tuple(ensemble), shortlist=shortlist
         )
         stack.enter_context(worker)
         if worker.description.note:
             print(worker.description.note, file=sys.stderr)
-        if arguments.window is None:
-            window = output.recall().get("window", window)  # that of the run that is continued
+        # By default that of the run that is continued.
+        window = output.recall().get("window", WINDOW) if arguments.window is None else arguments.window
         window = 1 if any(file.isatty() for file in files) else window
         output.resume({"window": window, **work.settings, **worker.description.settings})
         if output.lines:

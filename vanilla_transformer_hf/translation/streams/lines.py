@@ -10,7 +10,8 @@ from ..scoring.text_model import WINDOW
 from ..text.tally import TOLD, ProgressBar, Tally
 from .resumable_output import InputDigest, StreamOutput
 from .work import Answer
-from .worker_pool import LocalWorker, Window, WorkerPool
+from .worker_pool import LocalWorker, WorkerPool
+from .worker_process import Window
 
 
 def read_items(files: Sequence[BinaryIO], on_bad_bytes: str = "error") -> tuple[Iterator[Any], int | None]:

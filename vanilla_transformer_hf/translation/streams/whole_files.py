@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
+from ...common.command_line import AUTO
 from ...common.files import output_or_stdout, refuse_overwriting
 from ...common.lines import ON_BAD_BYTES, open_input
 from ..documents.document import Reading, read_document
 from ..text.markup import aligner
 from ..text.tally import ProgressBar
 from .command import opener
+from .sharing import sharing_of, using
 
 
 def run_document(
@@ -36,7 +38,7 @@ def run_document(
         OSError: A file or the model cannot be opened.
         ValueError: The input is no such document or is also the output, or arguments are out of range.
     """
-    if arguments.processes != 1:
+    if arguments.processes not in (1, AUTO):
         raise ValueError(f"--processes {arguments.processes}: a document is translated by 1")
     refuse_overwriting(arguments.output, [name, *([] if shortlist is None else [shortlist])])
     errors, _ = ON_BAD_BYTES[arguments.on_bad_bytes]
@@ -46,6 +48,10 @@ def run_document(
     with ExitStack() as stack:
         # The file is opened before the model, which takes longer.
         output = stack.enter_context(output_or_stdout(arguments.output))
+        sharing = sharing_of(arguments, 1, [arguments.model, *ensemble])  # one process has it all
+        if sharing.note:
+            print(sharing.note, file=sys.stderr)
+        stack.enter_context(using(sharing.threads))
         translator = opener(arguments, arguments.matmul, ensemble, shortlist)(arguments.device)
         with ProgressBar(len(texts), delay=1) as tally:
             found = list(translator.translate_stream(texts, tally=tally, **limits, **options))

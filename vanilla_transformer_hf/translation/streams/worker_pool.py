@@ -1,47 +1,24 @@
 """Process windows of lines in this process or in several; results come in the order of the lines."""
 
-import os
-import signal
+import pickle
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from functools import cache, partial
-from multiprocessing import active_children, get_context, parent_process
-from threading import Thread
-from typing import Any, NamedTuple
+from multiprocessing import active_children, get_context
+from typing import Any
 
 import torch
 
-from ...common.heap import give_back_memory, keep_heap_small
 from ..text.tally import Tally
 from ..translator import Translator
-from .work import Answer, Item, LineWork
+from .work import Answer, LineWork
+from .worker_process import Window, answer, answer_of, begin, describe_translator
 
 
 # How often the counts of sentences and tokens reach the progress bar while a window is translated.
 SECONDS_BETWEEN_COUNTS = 0.2
-
-
-class Window(NamedTuple):
-    """Some lines: the number of the first, they themselves, and the digest of the input up to the last."""
-
-    first: int
-    items: list[Item]
-    digest: str
-
-    @property
-    def last(self) -> int:
-        """Number of the last line."""
-        return self.first + len(self.items) - 1
-
-
-def answer_of(work: LineWork, translator: Translator, window: Window, tally: Tally) -> Answer:
-    """The output for a window. What it needed goes back to the system: the next one begins with as little memory."""
-    answer = work(translator, window.first, window.items, tally)
-    give_back_memory()
-    return answer
 
 
 class LocalWorker:
@@ -100,11 +77,12 @@ class WorkerPool:
         for number in range(processes):
             numbers.put(number)
         threads = max(1, torch.get_num_threads() // processes)
-        arguments = (open_translator, work, device, threads, numbers, self._counted)
-        self._executor = ProcessPoolExecutor(processes, context, _begin, arguments)
+        arguments = (pickle.dumps((open_translator, work)), device, threads, numbers, self._counted)
+        self._executor = ProcessPoolExecutor(processes, context, begin, arguments)
         try:
             opened = [
-                self._executor.submit(_describe, describe if number == 0 else None) for number in range(processes)
+                self._executor.submit(describe_translator, describe if number == 0 else None)
+                for number in range(processes)
             ]
             self.description, *_ = [self._result(future) for future in opened]
         except BaseException:
@@ -149,7 +127,7 @@ class WorkerPool:
 
     def _submit(self, window: Window) -> Future[Answer]:
         with self._naming_the_dead():
-            return self._executor.submit(_answer, window)
+            return self._executor.submit(answer, window)
 
     def _result(self, future: Future[Any]) -> Any:
         """
@@ -171,76 +149,3 @@ class WorkerPool:
                 f"1 of {self._count} processes ended before its work was done; the system may have killed it because "
                 "memory ran out"
             ) from error
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# In the processes
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-class _Reports(Tally):
-    """A tally that reports to the main process."""
-
-    def __init__(self, counted: Any):
-        super().__init__()
-        self._counted = counted
-
-    def add(self, **counts: int) -> None:
-        super().add(**counts)
-        self._counted.put(counts)
-
-
-class _Process(NamedTuple):
-    """The state of a process: its work, a function that opens its translator once, and its tally."""
-
-    work: LineWork
-    translator: Callable[[], Translator]
-    reports: _Reports
-
-
-_process: _Process
-
-
-def _begin(
-    open_translator: Callable[[str | None], Translator],
-    work: LineWork,
-    device: str | None,
-    threads: int,
-    numbers: Any,
-    counted: Any,
-) -> None:
-    """Set up a process. The model is opened by its first task, whose exceptions reach the main process."""
-    global _process
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process ends this one
-    Thread(target=_end_with_parent, daemon=True).start()
-    keep_heap_small()
-    torch.set_num_threads(threads)
-    own_device = device_of(numbers.get(), device)
-    _process = _Process(work, cache(partial(open_translator, own_device)), reports=_Reports(counted))
-
-
-def _end_with_parent() -> None:
-    """The executor's processes would wait for work forever after the main process was killed."""
-    parent = parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
-
-
-def _describe(describe: Callable[[Translator], Any] | None) -> Any:
-    """Open the model, and describe it."""
-    translator = _process.translator()
-    return describe and describe(translator)
-
-
-def _answer(window: Window) -> Answer:
-    return answer_of(_process.work, _process.translator(), window, _process.reports)
-
-
-def device_of(number: int, device: str | None) -> str | None:
-    """The device of a process: `device` itself, or where several are meant by it, one of them."""
-    if device is None and torch.accelerator.is_available():
-        device = torch.accelerator.current_accelerator().type  # type: ignore[union-attr]
-    if device is None or ":" in device or device == "cpu" or torch.accelerator.device_count() < 2:
-        return device
-    return f"{device}:{number % torch.accelerator.device_count()}"
