@@ -19,10 +19,11 @@ quickstart: $(VENV)/.demo
 test: $(VENV)/.test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2  # workers with several threads each would wait for each other
 
-# Proofs that take long: several processes, killed runs, the wheel in a fresh environment.
+# Proofs that take long: several processes, killed runs, the wheel in a fresh environment. What a module's tests share
+# is made once, so each module stays with one worker; the modules with the most tests come first.
 test-slow: $(VENV)/.test
 	$(PIP) --editable ".[ray]"
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m slow
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m slow
 
 # The explorer's page in Chromium, skipped where there is none; its pictures stay in outputs/explorer-pictures.
 test-browser: $(VENV)/.test

@@ -161,7 +161,6 @@ def test_a_name_in_the_tables_of_the_auto_classes_is_copied_and_called_as_its_cl
 @pytest.mark.parametrize(
     "first",
     [  # the package first: the pipeline above
-        pytest.param("import transformers; import vanilla_transformer_hf", marks=pytest.mark.slow),
         pytest.param("from transformers import AutoConfig; import vanilla_transformer_hf", marks=pytest.mark.slow),
         "from transformers import AutoModelForSeq2SeqLM, AutoTokenizer; import vanilla_transformer_hf",
         pytest.param(

@@ -5,7 +5,6 @@ import contextlib
 import importlib
 import importlib.util
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -33,30 +32,31 @@ from benchmarks import (
     turns,
     variants,
 )
+from benchmarks.__main__ import PROG, main
 from vanilla_transformer_hf import (
     VanillaTransformerConfig,
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerTokenizer,
 )
+from vanilla_transformer_hf.common import command_line
 from vanilla_transformer_hf.common.matmul import MatmulRow
 from vanilla_transformer_hf.conversion.converter import example_batch, logits_of
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "benchmarks", *arguments]
-    return subprocess.run(command, cwd=turns.ROOT, env=environment, capture_output=True, text=True, timeout=300)
+def run(*arguments: str) -> None:
+    """`python -m benchmarks`, in this process: its engines have processes of their own."""
+    command_line.run(lambda: main(PROG, [*arguments]), PROG)
 
 
 @pytest.mark.slow
-def test_three_engines_train_on_text_and_on_a_made_up_corpus(tmp_path):
+def test_three_engines_train_on_text_and_on_a_made_up_corpus(tmp_path, capsys):
     files = {"source": "one two three\n\nfour five\n" * 40, "target": "eins zwei drei\n\nvier fünf\n" * 40}
     for name, text in files.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     small = ["--presets", "smoke", "--rounds", "2", "--block", "1", "--threads", "1", "--tokens", "64"]
     text = ["--source", str(tmp_path / "source"), "--target", str(tmp_path / "target")]
-    done = run("train", *small, *text, "--dtypes", "bfloat16", "--loads", "run", "--json", str(tmp_path / "json"))
-    assert done.returncode == 0, done.stderr
+    run("train", *small, *text, "--dtypes", "bfloat16", "--loads", "run", "--json", str(tmp_path / "json"))
+    printed = capsys.readouterr().out
     result = json.loads((tmp_path / "json").read_text())
     rows = result["measurements"]
     assert [row["engine"] for row in rows] == ["ours", "marian", "torch"]
@@ -64,35 +64,23 @@ def test_three_engines_train_on_text_and_on_a_made_up_corpus(tmp_path):
     assert all(row["slowest"] <= row["tokens_per_second"] <= row["fastest"] for row in rows)
     for row in rows:
         assert row["ratio"] == pytest.approx(rows[0]["tokens_per_second"] / row["tokens_per_second"])
-        assert row["name"] in done.stdout
-    done = run(
-        "train",
-        *small,
-        "--dtypes",
-        "float32",
-        "--loads",
-        "step",
-        "--against",
-        "torch",
-        "r_drop",
-        "bfloat16_moment",
-        "--clock",
-        "processor",
-    )
-    assert done.returncode == 0, done.stderr
-    assert all(text in done.stdout for text in ("smoke, float32, step", "ours with R-Drop", "ours, bfloat16 moment"))
+        assert row["name"] in printed
+    against = ["--against", "r_drop", "bfloat16_moment"]
+    run("train", *small, "--dtypes", "float32", "--loads", "step", *against, "--clock", "processor")
+    printed = capsys.readouterr().out
+    assert all(text in printed for text in ("smoke, float32, step", "ours with R-Drop", "ours, bfloat16 moment"))
 
 
-@pytest.mark.slow
-def test_errors_are_one_line(tmp_path):
+def test_errors_are_one_line(capsys):
     for arguments, message in (
         (("--source", "x"), "--source and --target are given together"),
         (("--rounds", "0"), "are 1 or more"),
         (("--source", "none", "--target", "none", "--presets", "smoke"), "No such file"),
     ):
-        done = run("train", *arguments)
-        assert done.returncode == 2
-        assert message in done.stderr.splitlines()[-1]
+        with pytest.raises(SystemExit) as ended:
+            run("train", *arguments)
+        assert ended.value.code == 2
+        assert message in capsys.readouterr().err.splitlines()[-1]
 
 
 @pytest.mark.slow
@@ -160,7 +148,7 @@ def small_model(**fields) -> VanillaTransformerForConditionalGeneration:
 
 
 @pytest.mark.slow
-def test_searches_are_measured_side_by_side(tmp_path):
+def test_searches_are_measured_side_by_side(tmp_path, capsys):
     lines = ["one two three four", "", "two", "five four one", "three three"] * 9
     (tmp_path / "text").write_text("\n".join(lines), encoding="utf-8")
     tokenizer = VanillaTransformerTokenizer.train(lines, lines, vocab_size=300, show_progress=False)
@@ -169,8 +157,7 @@ def test_searches_are_measured_side_by_side(tmp_path):
     text = ["--model", str(tmp_path / "model"), "--source", str(tmp_path / "text"), "--vocab_size", "310"]
     small = ["--presets", "smoke", "--rounds", "2", "--seconds", "0", "--threads", "1", "--beams", "2"]
     engines = ["--dtypes", "bfloat16", "--against", "marian"]
-    done = run("generate", *small, *engines, *text, "--json", str(tmp_path / "json"))
-    assert done.returncode == 0, done.stderr
+    run("generate", *small, *engines, *text, "--json", str(tmp_path / "json"))
     rows = json.loads((tmp_path / "json").read_text())["measurements"]
     assert [(row["model"], row["engine"]) for row in rows] == [
         ("smoke", "ours"),
@@ -186,7 +173,7 @@ def test_searches_are_measured_side_by_side(tmp_path):
         assert row["peak_mib"] > row["search_mib"] > 0
         assert row["peak_mib"] > row["anonymous_mib"] > 10
     assert rows[0]["ratio"] == rows[2]["ratio"] == 1
-    assert "smoke, speed: 32 × 32 tokens, 32 new, beam 2" in done.stdout
+    assert "smoke, speed: 32 × 32 tokens, 32 new, beam 2" in capsys.readouterr().out
 
 
 def test_arguments_of_generate_fit_each_other(tmp_path):

@@ -233,7 +233,8 @@ def test_a_signal_finishes_what_runs_and_a_dead_worker_is_replaced(counting_fold
             target=lambda: found.update(httpx.post(f"{address}/translate", json={"q": long}, timeout=60).json())
         )
         asking.start()
-        time.sleep(0.3)
+        runs = re.compile(r"translation_(waiting|running)_parts{[^}]*} [1-9]")
+        wait_until(lambda: runs.search(httpx.get(f"{address}/metrics").text) or not asking.is_alive())
         process.send_signal(signal.SIGTERM)
         asking.join()
         # The supervisor looks at signals between two looks at its workers, one of which may still be starting.

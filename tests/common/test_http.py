@@ -3,8 +3,8 @@
 import asyncio
 import os
 import signal
+import socket
 import threading
-import time
 
 import httpx
 import pytest
@@ -16,10 +16,13 @@ from starlette.testclient import TestClient
 from vanilla_transformer_hf.common.http import ERROR_HANDLERS, RequestError, address_of, bind, read_object, run_server
 
 
-def application():
+def application(runs: threading.Event | None = None):
+    """Answers with the text that it gets; `runs` is set when a request that waits has been read."""
+
     async def echo(request):
-        body = await read_object(request, most_bytes=100, seconds=0.2)
+        body = await read_object(request, most_bytes=100, seconds=float(request.query_params.get("seconds", 60)))
         if body.get("wait"):
+            runs.set()
             await asyncio.sleep(body["wait"])
         if body.get("busy"):
             raise RequestError("too many", "busy", status=429, retry_after=3)
@@ -69,32 +72,34 @@ def test_an_address_in_use_is_named():
 
 
 def test_slow_bodies_are_refused_and_a_signal_lets_what_runs_finish():
-    listening, found = bind("127.0.0.1", 0), {}
+    listening, found, runs = bind("127.0.0.1", 0), {}, threading.Event()
     address = address_of(listening)
 
-    def slowly():
-        yield b'{"text": '
-        time.sleep(0.5)
-        yield b'"late"}'
+    def begin():
+        """Send a body that does not end; the status line of the answer."""
+        with socket.create_connection(listening.getsockname()) as connection:
+            head = "POST /?seconds=0.2 HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 99\r\n"
+            connection.sendall(f'{head}\r\n{{"text": '.encode())
+            return connection.makefile().readline()
 
     def clients():
-        with httpx.Client(base_url=address, timeout=10) as client:
-            found["slow"] = client.post("/", content=slowly(), headers={"content-type": "application/json"})
+        found["slow"] = begin()
+        with httpx.Client(base_url=address, timeout=60) as client:
 
             def ask():
                 found["running"] = client.post("/", json={"text": "b", "wait": 0.5})
 
             thread = threading.Thread(target=ask)
             thread.start()
-            time.sleep(0.2)
+            runs.wait(60)
             os.kill(os.getpid(), signal.SIGTERM)
             thread.join()
 
     asking = threading.Thread(target=clients)
     asking.start()
-    run_server(application(), listening)
+    run_server(application(runs), listening)
     asking.join()
-    assert found["slow"].status_code == 408
+    assert found["slow"].startswith("HTTP/1.1 408 ")
     assert found["running"].json() == {"got": "b"}
     with pytest.raises(httpx.ConnectError):
         httpx.get(address)

@@ -3,7 +3,6 @@
 import json
 import runpy
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 import test_fairseq
 import torch
 from huggingface_hub import ModelCard
+from new_process import run_script
 from travelling_code import CODE
 
 from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration, VanillaTransformerTokenizer
@@ -128,8 +128,9 @@ def test_a_killed_conversion_leaves_no_model_and_the_next_one_clears_up(sign, ch
     )
     (tmp_path / "killed").mkdir()
     output = tmp_path / "killed" / "out"
-    ended = subprocess.run([sys.executable, "-c", code, checkpoint[0], output], capture_output=True, check=False)
-    assert ended.returncode == (-9 if sign == signal.SIGKILL else 143), ended.stderr.decode()
+    (tmp_path / "convert.py").write_text(code)
+    ended = run_script(tmp_path / "convert.py", str(checkpoint[0]), str(output))
+    assert ended.returncode == (-9 if sign == signal.SIGKILL else 143), ended.stderr
     left = [".out.unfinished", ".out.unfinished.lock"] if sign == signal.SIGKILL else []
     assert sorted(path.name for path in output.parent.iterdir()) == left
     convert("fairseq", checkpoint[0], output)

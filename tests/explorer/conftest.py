@@ -93,20 +93,40 @@ def show(address, drawn):
     """`show(page, **state)`: another state in the same page."""
 
     def show(page, **state):
-        page.evaluate(
-            "address => new Promise((done) => {"
-            "  const before = location.href;"
-            "  addEventListener('hashchange', () => done(), { once: true });"  # comes later, when the page has it, too
-            "  location.hash = address;"
-            "  if (location.href === before) done();"
-            "})",
-            urlencode(state),
-        )
+        page.evaluate(SHOW, urlencode(state))
         drawn(page)
 
     return show
 
 
+@pytest.fixture
+def go(drawn):
+    """`go(page, steps)`: to another page of the browser's history, as by its buttons Back and Forward."""
+
+    def go(page, steps):
+        page.evaluate(GO, steps)
+        drawn(page)
+
+    return go
+
+
+# The page begins to draw a state at an event that comes after the address has changed.
+SHOW = """address => new Promise((done) => {
+  const before = location.href;
+  addEventListener("hashchange", () => done(), { once: true });
+  location.hash = address;
+  if (location.href === before) done();
+})"""
+GO = """steps => new Promise((done) => {
+  addEventListener("hashchange", () => done(), { once: true });
+  history.go(steps);
+})"""
+# Canvases are drawn in the frame after that in which their size is known.
+FRAMES = """async () => {
+  for (let frame = 0; frame < 3; frame++) await new Promise(requestAnimationFrame);
+}"""
+
+
 def wait_until_drawn(page):
-    page.wait_for_selector("main[aria-busy=false]", timeout=20_000)
-    page.wait_for_timeout(100)  # canvases are drawn in the next frame
+    page.wait_for_selector("main[aria-busy=false]", timeout=60_000)
+    page.evaluate(FRAMES)

@@ -16,11 +16,11 @@ def test_the_skip_link_leaves_the_sentence_and_the_view(open_page, drawn):
     before = page.url
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
-    page.wait_for_timeout(100)
+    page.wait_for_function("document.activeElement.id === 'view'")
     assert (page.url, focused(page), page.input_value("#text")) == (before, "view", TEXT)
     page.evaluate("location.hash = 'view'")  # an anchor that someone typed is no state, either
-    page.wait_for_timeout(100)
-    assert "view=head" in page.url and page.locator("#tab-head[aria-selected=true]").count() == 1
+    page.wait_for_function("location.hash.includes('view=head')")
+    assert page.locator("#tab-head[aria-selected=true]").count() == 1
     page = open_page(at=f"{before.split('#')[0]}#somewhere")
     assert page.input_value("#text") == ""
 
@@ -128,7 +128,7 @@ def test_typed_text_is_not_lost(open_page, drawn, show):
     assert page.is_hidden("#typed") and page.input_value("#target") == "" and "text=five" in page.url
 
 
-def test_back_stays_in_the_page(open_page, drawn):
+def test_back_stays_in_the_page(open_page, drawn, go):
     page = open_page(text=TEXT)
     for view in ("attention", "head", "intervene"):
         page.click(f"#tab-{view}")
@@ -138,13 +138,10 @@ def test_back_stays_in_the_page(open_page, drawn):
     drawn(page)
     seen = []
     for _ in range(4):
-        page.go_back()
-        page.wait_for_timeout(100)
-        drawn(page)
+        go(page, -1)
         seen.append((page.evaluate("document.querySelector('[aria-selected=true]').id"), page.input_value("#text")))
     assert seen == [(f"tab-{view}", TEXT) for view in ("intervene", "head", "attention", "translate")]
-    page.go_forward()
-    page.wait_for_timeout(100)
+    go(page, 1)
     assert "view=attention" in page.url
 
 
@@ -270,11 +267,11 @@ def test_a_kept_page_stays_where_it_has_answers(kept_page, open_page, drawn):
     assert dead.inner_text("#translation") == TRANSLATION and dead.locator(".error").count() == 1
 
 
-def test_switches_and_their_result_are_seen_together(open_page):
+def test_switches_and_their_result_are_seen_together(open_page, drawn):
     for width in (1280, 390):
         page = open_page(width, text=TEXT, view="intervene")
         page.locator("#off-cross\\.0\\.3").scroll_into_view_if_needed()
-        page.wait_for_timeout(100)
+        drawn(page)
         seen = "id => { const box = document.getElementById(id).getBoundingClientRect();"
         seen += " return box.top >= 0 && box.bottom <= innerHeight; }"
         assert page.evaluate(seen, "changed") and page.evaluate(seen, "off-cross.0.3")

@@ -7,7 +7,7 @@ pytestmark = pytest.mark.browser
 TEXT, OTHER = "three one five", "three two five"
 
 
-def test_a_second_sentence_by_keyboard_and_back(open_page, drawn, explorer, show):
+def test_a_second_sentence_by_keyboard_and_back(open_page, drawn, explorer, show, go):
     page = open_page(text=TEXT, view="intervene")
     page.focus("#other")
     page.keyboard.type(OTHER)
@@ -34,9 +34,7 @@ def test_a_second_sentence_by_keyboard_and_back(open_page, drawn, explorer, show
     found = explorer.answer("patch", {**request, "tensor": "cross.0.1", "step": 2, "position": 2, "other_position": 1})
     plain, patched, other = found["differences"]
     assert f"{round(100 * (patched - plain) / (other - plain))} %" in page.inner_text("#patch-share")
-    page.go_back()
-    page.wait_for_timeout(100)
-    drawn(page)
+    go(page, -1)
     assert "patch_from" not in page.url and page.locator("#patch-share").count() == 1
 
     show(page, text=TEXT, view="intervene", other=OTHER, patch_tensor="encoder.0")

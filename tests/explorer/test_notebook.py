@@ -296,7 +296,7 @@ def test_jupyterlab_shows_the_cells_and_a_saved_notebook_again(lab, browser, pic
     page.get_by_text("Save Notebook", exact=True).click()
     book = tmp_path / "books" / "book.ipynb"
     saved = lambda: book.read_text(encoding="utf-8").count("srcdoc") == 2  # noqa: E731
-    for _ in range(300):
+    for _ in range(1200):
         if saved():
             break
         page.wait_for_timeout(100)

@@ -304,9 +304,11 @@ def test_the_time_limit_holds_while_texts_are_encoded_and_whatever_the_batcher_d
     monkeypatch.setattr("vanilla_transformer_hf.serving.application.GRACE", 0.05)
     client = serve(limits=Limits(seconds=0.1))
     with monkeypatch.context() as patch:
-        patch.setattr(Batcher, "_encode", lambda *arguments: time.sleep(0.5))
+        leave = threading.Event()  # after the answer, which does not wait for it
+        patch.setattr(Batcher, "_encode", lambda *arguments: leave.wait(60))
         began = time.monotonic()
-        assert client.post("/translate", json={"q": "one"}).status_code == 504 and time.monotonic() - began < 0.5
+        assert client.post("/translate", json={"q": "one"}).status_code == 504 and time.monotonic() - began < 30
+        leave.set()
     with monkeypatch.context() as patch:
         patch.setattr(Batcher, "_advance", lambda *arguments: time.sleep(0.5))
         for stream in (False, True):
@@ -340,7 +342,7 @@ def test_texts_are_logged_only_where_that_is_asked_for(serve, caplog):
 def test_the_clients_of_hugging_face_and_of_a_network_are_served(opened_translator, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     model = ServedModel("en-de", Batcher(opened_translator, most_rows=4), "en", {"de": None})
-    application = create_application([model], Limits(seconds=5))
+    application = create_application([model], Limits(seconds=120))
     listening = bind("127.0.0.1", 0)
     server = uvicorn.Server(uvicorn.Config(application, log_level="error"))
     thread = threading.Thread(target=server.run, args=([listening],))
@@ -356,10 +358,10 @@ def test_the_clients_of_hugging_face_and_of_a_network_are_served(opened_translat
             impatient.post(f"{address}/translate", json={"q": LONG * 20})
         began = time.monotonic()
         while 'status="499"' not in httpx.get(f"{address}/metrics").text:  # the server looks now and then
-            assert time.monotonic() - began < 4
+            assert time.monotonic() - began < 60
             time.sleep(0.05)
         while model.batcher.waiting:  # the parts of those who have left leave too
-            assert time.monotonic() - began < 4
+            assert time.monotonic() - began < 60
             time.sleep(0.05)
         assert httpx.post(f"{address}/translate", json={"q": "two"}).json() == {"translatedText": "zwei"}
     finally:

@@ -1,6 +1,7 @@
 """Translated files: kept for their time, in memory or in a folder, the oldest dropped first."""
 
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,12 +13,13 @@ def folder(request, tmp_path):
     return str(tmp_path) if request.param == "folder" else None
 
 
-def test_files_are_kept_for_their_time(folder, tmp_path):
-    downloads = Downloads(0.05, 1000, folder)
+def test_files_are_kept_for_their_time(folder, tmp_path, monkeypatch):
+    downloads = Downloads(600, 1000, folder)
     token = downloads.add(b"one")
     assert downloads.get(token) == b"one" and len(token) == 32
     assert downloads.get("x") is downloads.get("") is downloads.get(f"../{tmp_path.name}/{token}") is None
-    time.sleep(0.06)
+    later = SimpleNamespace(time=lambda: time.time() + 601)
+    monkeypatch.setattr("vanilla_transformer_hf.serving.downloads.time", later)
     downloads.forget_old()
     assert downloads.get(token) is None and not [*tmp_path.iterdir()]
 

@@ -2,12 +2,11 @@
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from new_process import run_script
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from vanilla_transformer_hf.common.checksums import verify_folder
@@ -165,8 +164,7 @@ def test_a_run_that_is_killed_behind_its_last_step_has_its_model(prepare, tmp_pa
     environment = os.environ | {"HF_DATASETS_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
 
     def train(*prefix):
-        command = [sys.executable, *prefix, str(TRAIN), str(tmp_path / "recipe.yaml")]
-        return subprocess.run(command, env=environment, capture_output=True, text=True)
+        return run_script(*prefix, str(TRAIN), str(tmp_path / "recipe.yaml"), environment=environment)
 
     for place, count in {"score_corpus": 2, "write_card": 2, "plot_curves": 1, "fsync": 9}.items():
         done = train(str(tmp_path / "victim.py"), place, str(count))

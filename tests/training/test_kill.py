@@ -6,13 +6,12 @@ KILLS=20 python -m pytest -m slow tests/training/test_kill.py      # more of the
 import os
 import random
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
+from new_process import run_script
 
 from vanilla_transformer_hf.training.run import run_job
 
@@ -109,9 +108,7 @@ def test_a_run_that_is_killed_ends_like_one_that_was_not(task, prepare, tmp_path
     environment["OMP_NUM_THREADS"] = str(torch.get_num_threads())  # another number adds in another order
 
     def train(*prefix):
-        return subprocess.run(
-            [sys.executable, *prefix, str(TRAIN), str(recipe)], env=environment, capture_output=True, text=True
-        )
+        return run_script(*prefix, str(TRAIN), str(recipe), environment=environment)
 
     draw = random.Random(0)
     for kill in range(KILLS):

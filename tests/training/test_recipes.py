@@ -1,10 +1,7 @@
-"""Every recipe and every script with stages trains, scores with its own search, and leaves a model that is opened."""
+"""Every recipe trains, scores with its own search, and leaves a model that is opened; scripts: tests/test_docs.py."""
 
-import os
 import random
 import re
-import subprocess
-import sys
 from itertools import cycle, islice
 from pathlib import Path
 
@@ -33,7 +30,6 @@ from vanilla_transformer_hf.evaluation.scores import read_predictions
 from vanilla_transformer_hf.training.recipe import REQUIRED, RecipeLoader
 
 
-PACKAGE = Path(__file__).parents[2]
 RECIPES = Path(train.__file__).parents[1] / "training" / "recipes"
 WORDS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "fünf", "six": "sechs"}
 # Sizes of a new model, and steps. The fields of the search stay those of the recipe.
@@ -160,24 +156,6 @@ def test_every_recipe_ends_with_a_model_that_opens(path, corpus, base, tmp_path)
     assert {name: getattr(searched, name) for name in wanted} == wanted
     assert len(read_predictions(out / "predictions.validation.tsv")) == 5
     assert len(translator.translate(["one two", "six"])) == 2
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("path", sorted(RECIPES.glob("*.sh")), ids=lambda path: path.stem)
-def test_every_script_with_stages_ends_with_a_model_that_opens(path, corpus, tmp_path):
-    text = tmp_path / "text"
-    text.mkdir()
-    for name, file in corpus({}, "translation").items():
-        role, side = name.split("_")
-        part = {"train": "train", "validation": "val", "test": "test_2016_flickr"}[role]
-        (text / f"{part}.lc.norm.tok.{'en' if side == 'source' else 'de'}").write_bytes(Path(file).read_bytes())
-    environment = os.environ | {"PYTHONPATH": str(PACKAGE), "HF_DATASETS_CACHE": str(tmp_path / "cache")}
-    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
-    command = ["bash", str(path), str(text), "--num_train_epochs", "2"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
-    for folder in (tmp_path / "outputs").iterdir():
-        assert len(Translator.from_pretrained(folder, device="cpu").translate(["one two"])) == 1
 
 
 @pytest.mark.slow

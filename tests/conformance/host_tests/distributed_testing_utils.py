@@ -14,6 +14,9 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 
+PRELOADED = ["transformers.testing_utils", "vanilla_transformer_hf.model.modeling_vanilla_transformer"]
+
+
 def _get_distributed_device_type() -> str:
     return "cpu"
 
@@ -31,8 +34,12 @@ def _set_rank_device(rank: int) -> None:
 
 
 def _start_rank_processes(function: Callable, args: tuple, nprocs: int) -> None:
-    """Call `function(rank, *args)` in `nprocs` fresh processes; an error in one of them is raised here."""
-    mp.spawn(function, args=args, nprocs=nprocs)
+    """
+    Call `function(rank, *args)` in `nprocs` new processes; an error in one of them is raised here. They are copies of
+    one process that has imported what they need, since to import it takes each of them longer than the test.
+    """
+    mp.set_forkserver_preload(PRELOADED)
+    mp.start_processes(function, args=args, nprocs=nprocs, start_method="forkserver")
 
 
 def _run_rank(rank: int, function: Callable, args: tuple, world_size: int, rendezvous: str) -> None:

@@ -2,12 +2,13 @@
 
 import re
 import sys
-import time
+from types import SimpleNamespace
 
 import pytest
 import torch
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainingArguments
 
+from vanilla_transformer_hf.training.trainer import progress
 from vanilla_transformer_hf.training.trainer.progress import TOKENS_PER_SECOND, Progress, Speedometer
 
 
@@ -102,14 +103,17 @@ def test_on_a_terminal_a_continued_run_goes_on_where_it_was(tiny_model, tmp_path
     assert any("batch/s" in text for text in shown), "the bar of the evaluation"
 
 
-def test_the_speed_counts_the_targets_tokens_and_no_evaluation(tiny_model, tmp_path):
+def test_the_speed_counts_the_targets_tokens_and_no_evaluation(tiny_model, tmp_path, monkeypatch):
+    clock = SimpleNamespace(now=0.0, perf_counter=lambda: clock.now)
+    monkeypatch.setattr(progress, "time", clock)
+
     class SlowEvaluation(MeasuredTrainer):
         def evaluate(self, *args, **kwargs):
-            time.sleep(1)
+            clock.now += 1
             return super().evaluate(*args, **kwargs)
 
         def training_step(self, *args, **kwargs):
-            time.sleep(0.05)
+            clock.now += 0.05
             return super().training_step(*args, **kwargs)
 
     trainer = SlowEvaluation(
@@ -124,8 +128,8 @@ def test_the_speed_counts_the_targets_tokens_and_no_evaluation(tiny_model, tmp_p
     trainer.train()
     speeds = [entry[TOKENS_PER_SECOND] for entry in trainer.state.log_history if TOKENS_PER_SECOND in entry]
     assert len(speeds) == 3
-    # A step is 2 batches of 8 sentences of 4 tokens, in somewhat more than 0.1 s; with its evaluation in over 1.1 s.
-    assert all(2 * 8 * 4 / 1.1 * 2 < speed < 2 * 8 * 4 / 0.1 for speed in speeds), speeds
+    # A step is 2 batches of 8 sentences of 4 tokens, in 0.1 s; with its evaluation in 1.1 s.
+    assert speeds == pytest.approx([2 * 8 * 4 / 0.1] * 3)
 
 
 def test_tensorboard_shows_what_is_logged(tiny_model, tmp_path):
