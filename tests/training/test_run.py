@@ -570,6 +570,18 @@ def test_weights_that_are_missing_are_not_filled_with_random_numbers(prepare, tm
         prepare(**further)
 
 
+@pytest.mark.parametrize(("field", "side"), [("", "source"), ("decoder_", "target")])
+def test_texts_that_the_positions_of_a_model_do_not_reach_are_refused(prepare, field, side):
+    """They ended the training with an IndexError, at the first batch that had one."""
+    positions = {"max_position_embeddings": 99, f"{field}max_position_embeddings": 2}
+    message = (
+        rf"^train: the longest {side} text has .* and the model 2 positions: lower max_{side}_length to 2, or raise"
+    )
+    with pytest.raises(ValueError, match=message):
+        prepare(position_encoding="learned", **positions)
+    prepare(position_encoding="learned", max_position_embeddings=99)
+
+
 def test_a_config_field_that_contradicts_the_model_is_refused(prepare, tmp_path):
     prepare().trainer.save_model(tmp_path / "base")
     further = {**size_fields_removed(prepare), "model_name_or_path": str(tmp_path / "base")}

@@ -3,6 +3,7 @@
 import copy
 from typing import Any
 
+import datasets
 import torch
 from transformers import (
     AutoConfig,
@@ -16,6 +17,7 @@ from transformers import (
 from ..common.opening import check_fit, naming, open_config, open_tokenizer, open_weights
 from ..model.config.generation import VanillaTransformerGenerationConfig
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
+from ..model.layers.stack_inputs import StackInputs
 from .data.collators import vocabulary_sizes
 from .pretraining.denoising import DENOISING
 from .pretraining.warm_start import fields_of_origins, find_origins
@@ -91,6 +93,32 @@ def make_model(run: RunArguments, tokenizer: PreTrainedTokenizerBase) -> PreTrai
     base = None if run.model.model_name_or_path is None else model.generation_config
     model.generation_config = make_generation_config(run, model.config, base)
     return model
+
+
+def check_lengths(model: Any, data: dict[str, Any]) -> None:
+    """
+    Look for texts that a model with a number of positions cannot read; streams are not looked at.
+
+    Args:
+        data: The tokenized texts by role.
+
+    Raises:
+        ValueError: A text has more tokens than a stack has positions.
+    """
+    for stack in model.modules():
+        if not isinstance(stack, StackInputs) or (positions := stack.longest) is None:
+            continue
+        is_target = model.config.is_encoder_decoder and not stack.reads_source
+        side, column, owner = ("target", "labels", "decoder_") if is_target else ("source", "input_ids", "")
+        for role, texts in data.items():
+            if isinstance(texts, datasets.IterableDataset):
+                continue
+            longest = max((len(text[column]) for text in texts), default=0)
+            if longest > positions:
+                raise ValueError(
+                    f"{role}: the longest {side} text has {longest:,} tokens, and the model {positions:,} positions: "
+                    f"lower max_{side}_length to {positions}, or raise {owner}max_position_embeddings"
+                )
 
 
 def _make_room_for_tags(model: Any, tokenizer: PreTrainedTokenizerBase) -> None:

@@ -29,7 +29,7 @@ from .doubts import find_doubts
 from .facts import facts_of_run
 from .finishing import ScoredSet, finish_denoising, finish_translation, score_before, train_and_write
 from .machine import find_matmul, of_main_process
-from .model import make_model, paper_learning_rate
+from .model import check_lengths, make_model, paper_learning_rate
 from .objectives.distillation import digest_of_teacher, open_teacher
 from .pretraining.denoising import DENOISING, make_denoising_collators
 from .pretraining.texts import load_texts
@@ -119,6 +119,7 @@ def prepare_job(run: RunArguments, settings: dict[str, Any]) -> TrainingJob:
     set_seed(training.seed)
     with quiet_libraries():
         model = make_model(run, tokenizer)
+        check_lengths(model, data)
         if origins := find_origins(run.model):
             origin = begin_with(origins, model)
             for sentence in origin:

@@ -155,6 +155,10 @@ def test_the_card_of_a_run_that_goes_on_has_its_time_and_what_was_changed(recipe
             {"tokenizer_name_or_path": "model", "unicode_normalization": "NFD"},
             "unicode_normalization=NFD has no effect: the tokenizer is that of tokenizer_name_or_path",
         ),
+        (
+            {"position_encoding": "learned", "max_position_embeddings": 3},
+            "train: the longest source text has .* tokens, and the model 3 positions: lower max_source_length to 3",
+        ),
         ({"reverse": True}, "reverse=True has no effect"),
         ({"predict_with_generate": False}, "predict_with_generate=False has no effect"),
         ({"metric_for_best_model": "blue"}, "metric_for_best_model=blue: must be one of loss, accuracy"),

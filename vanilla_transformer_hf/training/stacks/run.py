@@ -17,7 +17,7 @@ from ..console import quiet_libraries, say
 from ..data.parts import ROLES, refuse_several
 from ..facts import facts_of_run
 from ..finishing import LaterParts, train_and_write, write_final_card
-from ..model import choose_attention, paper_learning_rate
+from ..model import check_lengths, choose_attention, paper_learning_rate
 from ..recipe import CORPUS_TEXTS, RunArguments
 from ..tokenizer import tokenizer_of_texts
 from ..trainer.translation import TranslationTrainer
@@ -124,6 +124,7 @@ def run_task(run: RunArguments, settings: dict[str, Any]) -> dict[str, dict[str,
         data = {role: _examples(run, task, tokenizer, *texts[role], names) for role in roles}
         set_seed(training.seed)
         model = make_model(run, task, tokenizer, names)
+        check_lengths(model, data)
         if training.learning_rate is None:
             training.learning_rate = paper_learning_rate(model.config.d_model, training.warmup_steps)
         trainer = TranslationTrainer(
