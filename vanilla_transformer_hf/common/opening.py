@@ -37,6 +37,7 @@ from ..model.tokenizer.limits import check_tokenizer_file, is_panic
 from .checksums import check_unchanged
 from .command_line import message_of
 from .hub_waits import bounded_waits
+from .machine import device_type
 from .model_settings import check_model_settings
 from .settings import read_bounded, read_json
 
@@ -360,7 +361,7 @@ def to_device(model: Any, device: str | torch.device | None) -> PreTrainedModel:
         ValueError: The device cannot be used here.
     """
     if device is None:
-        device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu"
+        device = device_type(None)
     try:
         return model.to(device)
     except (AssertionError, RuntimeError) as error:  # not built into torch, not present, or a wrong name

@@ -113,6 +113,8 @@ def check_lengths(model: Any, data: dict[str, Any]) -> None:
         for role, texts in data.items():
             if isinstance(texts, datasets.IterableDataset):
                 continue
+            if isinstance(texts, datasets.Dataset):
+                texts = texts.select_columns(column)  # the others, such as the sentences, are not read
             longest = max((len(text[column]) for text in texts), default=0)
             if longest > positions:
                 raise ValueError(
