@@ -24,7 +24,7 @@ from ..text.texts import WithoutLetters
 from ..translator import Translator
 from .lines import read_items, run_lines
 from .resumable_output import ResumableOutput, StreamOutput, open_result
-from .sharing import sharing_of, using
+from .sharing import shared
 from .work import LineWork
 from .worker_pool import LocalWorker, WorkerPool
 
@@ -210,10 +210,7 @@ def run_command(
         files = [sys.stdin.buffer if name is None else stack.enter_context(open_input(name)) for name in inputs]
         output = stack.enter_context(open_result(arguments.output, arguments.restart))
         items, total = read_items(files, arguments.on_bad_bytes)
-        processes, threads, note = sharing_of(arguments, total, [arguments.model, *ensemble])
-        if note:
-            print(note, file=sys.stderr)
-        stack.enter_context(using(threads))
+        processes = stack.enter_context(shared(arguments, total, [arguments.model, *ensemble]))
         worker = open_worker(
             arguments, work, output=output, processes=processes, ensemble=tuple(ensemble), shortlist=shortlist
         )

@@ -1,6 +1,7 @@
 """How many processes and threads share the lines: what the user says, or what machine, load, lines and model allow."""
 
 import math
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -56,7 +57,7 @@ def free_cores(machine: Machine) -> int:
 def most_processes(
     machine: Machine, threads: int, lines: int | None, window: int | None, weights: int | None
 ) -> tuple[int, str]:
-    """The most processes that are no slower than one, and what forbids more."""
+    """The largest number of processes that should be no slower than one process, and what limits it."""
     if lines is None:
         return 1, "the number of lines is not known"
     if weights is None:
@@ -138,3 +139,21 @@ def using(threads: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def shared(arguments: Any, lines: int | None, models: Iterable[str]) -> Iterator[int]:
+    """
+    Gives the number of processes, and prints what was chosen. Inside, torch computes with the number of threads.
+
+    Args:
+        arguments, lines, models: As in `sharing_of`.
+
+    Raises:
+        ValueError: A number is below 1.
+    """
+    sharing = sharing_of(arguments, lines, models)
+    if sharing.note:
+        print(sharing.note, file=sys.stderr)
+    with using(sharing.threads):
+        yield sharing.processes

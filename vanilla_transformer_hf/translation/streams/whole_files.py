@@ -13,7 +13,7 @@ from ..documents.document import Reading, read_document
 from ..text.markup import aligner
 from ..text.tally import ProgressBar
 from .command import opener
-from .sharing import sharing_of, using
+from .sharing import shared
 
 
 def run_document(
@@ -48,10 +48,7 @@ def run_document(
     with ExitStack() as stack:
         # The file is opened before the model, which takes longer.
         output = stack.enter_context(output_or_stdout(arguments.output))
-        sharing = sharing_of(arguments, 1, [arguments.model, *ensemble])  # one process has it all
-        if sharing.note:
-            print(sharing.note, file=sys.stderr)
-        stack.enter_context(using(sharing.threads))
+        stack.enter_context(shared(arguments, 1, [arguments.model, *ensemble]))  # one process has it all
         translator = opener(arguments, arguments.matmul, ensemble, shortlist)(arguments.device)
         with ProgressBar(len(texts), delay=1) as tally:
             found = list(translator.translate_stream(texts, tally=tally, **limits, **options))
