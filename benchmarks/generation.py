@@ -18,14 +18,23 @@ Multi30k has fewer than 37,000 tokens; `--vocab_size 37000` fills the trained ma
 
 Other sections: "first_token", time to the first token; "sentence", one sentence by itself; "batch", "beam" and
 "length", how time and memory grow.
+
+On a GPU, each engine has one process for all loads, because torch counts the GPU's memory by load, and they start side
+by side; memory is what torch allocates there. In two minutes, once packages are installed:
+
+    python -m benchmarks generate --device cuda --presets base --sections sentence speed --dtypes float32 bfloat16 \\
+        --against marian --rounds 3 --seconds 0.3 --time_limit 120
 """
 
 import argparse
 import importlib.metadata
 import importlib.util
 import json
+import math
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import product
 from pathlib import Path
 from statistics import mean, median
 from typing import Any, NamedTuple
@@ -49,14 +58,14 @@ from vanilla_transformer_hf.common.matmul import (
 
 from .generation_models import random_model, write_models
 from .generation_torch import DTYPES
-from .training import SIZES, some_threads
-from .turns import Engine
+from .training import SIZES, describe_device, some_threads
+from .turns import Engine, OutOfTimeError, TimeLimit
 
 
 SENTENCES, TOKENS = 32, 32
 # Longer than any sentence of the text should need; each row reports how many reached it.
 NATURAL_LIMIT = 128
-CTRANSLATE2_DTYPES = ("float32", "int8")
+CTRANSLATE2_DTYPES = {"cpu": ("float32", "int8"), "cuda": ("float32", "bfloat16", "float16")}
 
 
 class Load(NamedTuple):
@@ -103,21 +112,25 @@ def rows_of(dtypes: list[str], against: list[str], chosen: str, device: str) -> 
             rows.append(Row("ours", "ours", dtype, "default", True))
             rows.append(Row("ours, batch by batch", "batch_by_batch", dtype, "default", False))
             rows.append(Row("ours, transformers' search", "host_search", dtype, "default", False))
+            if device == "cuda":
+                rows.append(Row("ours, static cache", "static", dtype, "default", True))
             rows.append(Row("MarianMT", "marian", dtype, "default", True))
+            if device == "cuda":
+                rows.append(Row("MarianMT, static cache", "marian_static", dtype, "default", True))
         if dtype == "int8" and device == "cpu":
             rows.append(Row("ours", "ours", dtype, "default", True))
         if other != "default":
             rows.append(Row(f"ours, {other}", "ours", dtype, other, False))
             rows.append(Row(f"MarianMT, {other}", "marian", dtype, other, False))
-        if dtype in CTRANSLATE2_DTYPES and device == "cpu":
+        if dtype in CTRANSLATE2_DTYPES[device]:
             rows.append(Row("CTranslate2", "ctranslate2", dtype, "default", True))
     return [row for row in rows if row.engine in ("ours", *against)]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    engines = ["batch_by_batch", "host_search", "marian", "ctranslate2"]
+    engines = ["batch_by_batch", "host_search", "marian", "ctranslate2", "static", "marian_static"]
     installed = engines[: 4 if importlib.util.find_spec("ctranslate2") else 3]
-    dtypes = list(dict.fromkeys([*DTYPES, *CTRANSLATE2_DTYPES]))
+    dtypes = list(dict.fromkeys([*DTYPES, *CTRANSLATE2_DTYPES["cpu"]]))
     parser.add_argument("--presets", nargs="+", choices=SIZES, default=["base", "tiny"], help="of random weights")
     parser.add_argument("--loads", nargs="+", choices=["fixed", "natural"], help="default: all that are possible")
     parser.add_argument("--model", nargs="+", default=[], metavar="FOLDER", help="trained models, for natural lengths")
@@ -128,12 +141,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=["speed"])
     parser.add_argument("--beams", nargs="+", type=int, default=[1, 4], help="1 is greedy search (default: 1 4)")
     parser.add_argument("--dtypes", nargs="+", choices=dtypes, help="default: float32 bfloat16, and int8 or float16")
-    parser.add_argument("--against", nargs="+", choices=engines, default=installed)
+    parser.add_argument(
+        "--against",
+        nargs="+",
+        choices=engines,
+        default=installed,
+        help="static, marian_static: with transformers' static cache, which compiles the step, on a GPU only "
+        "(default: the others that are installed)",
+    )
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--rounds", type=int, default=5, help="turns of each engine (default: 5)")
     parser.add_argument("--seconds", type=float, default=1.0, help="minimum seconds of a turn (default: 1)")
     parser.add_argument(
-        "--threads", nargs="+", type=int, default=some_threads(), help="of each engine (default: 1, and all cores)"
+        "--threads", nargs="+", type=int, help="of each engine (default: 1, and all cores; on a GPU, all cores)"
+    )
+    parser.add_argument(
+        "--time_limit", type=float, metavar="SECONDS", help="end then; what was not measured by then is left out"
     )
     parser.add_argument("--json", metavar="FILE", help="write the numbers here too")
     parser.add_argument("--picture", metavar="FILE", help="draw the growth with batch, beam and length here, as PNG")
@@ -180,44 +203,47 @@ def trained_model(folder: str, vocab_size: int | None) -> VanillaTransformerForC
     return model
 
 
-def measure(
-    rows: list[Row], load: Load, folder: Path, arguments: argparse.Namespace, threads: int
-) -> list[dict[str, Any]]:
-    """Run the engines in turns, with so many threads each; return a dictionary of numbers for each."""
+def write_load(load: Load, folder: Path) -> dict[str, Any]:
+    """Write the batches of a load; what an engine has to know of it."""
     batches = folder / "batches.json"
     batches.write_text(json.dumps(load.batches))
-    engines: list[Engine] = []
+    return {"batches": str(batches), "beams": load.beams, "new_tokens": load.new_tokens}
+
+
+def start_engine(
+    row: Row, work: dict[str, Any], folder: Path, arguments: argparse.Namespace, threads: int, limit: TimeLimit
+) -> Engine:
+    """Start the process of an engine, with its first work."""
+    kind = {"marian_static": "marian"}.get(row.engine, row.engine)
+    is_float32 = DTYPES.get(row.dtype, torch.float32) == torch.float32 or kind == "ctranslate2"
+    place = folder if is_float32 else folder / row.dtype
+    settings = {
+        "engine": row.engine,
+        "dtype": row.dtype,
+        "fp32_precision": None if row.matmul == "default" else MATMULS[row.matmul],
+        "folder": str(place / (kind if kind in ("marian", "ctranslate2") else "ours")),
+        "load": work,
+        "device": arguments.device,
+        "threads": threads,
+        "seconds": arguments.seconds,
+    }
+    return Engine(f"{row.name} {row.dtype}", "generation_engine", settings, threads, limit=limit)
+
+
+def measure(rows: list[Row], engines: list[Engine], load: Load, rounds: int, limit: TimeLimit) -> list[dict[str, Any]]:
+    """Let engines that are ready for this load take turns; a dictionary of numbers for each that had one in time."""
     try:
-        for row in rows:
-            place = folder if DTYPES.get(row.dtype, torch.float32) == torch.float32 else folder / row.dtype
-            settings = {
-                "engine": row.engine,
-                "dtype": row.dtype,
-                "fp32_precision": None if row.matmul == "default" else MATMULS[row.matmul],
-                "folder": str(place / (row.engine if row.engine in ("marian", "ctranslate2") else "ours")),
-                "batches": str(batches),
-                "beams": load.beams,
-                "new_tokens": load.new_tokens,
-                "device": arguments.device,
-                "threads": threads,
-                "seconds": arguments.seconds,
-            }
-            name = f"{row.name} {row.dtype}"
-            engines.append(Engine(name, "generation_engine", settings, threads))
-        for _ in range(arguments.rounds):
+        for number in range(1, rounds + 1):
             for engine in engines:
                 engine.turn()
-    finally:
-        for engine in engines:
-            engine.stop()
-    reference = engines[0].results[0]["outputs"]
-    return [
-        row._asdict() | numbers(engine.results, reference, load.new_tokens)
-        for row, engine in zip(rows, engines, strict=True)
-    ]
+            limit.say(f"turn {number} of {rounds}")
+    except OutOfTimeError as error:
+        limit.say(f"the time limit is reached before a turn of {error} has ended")
+    done = [(row, engine.results) for row, engine in zip(rows, engines, strict=True) if engine.results]
+    return [row._asdict() | numbers(results, done[0][1][0]["outputs"], load.new_tokens) for row, results in done]
 
 
-def numbers(results: list[dict[str, Any]], reference: list[list[int]], limit: int) -> dict[str, float]:
+def numbers(results: list[dict[str, Any]], reference: list[list[int]], limit: int) -> dict[str, float | None]:
     """
     Medians of an engine's turns, and facts on its outputs: mean length, share at the limit, share of equal
     outputs.
@@ -234,10 +260,16 @@ def numbers(results: list[dict[str, Any]], reference: list[list[int]], limit: in
         "new_tokens": new_tokens,
         "at_limit": mean(len(ids) >= limit for ids in outputs),
         "same_outputs": mean(ids == other for ids, other in zip(outputs, reference, strict=True)),
-        "peak_mib": max(result["peak_mib"] for result in results),
-        "search_mib": max(result["search_mib"] for result in results),
-        "anonymous_mib": max(result["anonymous_mib"] for result in results),
+        "peak_mib": largest(results, "peak_mib"),
+        "search_mib": largest(results, "search_mib"),
+        "anonymous_mib": largest(results, "anonymous_mib"),
     }
+
+
+def largest(results: list[dict[str, Any]], key: str) -> float | None:
+    """The largest number of this name; None if it is not known."""
+    found = max(result[key] for result in results)
+    return None if math.isnan(found) else found
 
 
 def add_ratios(found: list[dict[str, Any]]) -> None:
@@ -248,8 +280,8 @@ def add_ratios(found: list[dict[str, Any]]) -> None:
         if row["engine"] == "ours":
             ours.setdefault(row["dtype"], row["sentences_per_second"])
     for row in found:
-        best = max(ours.values(), default=0.0)
-        row["ratio"] = ours.get(row["dtype"], best) / row["sentences_per_second"]
+        compared = ours.get(row["dtype"], max(ours.values(), default=None))
+        row["ratio"] = None if compared is None else compared / row["sentences_per_second"]
 
 
 def print_table(title: str, found: list[dict[str, Any]]) -> None:
@@ -261,13 +293,54 @@ def print_table(title: str, found: list[dict[str, Any]]) -> None:
     print(f"{'':33}" + "".join(f"{head:>{width}}" for head, width in zip(heads, widths)) + "  in search  anonymous")
     for row in found:
         spread, milliseconds = f"{row['slowest']:,.1f}–{row['fastest']:,.1f}", 1e3 * row["seconds"]
+        memory = [
+            "–" if row[name] is None else f"{row[name]:,.0f}" for name in ("peak_mib", "search_mib", "anonymous_mib")
+        ]
+        ratio = "–" if row["ratio"] is None else f"{row['ratio']:.2f}×"
         print(
             f"{row['name']:23}{row['dtype']:10}{row['sentences_per_second']:12,.1f}{spread:>18}"
-            f"{row['tokens_per_second']:10,.0f}{milliseconds:9,.1f}{row['ratio']:8.2f}×{row['new_tokens']:11.1f}"
-            f"{row['at_limit']:6.0%}{row['same_outputs']:6.0%}{row['peak_mib']:9,.0f}{row['search_mib']:11,.0f}"
-            f"{row['anonymous_mib']:11,.0f}",
+            f"{row['tokens_per_second']:10,.0f}{milliseconds:9,.1f}{ratio:>9}{row['new_tokens']:11.1f}"
+            f"{row['at_limit']:6.0%}{row['same_outputs']:6.0%}{memory[0]:>9}{memory[1]:>11}{memory[2]:>11}",
             flush=True,
         )
+
+
+class Engines:
+    """
+    The running engines of a model. On a GPU they run from the first load to the last; on a CPU, where the memory of a
+    process cannot be measured anew, each load has new ones.
+    """
+
+    def __init__(self, folder: Path, arguments: argparse.Namespace, limit: TimeLimit):
+        self.folder, self.arguments, self.limit = folder, arguments, limit
+        self.running: dict[tuple[Row, int], Engine] = {}
+
+    def stop(self) -> None:
+        """End all processes."""
+        for engine in self.running.values():
+            engine.stop()
+        self.running = {}
+
+    def ready(self, rows: list[Row], load: Load, threads: int) -> list[Engine]:
+        """The engines of these rows with so many threads, after a warm-up with the load."""
+        if self.arguments.device == "cpu":
+            self.stop()
+        work, engines = write_load(load, self.folder), []
+        for row in rows:
+            engine = self.running.get((row, threads))
+            if engine is not None:
+                engine.send(work)
+            else:
+                engine = start_engine(row, work, self.folder, self.arguments, threads, self.limit)
+                self.running[row, threads] = engine
+            if self.arguments.device == "cpu":
+                engine.warm_up()
+            engines.append(engine)
+        if self.arguments.device != "cpu":
+            for engine in engines:
+                engine.warm_up()
+        self.limit.say(f"{load.section}, {load.name}, beams {load.beams}: {len(engines)} engines are ready")
+        return engines
 
 
 def measure_all(
@@ -276,12 +349,17 @@ def measure_all(
     loads: Iterator[Load],
     rows: list[Row],
     arguments: argparse.Namespace,
+    limit: TimeLimit,
 ) -> Iterator[list[dict[str, Any]]]:
     """Write a model for all engines, and print a table for each load and number of threads; yield its numbers."""
-    with tempfile.TemporaryDirectory() as folder:
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         dtypes = {DTYPES[row.dtype] for row in rows if row.dtype in DTYPES}
-        write_models(model, Path(folder), {row.engine for row in rows}, dtypes)
-        for load in loads:
+        write_models(model, folder, {row.engine for row in rows}, dtypes)
+        limit.say(f"{name}: the model is written for all engines")
+        engines = Engines(folder, arguments, limit)
+        stack.callback(engines.stop)
+        for load, threads in product(loads, arguments.threads):
             part = [row for row in rows if row.plain or load.section == "speed"]
             if len(load.batches) == 1:
                 part = [row for row in part if row.engine != "batch_by_batch"]
@@ -289,11 +367,12 @@ def measure_all(
             sizes: dict[str, float] = {"sentences": sum(map(len, load.batches)), "batch": len(load.batches[0])}
             sizes["source_tokens"] = mean(len(ids) for batch in load.batches for ids in batch)
             about = {"model": name, "section": load.section, "load": load.name, "beams": load.beams, **sizes}
-            for threads in arguments.threads:
-                measured = measure(part, load, Path(folder), arguments, threads)
-                add_ratios(measured)
-                print_table(f"{name}, {load.section}: {load.name}, {search}, threads {threads}", measured)
-                yield [about | {"limit": load.new_tokens, "threads": threads} | row for row in measured]
+            measured = measure(part, engines.ready(part, load, threads), load, arguments.rounds, limit)
+            if not measured:
+                continue
+            add_ratios(measured)
+            print_table(f"{name}, {load.section}: {load.name}, {search}, threads {threads}", measured)
+            yield [about | {"limit": load.new_tokens, "threads": threads} | row for row in measured]
 
 
 def check(arguments: argparse.Namespace) -> None:
@@ -310,30 +389,39 @@ def check(arguments: argparse.Namespace) -> None:
         raise ValueError("--loads natural needs --model and --source")
     if arguments.device == "cuda" and not torch.cuda.is_available():
         raise ValueError("--device cuda: torch does not find a CUDA device")
+    arguments.threads = arguments.threads or (some_threads() if arguments.device == "cpu" else some_threads()[-1:])
     if min(arguments.rounds, *arguments.threads, *arguments.beams, arguments.sentences or 1) < 1:
         raise ValueError("--rounds, --threads, --beams and --sentences are 1 or more")
     if arguments.picture and not GROWTH.keys() & set(arguments.sections):
         raise ValueError(f"--picture needs one of the sections {', '.join(GROWTH)}")
     if "ctranslate2" in arguments.against and not importlib.util.find_spec("ctranslate2"):
         raise ValueError("--against ctranslate2: pip install ctranslate2")
+    if arguments.device == "cpu" and {"static", "marian_static"} & {*arguments.against}:
+        raise ValueError("--against static and marian_static need --device cuda")
     last = "int8" if arguments.device == "cpu" else "float16"
     arguments.dtypes = arguments.dtypes or ["float32", "bfloat16", last]
     if not rows_of(arguments.dtypes, [], "default", arguments.device):
         raise ValueError(f"--dtypes: one of {', '.join(DTYPES)} is needed, for ours")
 
 
-def measurements(arguments: argparse.Namespace, rows: list[Row]) -> Iterator[list[dict[str, Any]]]:
-    """Yield the numbers of each load, with random and with trained weights."""
+def measurements(arguments: argparse.Namespace, rows: list[Row], limit: TimeLimit) -> Iterator[list[dict[str, Any]]]:
+    """
+    Yield the numbers of each load, with random and with trained weights.
+
+    Raises:
+        OutOfTimeError: The time limit was reached before an engine was ready.
+    """
     for size in arguments.presets if "fixed" in arguments.loads else []:
         preset, sizes = SIZES[size]
         config = VanillaTransformerConfig.from_preset(preset, **sizes)
-        yield from measure_all(size, random_model(config), random_loads(arguments, config.vocab_size), rows, arguments)
+        model, loads = random_model(config), random_loads(arguments, config.vocab_size)
+        yield from measure_all(size, model, loads, rows, arguments, limit)
     for folder in arguments.model if "natural" in arguments.loads else []:
         batches = natural_batches(folder, arguments)
         load = f"text in batches of {SENTENCES}, in the order of {arguments.order}"
         loads = (Load("speed", load, batches, beams, NATURAL_LIMIT) for beams in arguments.beams)
         name, model = Path(folder).resolve().name, trained_model(folder, arguments.vocab_size)
-        yield from measure_all(name, model, loads, rows, arguments)
+        yield from measure_all(name, model, loads, rows, arguments, limit)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -344,26 +432,30 @@ def run(arguments: argparse.Namespace) -> None:
         ValueError: Arguments contradict each other, or a model cannot be written for an engine.
     """
     check(arguments)
+    limit = TimeLimit(arguments.time_limit)
     for output in filter(None, (arguments.json, arguments.picture)):
         refuse_overwriting(output, [arguments.source])
     logging.disable_progress_bar()  # progress bars of writing and loading weights
     torch.set_num_threads(max(arguments.threads))
-    probed = probe_matmul()
-    chosen = choose_matmul("auto", probed)
-    print(describe_matmul(chosen, probed))
+    probed = probe_matmul() if arguments.device == "cpu" else []
+    chosen = choose_matmul("auto", probed) if probed else "default"
+    print(describe_matmul(chosen, probed) if probed else describe_device(arguments.device))
     rows = rows_of(arguments.dtypes, arguments.against, chosen, arguments.device)
     packages = ["torch", "transformers", *(["ctranslate2"] if "ctranslate2" in arguments.against else [])]
     about = {
         "versions": {name: importlib.metadata.version(name) for name in packages},
-        "device": arguments.device,
+        "device": describe_device(arguments.device),
         "matmul": [row._asdict() for row in probed],
     }
     found: list[dict[str, Any]] = []
-    for part in measurements(arguments, rows):
-        found += part
-        if arguments.json:
-            with open_output(arguments.json) as file:
-                file.write(json.dumps(about | {"measurements": found}, indent=1).encode())
+    try:
+        for part in measurements(arguments, rows, limit):
+            found += part
+            if arguments.json:
+                with open_output(arguments.json) as file:
+                    file.write(json.dumps(about | {"measurements": found}, indent=1).encode())
+    except OutOfTimeError as error:
+        limit.say(f"the time limit is reached before {error} is ready; what follows is left out")
     if arguments.picture:
         from .generation_picture import draw_growth  # matplotlib
 

@@ -18,11 +18,12 @@ from .turns import Turns, memory_now
 
 class Searcher(NamedTuple):
     """
-    An opened engine: functions that convert the source ids of a batch to its input, the inputs of all batches to
-    outputs, and an output to target ids without start, end and padding. All work is done when `search` returns.
-    `memory` is the peak in MiB since `forget_peak`.
+    An opened engine: functions that take the number of beams and of new tokens, convert the source ids of a batch to
+    its input, the inputs of all batches to outputs, and an output to target ids without start, end and padding. All
+    work is done when `search` returns. `memory` is the peak in MiB since `forget_peak`.
     """
 
+    configure: Callable[[int, int], None]
     prepare: Callable[[list[list[int]]], Any]
     search: Callable[[list[Any]], list[Any]]
     ids: Callable[[Any], list[list[int]]]
@@ -36,7 +37,9 @@ ENGINES = {
     "ours": ".generation_torch",
     "batch_by_batch": ".generation_torch",
     "host_search": ".generation_torch",
+    "static": ".generation_torch",
     "marian": ".generation_torch",
+    "marian_static": ".generation_torch",
     "ctranslate2": ".generation_ctranslate2",
 }
 
@@ -59,21 +62,29 @@ def one_turn(searcher: Searcher, inputs: list[Any], least_seconds: float) -> dic
     return {"seconds": seconds / passes, "outputs": [ids for output in outputs for ids in searcher.ids(output)]}
 
 
-def main(settings: dict[str, Any]) -> None:
-    turns = Turns()
-    searcher = getattr(import_module(ENGINES[settings["engine"]], __package__), f"open_{settings['engine']}")(settings)
-    batches = json.loads(Path(settings["batches"]).read_text())
-    inputs = [searcher.prepare(batch) for batch in batches]
+def work(searcher: Searcher, load: dict[str, Any], turns: Turns, least_seconds: float) -> dict[str, Any]:
+    """Take turns at a load until the parent sends another one, which is returned."""
+    searcher.configure(load["beams"], load["new_tokens"])
+    inputs = [searcher.prepare(batch) for batch in json.loads(Path(load["batches"]).read_text())]
     searcher.forget_peak()
     opened = searcher.memory()
     searcher.search(inputs[:1])
-    turns.report({})
-    while True:
-        result = one_turn(searcher, inputs, settings["seconds"])
+    following = turns.report({})
+    while not following:
+        result = one_turn(searcher, inputs, least_seconds)
         result["peak_mib"] = searcher.memory()
         result["search_mib"] = result["peak_mib"] - opened
         result["anonymous_mib"] = memory_now("RssAnon")
-        turns.report(result)
+        following = turns.report(result)
+    return following
+
+
+def main(settings: dict[str, Any]) -> None:
+    turns = Turns()
+    searcher = getattr(import_module(ENGINES[settings["engine"]], __package__), f"open_{settings['engine']}")(settings)
+    load = settings["load"]
+    while True:
+        load = work(searcher, load, turns, settings["seconds"])
 
 
 if __name__ == "__main__":

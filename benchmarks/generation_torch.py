@@ -13,9 +13,10 @@ from .turns import peak_memory
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-def make_searcher(model: PreTrainedModel, settings: dict[str, Any], streams: bool = False) -> Searcher:
+def make_searcher(model: PreTrainedModel, settings: dict[str, Any], streams: bool = False, **options: Any) -> Searcher:
     """
-    `generate()` or `generate_stream()` of a model, with transformers' defaults for everything that is not measured.
+    `generate()` or `generate_stream()` of a model, with transformers' defaults for everything that is neither measured
+    nor among the options of its generation config.
     """
     device = torch.device(settings["device"])
     model = model.eval().to(device)
@@ -23,9 +24,9 @@ def make_searcher(model: PreTrainedModel, settings: dict[str, Any], streams: boo
     special = {
         name: getattr(model.config, name) for name in ("pad_token_id", "eos_token_id", "decoder_start_token_id")
     }
-    model.generation_config = GenerationConfig(
-        **special, num_beams=settings["beams"], max_new_tokens=settings["new_tokens"]
-    )
+
+    def configure(beams: int, new_tokens: int) -> None:
+        model.generation_config = GenerationConfig(**special, num_beams=beams, max_new_tokens=new_tokens, **options)
 
     def prepare(batch: list[list[int]]) -> dict[str, torch.Tensor]:
         rows = [torch.tensor(row) for row in batch]
@@ -52,13 +53,14 @@ def make_searcher(model: PreTrainedModel, settings: dict[str, Any], streams: boo
 
     if device.type == "cuda":
         return Searcher(
+            configure,
             prepare,
             search,
             ids,
             lambda: torch.cuda.reset_peak_memory_stats(device),
             lambda: torch.cuda.max_memory_allocated(device) / 2**20,
         )
-    return Searcher(prepare, search, ids, forget_peak, peak_memory)
+    return Searcher(configure, prepare, search, ids, forget_peak, peak_memory)
 
 
 def set_matmul(fp32_precision: str | None) -> None:
@@ -68,10 +70,10 @@ def set_matmul(fp32_precision: str | None) -> None:
         torch.backends.mkldnn.matmul.fp32_precision = fp32_precision  # type: ignore[attr-defined]
 
 
-def open_our_weights(model_class: Any, settings: dict[str, Any], streams: bool = False) -> Searcher:
+def open_our_weights(model_class: Any, settings: dict[str, Any], streams: bool = False, **options: Any) -> Searcher:
     set_matmul(settings["fp32_precision"])
     model = model_class.from_pretrained(settings["folder"], dtype=DTYPES.get(settings["dtype"], torch.float32))
-    return make_searcher(model, settings, streams)
+    return make_searcher(model, settings, streams, **options)
 
 
 def open_ours(settings: dict[str, Any]) -> Searcher:
@@ -98,8 +100,20 @@ def open_host_search(settings: dict[str, Any]) -> Searcher:
     return open_our_weights(host_search_class(), settings)
 
 
-def open_marian(settings: dict[str, Any]) -> Searcher:
+def open_static(settings: dict[str, Any]) -> Searcher:
+    """Ours with transformers' static cache, for which transformers' loops run, compiled on a GPU."""
+    from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration
+
+    return open_our_weights(VanillaTransformerForConditionalGeneration, settings, cache_implementation="static")
+
+
+def open_marian(settings: dict[str, Any], **options: Any) -> Searcher:
     from transformers import MarianMTModel
 
     set_matmul(settings["fp32_precision"])
-    return make_searcher(MarianMTModel.from_pretrained(settings["folder"], dtype=DTYPES[settings["dtype"]]), settings)
+    model = MarianMTModel.from_pretrained(settings["folder"], dtype=DTYPES[settings["dtype"]])
+    return make_searcher(model, settings, **options)
+
+
+def open_marian_static(settings: dict[str, Any]) -> Searcher:
+    return open_marian(settings, cache_implementation="static")

@@ -1,4 +1,12 @@
-"""our Trainer against MarianMT with the stock Seq2SeqTrainer and torch.nn.Transformer with a plain loop"""
+"""
+our Trainer against MarianMT with the stock Seq2SeqTrainer and torch.nn.Transformer with a plain loop
+
+On a GPU the engines start side by side, and memory is what torch allocates there. In a minute, once packages are
+installed, with TF32 or without it:
+
+    TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1 python -m benchmarks train --device cuda --presets base --loads step \\
+        --against marian --sentences 512 --rounds 5 --block 10 --time_limit 60
+"""
 
 import argparse
 import json
@@ -20,7 +28,7 @@ from vanilla_transformer_hf.common.matmul import (
     probe_matmul,
 )
 
-from .turns import CLOCKS, Engine
+from .turns import CLOCKS, Engine, OutOfTimeError, TimeLimit
 
 
 # Name -> preset of the config, and the fields that differ. "smoke" is for tests; its speed means nothing.
@@ -65,6 +73,20 @@ def float32_rows(chosen: str) -> list[Row]:
     return rows
 
 
+def rows_of(dtype: str, chosen: str, device: str) -> list[Row]:
+    """The rows of a type; on a GPU ours has the fused attention that `train` takes there."""
+    if device == "cuda":
+        return [row._replace(attention="sdpa") for row in BFLOAT16_ROWS]
+    return float32_rows(chosen) if dtype == "float32" else BFLOAT16_ROWS
+
+
+def describe_device(device: str) -> str:
+    """The name of the device, and whether its float32 products are rounded to TF32."""
+    if device == "cpu":
+        return "cpu"
+    return f"{torch.cuda.get_device_name()}, TF32 {'on' if torch.backends.cuda.matmul.allow_tf32 else 'off'}"
+
+
 def some_threads() -> list[int]:
     """One thread, and as many as torch takes by itself."""
     return sorted({1, torch.get_num_threads()})
@@ -89,11 +111,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=5, help="turns of each engine (default: 5)")
     parser.add_argument("--block", type=int, default=2, help="steps of a turn (default: 2)")
     parser.add_argument("--tokens", type=int, default=2048, help="tokens of a batch of a run (default: 2048)")
+    parser.add_argument("--sentences", type=int, default=64, help="of 16 tokens, in a step (default: 64)")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument(
-        "--threads", nargs="+", type=int, default=some_threads(), help="of each engine (default: 1, and all cores)"
+        "--threads", nargs="+", type=int, help="of each engine (default: 1, and all cores; on a GPU, all cores)"
     )
     parser.add_argument(
         "--clock", choices=CLOCKS, default="wall", help="processor: CPU time, on a busy machine (default: wall)"
+    )
+    parser.add_argument(
+        "--time_limit", type=float, metavar="SECONDS", help="end then; what was not measured by then is left out"
     )
     parser.add_argument("--json", metavar="FILE", help="write the numbers here too")
 
@@ -119,25 +146,55 @@ def gflops_per_token(config: VanillaTransformerConfig) -> float:
     return 6e-9 * (encoder + decoder + width * config.vocab_size)
 
 
+def start_engine(
+    row: Row, settings: dict[str, Any], arguments: argparse.Namespace, threads: int, limit: TimeLimit
+) -> Engine:
+    """Start the process of an engine."""
+    own = {"engine": row.engine, "attention": row.attention, "matmul": row.matmul, "device": arguments.device}
+    own |= {"block": arguments.block, "clock": arguments.clock, "step_sentences": arguments.sentences}
+    environment = SCRIPT_ENVIRONMENT if row.engine in OURS else {}
+    return Engine(row.name, "training_engine", settings | own, threads, environment, limit)
+
+
 def measure(
-    rows: list[Row], settings: dict[str, Any], arguments: argparse.Namespace, threads: int
+    rows: list[Row], settings: dict[str, Any], arguments: argparse.Namespace, threads: int, limit: TimeLimit
 ) -> list[dict[str, Any]]:
-    """Run the engines in turns, with so many threads each; return a dictionary of numbers for each."""
+    """Run the engines in turns, with so many threads each; a dictionary of numbers for each that had a turn in
+    time."""
     engines: list[Engine] = []
     try:
         for row in rows:
-            own = {"engine": row.engine, "attention": row.attention, "matmul": row.matmul}
-            own |= {"block": arguments.block, "clock": arguments.clock}
-            environment = SCRIPT_ENVIRONMENT if row.engine in OURS else {}
-            engines.append(Engine(row.name, "training_engine", settings | own, threads, environment))
-        for _ in range(arguments.rounds):
+            engines.append(start_engine(row, settings, arguments, threads, limit))
+            if arguments.device == "cpu":  # else all start side by side
+                engines[-1].warm_up()
+        if arguments.device != "cpu":
             for engine in engines:
-                engine.turn()
+                engine.warm_up()
+        limit.say(f"{settings['size']}, {settings['dtype']}, {settings['load']}: {len(engines)} engines are ready")
+        take_turns(engines, arguments.rounds, limit)
+    except OutOfTimeError as error:
+        limit.say(f"the time limit is reached before a turn of {error} has ended")
     finally:
         for engine in engines:
             engine.stop()
+    return numbers([(row, engine) for row, engine in zip(rows, engines) if engine.results], settings, threads)
+
+
+def take_turns(engines: list[Engine], rounds: int, limit: TimeLimit) -> None:
+    """
+    Raises:
+        OutOfTimeError: The time limit was reached.
+    """
+    for number in range(1, rounds + 1):
+        for engine in engines:
+            engine.turn()
+        limit.say(f"turn {number} of {rounds}")
+
+
+def numbers(engines: list[tuple[Row, Engine]], settings: dict[str, Any], threads: int) -> list[dict[str, Any]]:
+    """Medians of the turns of each engine, and its memory."""
     found = []
-    for row, engine in zip(rows, engines, strict=True):
+    for row, engine in engines:
         speeds = [result["tokens_per_second"] for result in engine.results]
         found.append(
             {key: settings[key] for key in ("size", "dtype", "load")}
@@ -155,11 +212,12 @@ def measure(
     return found
 
 
-def print_table(found: list[dict[str, Any]], gflops: float, rate: float) -> None:
-    """Compute `ratio`, `memory_ratio` and `matmul_share`, and print the numbers of one load."""
+def print_table(found: list[dict[str, Any]], gflops: float, rate: float | None) -> None:
+    """Compute `ratio`, `memory_ratio` and, if the rate of products is known, `matmul_share`; print the numbers of one
+    load."""
     ours = found[0]
     about = ", ".join(str(ours[name]) for name in ("size", "dtype", "load"))
-    print(f"\n{about}, threads {ours['threads']}; matrix products {rate:.0f} GFLOP/s")
+    print(f"\n{about}, threads {ours['threads']}" + (f"; matrix products {rate:.0f} GFLOP/s" if rate else ""))
     heads = ("", "target tokens/s", "slowest–fastest", "ours is", "peak MiB", "ours is", "anonymous", "of matmul rate")
     print(
         f"{heads[0]:24}{heads[1]:>16}{heads[2]:>20}{heads[3]:>9}{heads[4]:>10}{heads[5]:>9}{heads[6]:>11}{heads[7]:>16}"
@@ -167,11 +225,12 @@ def print_table(found: list[dict[str, Any]], gflops: float, rate: float) -> None
     for row in found:
         row["ratio"] = ours["tokens_per_second"] / row["tokens_per_second"]
         row["memory_ratio"] = ours["peak_mib"] / row["peak_mib"]
-        row["matmul_share"] = row["tokens_per_second"] * gflops / rate
+        row["matmul_share"] = row["tokens_per_second"] * gflops / rate if rate else None
+        share = "–" if row["matmul_share"] is None else f"{row['matmul_share']:.0%}"
         spread = f"{row['slowest']:,.0f}–{row['fastest']:,.0f}"
         print(
             f"{row['name']:24}{row['tokens_per_second']:16,.0f}{spread:>20}{row['ratio']:8.2f}×{row['peak_mib']:10,.0f}"
-            f"{row['memory_ratio']:8.2f}×{row['anonymous_mib']:11,.0f}{row['matmul_share']:16.0%}",
+            f"{row['memory_ratio']:8.2f}×{row['anonymous_mib']:11,.0f}{share:>16}",
             flush=True,
         )
 
@@ -181,20 +240,30 @@ def run(arguments: argparse.Namespace) -> None:
     Measure all loads, print a table for each, and write the numbers.
 
     Raises:
-        ValueError: Only one of --source and --target is given, or a number is below 1.
+        ValueError: Only one of --source and --target is given, a number is below 1, or there is no CUDA device.
     """
     from .corpus import MADE_UP_PAIRS, write_corpus  # imports datasets, which --help should not wait for
 
     if bool(arguments.source) != bool(arguments.target):
         raise ValueError("--source and --target are given together or not at all")
-    if min(arguments.rounds, arguments.block, arguments.tokens, *arguments.threads) < 1:
-        raise ValueError("--rounds, --block, --tokens and --threads are 1 or more")
+    is_on_cpu = arguments.device == "cpu"
+    arguments.threads = arguments.threads or (some_threads() if is_on_cpu else some_threads()[-1:])
+    if min(arguments.rounds, arguments.block, arguments.tokens, arguments.sentences, *arguments.threads) < 1:
+        raise ValueError("--rounds, --block, --tokens, --sentences and --threads are 1 or more")
+    if not is_on_cpu and not torch.cuda.is_available():
+        raise ValueError("--device cuda: torch does not find a CUDA device")
+    limit = TimeLimit(arguments.time_limit)
     if arguments.json:
         refuse_overwriting(arguments.json, filter(None, [arguments.source, arguments.target]))
     torch.set_num_threads(max(arguments.threads))
-    probed = probe_matmul()
-    chosen = choose_matmul("auto", probed)
-    print(describe_matmul(chosen, probed))
+    probed = probe_matmul() if is_on_cpu else []
+    chosen = choose_matmul("auto", probed) if probed else "default"
+    print(describe_matmul(chosen, probed) if probed else describe_device(arguments.device))
+    result = {
+        "device": describe_device(arguments.device),
+        "matmul": [row._asdict() for row in probed],
+        "torch": torch.__version__,
+    }
     found: list[dict[str, Any]] = []
     for size in arguments.presets:
         preset, sizes = SIZES[size]
@@ -207,19 +276,17 @@ def run(arguments: argparse.Namespace) -> None:
                 # About as many target tokens as a batch of ours, which has little padding.
                 settings["sentences"] = max(1, round(arguments.tokens / mean))
             for dtype in arguments.dtypes:
-                wanted = float32_rows(chosen) if dtype == "float32" else BFLOAT16_ROWS
+                wanted = rows_of(dtype, chosen, arguments.device)
                 rows = [row for row in wanted if row.engine in ("ours", *arguments.against)]
                 for load, threads in product(arguments.loads, arguments.threads):
                     torch.set_num_threads(threads)
-                    rate = matmul_rate(getattr(torch, dtype), chosen)
+                    rate = matmul_rate(getattr(torch, dtype), chosen) if is_on_cpu else None
                     of_load = [row for row in rows if load == "step" or row.engine not in OURS[1:]]
-                    part = measure(of_load, settings | {"dtype": dtype, "load": load}, arguments, threads)
+                    part = measure(of_load, settings | {"dtype": dtype, "load": load}, arguments, threads, limit)
+                    if not part:
+                        continue
                     print_table(part, gflops_per_token(config), rate)
                     found += part
-    if arguments.json:
-        result = {
-            "matmul": [row._asdict() for row in probed],
-            "torch": torch.__version__,
-        }
-        with open_output(arguments.json) as file:
-            file.write(json.dumps(result | {"measurements": found}, indent=1).encode())
+                    if arguments.json:
+                        with open_output(arguments.json) as file:
+                            file.write(json.dumps(result | {"measurements": found}, indent=1).encode())

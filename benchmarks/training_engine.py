@@ -1,8 +1,8 @@
 """
 One engine that trains, in its own process (see `turns.Engine`).
 
-The load "step" is forward, smoothed loss, backward and Adam on one batch of 64 × 16 tokens on each side. The load
-"run" is a whole training run on token ids, with batches, padding, Trainer and schedule.
+The load "step" is forward, smoothed loss, backward and Adam on one batch of sentences of 16 tokens on each side. The
+load "run" is a whole training run on token ids, with batches, padding, Trainer and schedule.
 """
 
 import json
@@ -44,7 +44,7 @@ from vanilla_transformer_hf.training.trainer.translation import TranslationTrain
 from .turns import Turns
 
 
-ROWS, COLUMNS = 64, 16
+COLUMNS = 16
 STEPS = 10**9  # until the parent sends no more turns
 
 
@@ -76,7 +76,7 @@ class TorchTransformer(nn.Module):
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         padding = attention_mask == 0
         targets = shift_tokens_right(labels, 0, 0)
-        causal = torch.ones(targets.shape[1], targets.shape[1], dtype=torch.bool).triu(1)
+        causal = torch.ones(targets.shape[1], targets.shape[1], dtype=torch.bool, device=targets.device).triu(1)
         states = self.transformer(
             self.embed(input_ids),
             self.embed(targets),
@@ -172,19 +172,24 @@ def plain_loop(
     adam: dict[str, Any] = {"lr": 1e-4, "betas": (0.9, 0.98), "eps": 1e-9}
     kind = AdamWBfloat16Moment if settings["engine"] == "bfloat16_moment" else torch.optim.AdamW
     optimizer = kind(model.parameters(), **adam, weight_decay=0.0, fused=settings["engine"] != "torch")
-    for batch in batches:
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=settings["dtype"] == "bfloat16"):
+    device = settings["device"]
+    for given in batches:
+        tokens = int(
+            (given["labels"] != -100).sum()
+        )  # before the batch is on a GPU, which would have to be waited for
+        batch = {name: tensor.to(device) for name, tensor in given.items()}
+        with torch.autocast(device, dtype=torch.bfloat16, enabled=settings["dtype"] == "bfloat16"):
             loss = loss_of(**batch)
         loss.backward()
         del loss  # as Trainers do: otherwise the old graph fragments the memory of the next step
         optimizer.step()
         optimizer.zero_grad()
-        turns.step(int((batch["labels"] != -100).sum()))
+        turns.step(tokens)
 
 
-def same_batch(vocab_size: int) -> Iterator[dict[str, torch.Tensor]]:
+def same_batch(vocab_size: int, sentences: int) -> Iterator[dict[str, torch.Tensor]]:
     """Yield one batch without padding repeatedly."""
-    source, labels = torch.randint(3, vocab_size, (2, ROWS, COLUMNS))
+    source, labels = torch.randint(3, vocab_size, (2, sentences, COLUMNS))
     while True:
         yield {"input_ids": source, "attention_mask": torch.ones_like(source), "labels": labels}
 
@@ -208,7 +213,7 @@ def trainer_loop(
     common = {
         "output_dir": folder,
         "max_steps": STEPS,
-        "use_cpu": True,
+        "use_cpu": settings["device"] == "cpu",
         "bf16": settings["dtype"] == "bfloat16",
         "save_strategy": "no",
         "report_to": [],
@@ -240,15 +245,23 @@ def trainer_loop(
     trainer.train()
 
 
+def allocated_memory() -> float:
+    """The most memory of the GPU that torch had given to tensors, in MiB."""
+    return torch.cuda.max_memory_allocated() / 2**20
+
+
 def main(settings: dict[str, Any]) -> None:
-    turns = Turns(settings["block"], settings["clock"])
+    if settings["device"] == "cuda":
+        turns = Turns(settings["block"], settings["clock"], torch.cuda.synchronize, allocated_memory)
+    else:
+        turns = Turns(settings["block"], settings["clock"])
     torch.manual_seed(0)
     set_matmul(settings["matmul"])
     config = VanillaTransformerConfig.from_preset(settings["preset"], **settings["sizes"])
     model, loss_of = ENGINES[settings["engine"]](config, settings["attention"])
-    model.train()
+    model.train().to(settings["device"])
     if settings["load"] == "step":
-        plain_loop(settings, model, loss_of, same_batch(config.vocab_size), turns)
+        plain_loop(settings, model, loss_of, same_batch(config.vocab_size, settings["step_sentences"]), turns)
         return
     data = datasets.load_from_disk(str(Path(settings["corpus"], "pairs")))
     if settings["engine"] == "torch":

@@ -7,7 +7,9 @@ import resource
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -57,10 +59,23 @@ class Turns:
     measures by itself calls `report` instead.
 
     Other output of the child is redirected from standard output to standard error.
+
+    Args:
+        block: Steps of a block.
+        clock: A name in `CLOCKS`.
+        finish: Called before the clock is read: it waits for work that a device does behind the program's back.
+        memory: Peak memory in MiB.
     """
 
-    def __init__(self, block: int = 1, clock: str = "wall"):
+    def __init__(
+        self,
+        block: int = 1,
+        clock: str = "wall",
+        finish: Callable[[], Any] = lambda: None,
+        memory: Callable[[], float] = peak_memory,
+    ):
         self.block, self.steps, self.tokens, self.clock = block, 0, 0, CLOCKS[clock]
+        self._finish, self._memory = finish, memory
         self._channel = os.fdopen(os.dup(1), "w")
         os.dup2(2, 1)
         self._start = self.clock()
@@ -70,31 +85,84 @@ class Turns:
         self.steps, self.tokens = self.steps + 1, self.tokens + tokens
         if self.steps < self.block:
             return
+        self._finish()
         seconds = self.clock() - self._start
-        memory = {"peak_mib": peak_memory(), "anonymous_mib": memory_now("RssAnon")}
+        memory = {"peak_mib": self._memory(), "anonymous_mib": memory_now("RssAnon")}
         self.report({"seconds": seconds / self.steps, "tokens_per_second": self.tokens / seconds, **memory})
         self.steps = self.tokens = 0
         self._start = self.clock()
 
-    def report(self, result: dict[str, Any]) -> None:
-        """Send a block's numbers and wait. Ends the process when the parent sends no more turns."""
+    def report(self, result: dict[str, Any]) -> dict[str, Any]:
+        """
+        Send a block's numbers and wait. Ends the process when the parent sends no more turns.
+
+        Returns:
+            The work of the next turn, empty if it is that of the last one.
+        """
         print(json.dumps(result), file=self._channel, flush=True)
-        if not sys.stdin.readline():
+        line = sys.stdin.readline()
+        if not line:
             sys.exit()
+        return json.loads(line)
+
+
+class OutOfTimeError(Exception):
+    """The seconds of a `TimeLimit` are over."""
+
+
+class TimeLimit:
+    """
+    How long this process may take, and what it has done by when.
+
+    Args:
+        seconds: From the start of the process; None: without a limit.
+    """
+
+    def __init__(self, seconds: float | None = None):
+        import psutil  # not into the engines, whose memory is measured
+
+        self._began = psutil.Process().create_time()
+        self._seconds = math.inf if seconds is None else seconds
+
+    @property
+    def used(self) -> float:
+        """Seconds since the start of the process."""
+        return time.time() - self._began
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left, infinity without a limit."""
+        return self._seconds - self.used
+
+    def say(self, text: str) -> None:
+        """A line on standard error, with the seconds since the start."""
+        print(f"{self.used:6.1f} s  {text}", file=sys.stderr, flush=True)
 
 
 class Engine:
     """
-    The parent's side: a process that runs a module of this folder with its settings. The first block is a warm-up.
+    The parent's side: a process that runs a module of this folder with its settings. Its first block is a warm-up, for
+    which `warm_up` waits; several engines can be started before that.
 
-    Raises:
-        ChildProcessError: The process ended by itself; the message has its last lines.
+    Args:
+        name: For messages.
+        module: Name of the module.
+        settings: Its settings.
+        threads: Of OpenMP.
+        environment: More variables of its environment.
+        limit: When it is ended.
     """
 
     def __init__(
-        self, name: str, module: str, settings: dict[str, Any], threads: int, environment: dict[str, str] | None = None
+        self,
+        name: str,
+        module: str,
+        settings: dict[str, Any],
+        threads: int,
+        environment: dict[str, str] | None = None,
+        limit: TimeLimit | None = None,
     ):
-        self.name, self.settings = name, settings
+        self.name, self.settings, self.limit = name, settings, limit or TimeLimit()
         self.results: list[dict[str, Any]] = []
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed in `stop`
         threading = {"OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1"}
@@ -109,25 +177,55 @@ class Engine:
         )
         assert self._process.stdin and self._process.stdout
         self._stdin, self._stdout = self._process.stdin, self._process.stdout
-        self._read()
 
     def _read(self) -> dict[str, Any]:
-        line = self._stdout.readline()
+        """
+        What the process sends next.
+
+        Raises:
+            ChildProcessError: The process ended by itself; the message has its last lines.
+            OutOfTimeError: The time limit was reached.
+        """
+        left = self.limit.left
+        if left <= 0:
+            raise OutOfTimeError(self.name)
+        timer = threading.Timer(left, self._process.kill) if left < math.inf else None
+        if timer is not None:
+            timer.daemon = True
+            timer.start()
+        try:
+            line = self._stdout.readline()
+        finally:
+            if timer is not None:
+                timer.cancel()
         if line:
             return json.loads(line)
+        if self.limit.left <= 0:
+            raise OutOfTimeError(self.name)
         self._errors.seek(0)
         tail = self._errors.read().decode(errors="replace").splitlines()[-12:]
         raise ChildProcessError(f"{self.name} ended with code {self._process.wait()}:\n" + "\n".join(tail))
 
+    def warm_up(self) -> None:
+        """Wait for the first block of the work that the process has been given last."""
+        self._read()
+        self.results = []
+
     def turn(self) -> None:
         """Run one block and keep its numbers."""
-        with suppress(BrokenPipeError):  # the process has ended; `_read` raises the error
-            os.write(self._stdin.fileno(), b"go\n")
+        self.send({})
         self.results.append(self._read())
 
+    def send(self, work: dict[str, Any]) -> None:
+        """Give the process other work, or, with an empty dictionary, a turn; `_read` waits for its answer."""
+        with suppress(BrokenPipeError):  # the process has ended; `_read` raises the error
+            os.write(self._stdin.fileno(), json.dumps(work).encode() + b"\n")
+
     def stop(self) -> None:
-        """End the process."""
+        """End the process, at once if there is no time left."""
         self._stdin.close()
+        if self.limit.left <= 0:
+            self._process.kill()
         self._process.wait()
         self._stdout.close()
         self._errors.close()

@@ -85,8 +85,8 @@ def test_errors_are_one_line(capsys):
 
 @pytest.mark.slow
 def test_an_engine_that_fails_says_why():
-    with pytest.raises(ChildProcessError, match=r"(?s)ours ended with code 1:.*KeyError: 'block'"):
-        turns.Engine("ours", "training_engine", {}, threads=1)
+    with pytest.raises(ChildProcessError, match=r"(?s)ours ended with code 1:.*KeyError: 'device'"):
+        turns.Engine("ours", "training_engine", {}, threads=1).warm_up()
 
 
 def test_an_engine_that_was_killed_while_it_waited_is_named(tmp_path, monkeypatch):
@@ -95,11 +95,55 @@ def test_an_engine_that_was_killed_while_it_waited_is_named(tmp_path, monkeypatc
     (tmp_path / "engines" / "idle.py").write_text("from .turns import Turns\n\nTurns().report({})\n")
     monkeypatch.setattr(turns, "FOLDER", tmp_path / "engines")
     engine = turns.Engine("ours", "idle", {}, threads=1)
+    engine.warm_up()
     engine._process.kill()
     engine._process.wait()
     with pytest.raises(ChildProcessError, match="ours ended with code -9"):
         engine.turn()
     engine.stop()
+
+
+def test_engines_do_other_work_and_are_ended_at_the_time_limit(tmp_path, monkeypatch, capsys):
+    """An engine that has no time left for a turn is ended in the middle of it; rows that had a turn are kept."""
+    shutil.copytree(turns.FOLDER, tmp_path / "engines")
+    code = """
+import json, sys, time
+from .turns import Turns
+turns, work = Turns(), json.loads(sys.argv[1])
+while True:
+    following = turns.report({})
+    while not following:
+        if work["sleeps"]:
+            time.sleep(1000)
+        following = turns.report({"outputs": [[work["token"]]], "seconds": 1.0} | dict.fromkeys(MEMORY, 1.0))
+    work = following
+""".replace("MEMORY", '("peak_mib", "search_mib", "anonymous_mib")')
+    (tmp_path / "engines" / "sleeper.py").write_text(code)
+    monkeypatch.setattr(turns, "FOLDER", tmp_path / "engines")
+    limit = turns.TimeLimit()
+    engines = [turns.Engine(name, "sleeper", {"sleeps": False, "token": 3}, 1, limit=limit) for name in ("one", "two")]
+    rows = generation.rows_of(["float32"], ["marian"], "default", "cpu")
+    load = generation.Load("speed", "", [], 1, 1)
+    try:
+        for engine in engines:
+            engine.warm_up()
+        found = generation.measure(rows, engines, load, 2, limit)
+        assert [(row["engine"], row["seconds"]) for row in found] == [("ours", 1), ("marian", 1)]
+        for engine, sleeps in zip(engines, (False, True), strict=True):
+            engine.send({"sleeps": sleeps, "token": 4})
+            engine.warm_up()
+        engines[0].turn()
+        assert engines[0].results[0]["outputs"] == [[4]]
+        engines[0].results = []
+        limit._seconds = limit.used + 1
+        found = generation.measure(rows, engines, load, 2, limit)
+        assert [row["engine"] for row in found] == ["ours"]
+        assert "the time limit is reached before a turn of two has ended" in capsys.readouterr().err
+        with pytest.raises(turns.OutOfTimeError, match="one"):
+            engines[0].warm_up()
+    finally:
+        for engine in engines:
+            engine.stop()
 
 
 def test_both_sides_have_the_same_backend_somewhere():
@@ -176,6 +220,28 @@ def test_searches_are_measured_side_by_side(tmp_path, capsys):
     assert "smoke, speed: 32 × 32 tokens, 32 new, beam 2" in capsys.readouterr().out
 
 
+@pytest.mark.slow
+def test_engines_of_a_gpu_run_from_load_to_load(monkeypatch):
+    """The way of a GPU, with engines that compute on the CPU."""
+    started, start = [], generation.start_engine
+
+    def start_on_cpu(row, work, folder, arguments, *others):
+        started.append(row.engine)
+        return start(row, work, folder, argparse.Namespace(device="cpu", seconds=0.0), *others)
+
+    monkeypatch.setattr(generation, "start_engine", start_on_cpu)
+    parser = argparse.ArgumentParser()
+    generation.add_arguments(parser)
+    arguments = parser.parse_args(["--device", "cuda", "--sections", "sentence", "speed", "--beams", "1", "2"])
+    arguments.threads, arguments.rounds, limit = [1], 1, turns.TimeLimit()
+    rows = generation.rows_of(["float32"], ["static", "marian"], "default", "cuda")
+    loads = generation.random_loads(arguments, training.SIZES["smoke"][1]["vocab_size"])
+    found = list(generation.measure_all("smoke", small_model(), loads, rows, arguments, limit))
+    assert started == ["ours", "static", "marian"]
+    assert [(part[0]["sentences"], part[0]["beams"]) for part in found] == [(1, 1), (1, 2), (32, 1), (32, 2)]
+    assert all(row["new_tokens"] == 32 and row["same_outputs"] == 1 for part in found for row in part)
+
+
 def test_arguments_of_generate_fit_each_other(tmp_path):
     parser = argparse.ArgumentParser()
     generation.add_arguments(parser)
@@ -183,6 +249,7 @@ def test_arguments_of_generate_fit_each_other(tmp_path):
         (["--model", "x"], "--model and --source are given together"),
         (["--loads", "natural"], "needs --model and --source"),
         (["--beams", "0"], "are 1 or more"),
+        (["--against", "static"], "static and marian_static need --device cuda"),
         (["--picture", "x"], "needs one of the sections batch, beam, length"),
         *([] if torch.cuda.is_available() else [(["--device", "cuda"], "torch does not find a CUDA device")]),
     ):
@@ -218,7 +285,7 @@ def test_loads_of_all_sections():
 @pytest.mark.parametrize("beams", [1, 3])
 def test_engines_find_the_same(tmp_path, beams):
     """Random weights, sentences of several lengths: greedy and beam search of all engines agree, to the last token."""
-    names = ["ours", "batch_by_batch", "host_search", "marian"]
+    names = ["ours", "batch_by_batch", "host_search", "static", "marian", "marian_static"]
     if importlib.util.find_spec("ctranslate2"):
         names.append("ctranslate2")
     model = small_model(d_model=64, encoder_layers=2, decoder_layers=2)
@@ -226,10 +293,12 @@ def test_engines_find_the_same(tmp_path, beams):
     batch = [torch.randint(3, 400, (length,)).tolist() for length in (7, 4, 9)]
     found = {}
     for name in names:
-        folder = tmp_path / (name if name in ("marian", "ctranslate2") else "ours")
+        kind = name.removesuffix("_static")
+        folder = tmp_path / (kind if kind in ("marian", "ctranslate2") else "ours")
         settings = {"folder": str(folder), "dtype": "float32", "fp32_precision": None, "device": "cpu", "threads": 1}
         module = importlib.import_module(generation_engine.ENGINES[name], generation_engine.__package__)
-        searcher = getattr(module, f"open_{name}")({**settings, "beams": beams, "new_tokens": 12})
+        searcher = getattr(module, f"open_{name}")(settings)
+        searcher.configure(beams, 12)
         result = generation_engine.one_turn(searcher, [searcher.prepare(batch)], least_seconds=0.0)
         found[name] = result["outputs"]
         assert result["seconds"] > 0
@@ -250,7 +319,8 @@ def test_outputs_are_cut_at_their_end(tmp_path):
     model.save_pretrained(tmp_path / "ours")
     module = importlib.import_module(generation_engine.ENGINES["ours"], generation_engine.__package__)
     settings = {"folder": str(tmp_path / "ours"), "dtype": "float32", "fp32_precision": None, "device": "cpu"}
-    searcher = module.open_ours({**settings, "beams": 1, "new_tokens": 12})
+    searcher = module.open_ours(settings)
+    searcher.configure(1, 12)
     assert [searcher.ids(found) for found in searcher.search([searcher.prepare([[5, 6], [7]])])] == [[[], []]]
     assert searcher.ids(torch.tensor([[0, 5, 1, 0], [0, 6, 7, 8]])) == [[5], [6, 7, 8]]
 
@@ -292,10 +362,12 @@ def test_rows_compare_like_with_like():
     ]
     generation.add_ratios(found)
     assert [row["ratio"] for row in found] == [1, 2, 1.25, 5, 2.5, 1, 1.25, 1, 0.75]
-    on_gpu = generation.rows_of(["float32", "float16"], ["marian", "ctranslate2"], "onednn", "cuda")
+    engines = ["ours", "static", "marian", "marian_static", "ctranslate2"]
+    on_gpu = generation.rows_of(["float32", "float16"], engines, "onednn", "cuda")
     assert [(row.engine, row.dtype, row.matmul) for row in on_gpu] == [
-        (engine, dtype, "default") for dtype in ("float32", "float16") for engine in ("ours", "marian")
+        (engine, dtype, "default") for dtype in ("float32", "float16") for engine in engines
     ]
+    assert {row.attention for row in training.rows_of("float32", "onednn", "cuda")} == {"sdpa"}
 
 
 def test_numbers_of_turns():
