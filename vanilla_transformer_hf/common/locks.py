@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)
 
 
-def lock_path(path: str | os.PathLike, take_over: bool = False) -> AbstractContextManager:
+def lock_path(path: str | os.PathLike, take_over: bool = False, wait: bool = False) -> AbstractContextManager:
     """
     Lock a path against other processes and threads, by a file of this name, which is created and stays.
 
@@ -24,17 +24,19 @@ def lock_path(path: str | os.PathLike, take_over: bool = False) -> AbstractConte
         path: A file that has no other use.
         take_over: Take the lock over if this process holds it: an object that was given up, as in a notebook, holds
             its lock until it is collected.
+        wait: Wait until no other process or thread holds the lock.
 
     Returns:
         A context that releases the lock at its end.
 
     Raises:
-        filelock.Timeout: Another process or thread holds the lock.
+        filelock.Timeout: Another process or thread holds the lock, and `wait` is not set.
         OSError: The file cannot be written.
     """
     with _unlocked_without_locks(path):
         # A marker in place of a lock (`fallback_to_soft`) would outlive a process that is killed.
-        lock = FileLock(path, timeout=0, thread_local=False, is_singleton=take_over, fallback_to_soft=False)
+        timeout = -1 if wait else 0
+        lock = FileLock(path, timeout=timeout, thread_local=False, is_singleton=take_over, fallback_to_soft=False)
         if take_over:  # `lock` is then the object that holds it, if there is one
             lock.release(force=True)
         return lock.acquire()

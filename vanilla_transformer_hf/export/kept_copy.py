@@ -12,6 +12,7 @@ from pathlib import Path
 from huggingface_hub import cached_assets_path, constants
 
 from ..common.checksums import digest
+from ..common.locks import lock_path
 from ..model.config.release import VERSION
 from .export import export_for
 
@@ -32,6 +33,7 @@ def digest_of_model(folder: Path) -> str:
 def kept_copy(model: str | os.PathLike, quantization: str | None) -> Path:
     """
     The copy of a model for CTranslate2; exported if it is not there yet. A model whose files change gets another one.
+    A process that finds another one at its export waits for it.
 
     It is `vanilla_transformer_hf/ctranslate2/models/NAME-QUANTIZATION-DIGEST` in `HF_ASSETS_CACHE`, by default
     `~/.cache/huggingface/assets`; nothing else refers to it, so that it may be deleted at any time.
@@ -48,6 +50,8 @@ def kept_copy(model: str | os.PathLike, quantization: str | None) -> Path:
     kind = Path(quantization or "as_saved").name  # an unknown one is refused by the export
     copy = cache / f"{folder.resolve().name[:100]}-{kind}-{digest_of_model(folder)[:16]}"
     if not copy.exists():
-        export_for("ctranslate2", folder, copy, quantization=quantization)
-        logger.warning("%s: exported once for CTranslate2, to %s", model, copy)
+        with lock_path(cache / ".lock", wait=True):
+            if not copy.exists():
+                export_for("ctranslate2", folder, copy, quantization=quantization)
+                logger.warning("%s: exported once for CTranslate2, to %s", model, copy)
     return copy
