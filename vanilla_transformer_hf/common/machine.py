@@ -34,6 +34,11 @@ class Machine(NamedTuple):
     memory: int
     accelerators: int
 
+    @property
+    def free_cores(self) -> int:
+        """The threads for which there is a core: this process may use it, and others leave it idle."""
+        return max(1, min(self.cores, round(self.idle)))
+
 
 def device_type(device: str | None) -> str:
     """The type of a device, such as cpu or cuda; None: an accelerator if there is one."""

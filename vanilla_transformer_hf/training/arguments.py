@@ -299,6 +299,10 @@ class OwnTrainingArguments:
     early_stopping_patience: int | None = _help(
         "stop after this many evaluations without a better metric_for_best_model"
     )
+    threads: str | None = _help(
+        "threads that compute on a CPU: a number, or auto, as many as cores are idle when the run begins, which is "
+        "faster beside other programs; sums are rounded otherwise. All cores, or OMP_NUM_THREADS, if not given"
+    )
     matmul: Literal["auto", "default", "onednn"] = _help(
         "library of float32 matrix products on a CPU; auto: torch's default, unless oneDNN is clearly faster on this "
         "CPU, as measured once, and does not round",

@@ -12,6 +12,7 @@ from ..publishing.model_card import CardFacts
 from .arguments import FIELDS_OF_NEW_TOKENIZERS, DataArguments, ModelArguments, OwnTrainingArguments
 from .checkpoints.resume import Start, check_rate, find_start, lock_folder, prepare_folder
 from .console import say
+from .machine import use_threads
 from .recipe import FIELDS_OF_OTHERS, RunArguments
 
 
@@ -49,7 +50,7 @@ def begin_run(
     matmul: Callable[[Start], str] = lambda start: "default",
 ) -> tuple[Start, AbstractContextManager[Any]]:
     """
-    Prepare the folder of a run's checkpoints, and say where the run continues.
+    Choose the threads of a run, prepare the folder of its checkpoints, and say where it continues.
 
     Args:
         run, settings: As in `prepare_job`.
@@ -66,6 +67,7 @@ def begin_run(
             settings.
     """
     CardFacts.read(checkpoints.parent)  # which the end of the run reads again: a damaged one is found now
+    use_threads(run.training)
     is_main = run.training.process_index == 0
     lock = lock_folder(checkpoints) if is_main else nullcontext()
     start = find_start(checkpoints, run.training.resume_from_checkpoint, settings, sums)

@@ -1,10 +1,13 @@
-"""What a run computes on: its hardware in words, its processes, and its library of float32 matrix products."""
+"""What a run computes on: its hardware in words, its processes, threads, and library of float32 matrix products."""
 
+import os
 from typing import Any, Literal, cast
 
 import torch
 from accelerate.utils import broadcast_object_list
 
+from ..common.command_line import AUTO
+from ..common.machine import look
 from ..common.matmul import TOLERANCE, choose_matmul, describe_matmul, probe_matmul
 from ..model.packing.packed import lacks_bfloat16
 from .console import say
@@ -18,6 +21,30 @@ def describe_hardware(training: TranslationTrainingArguments) -> str:
     if training.device.type == "cuda":
         name = torch.cuda.get_device_name(training.device)
     return name if training.world_size == 1 else f"{training.world_size} processes, {name} each"
+
+
+def use_threads(training: TranslationTrainingArguments) -> None:
+    """
+    Let torch compute with the threads of a run, in the whole process from now on. How many "auto" are is printed, and
+    so is that there are more threads than idle cores, unless somebody decided their number.
+    """
+    wanted, threads = training.threads, torch.get_num_threads()
+    if wanted not in (None, AUTO):
+        torch.set_num_threads(int(str(wanted)))
+        return
+    is_decided = threads == 1 or "OMP_NUM_THREADS" in os.environ or training.world_size > 1
+    if wanted is None and (is_decided or training.device.type != "cpu"):
+        return
+    machine = look("cpu")
+    if wanted == AUTO:
+        torch.set_num_threads(machine.free_cores)
+        say(training, f"threads: {machine.free_cores} ({machine.idle:.1f} cores are idle, {machine.cores} allowed).")
+    elif machine.free_cores < threads:
+        say(
+            training,
+            f"Warning: {threads} threads, but {machine.idle:.1f} idle cores: those that other programs keep from a "
+            f"core are waited for in every step. --threads auto would take {machine.free_cores}.",
+        )
 
 
 def of_main_process(value: Any) -> Any:

@@ -17,6 +17,7 @@ import yaml
 from transformers import HfArgumentParser, Seq2SeqTrainingArguments, TrainingArguments
 from transformers.training_args import OptimizerNames
 
+from ..common.command_line import AUTO
 from ..common.settings import read_yaml
 from ..common.too_long import current_name
 from ..model.config.attention_kinds import ATTENTION_KINDS
@@ -97,6 +98,13 @@ class TranslationTrainingArguments(OwnTrainingArguments, Seq2SeqTrainingArgument
             raise ValueError(f"load_best_model_at_end and {averages[0]} exclude each other: one model is published.")
         if self.teacher is not None:
             self._check_distillation()
+        if self.threads not in (None, AUTO) and not (str(self.threads).isdecimal() and int(self.threads)):
+            raise ValueError(f"threads={self.threads}: must be 1 or more, or {AUTO}.")
+        if self.threads == AUTO and self.world_size > 1:
+            raise ValueError(
+                f"threads={AUTO} with {self.world_size} processes: each would count the same idle cores; set the "
+                "number of threads of each."
+            )
         if self.curriculum_steps < 0:
             raise ValueError(f"curriculum_steps={self.curriculum_steps}: must be at least 0.")
         if self.curriculum_steps and self.train_sampling_strategy != "group_by_length":

@@ -10,7 +10,6 @@ from vanilla_transformer_hf.translation.streams import sharing
 from vanilla_transformer_hf.translation.streams.sharing import (
     bytes_of_weights,
     choose,
-    free_cores,
     sharing_of,
     using,
     worth_starting,
@@ -55,7 +54,7 @@ def test_as_many_processes_as_are_worth_their_start_share_the_lines(given, found
     ],
 )
 def test_threads_are_the_idle_cores_that_may_be_used(cores, idle, found):
-    assert free_cores(QUIET._replace(cores=cores, idle=idle)) == found
+    assert QUIET._replace(cores=cores, idle=idle).free_cores == found
     chosen = choose(1, "auto", MANY, None, QUIET._replace(cores=cores, idle=idle), 0)
     assert (chosen.processes, chosen.threads) == (1, found)
     assert chosen.note.endswith(f", threads: {found} ({idle:.1f} cores are idle, {cores} allowed)")

@@ -25,8 +25,12 @@ RECORD_FILE = "recipe.yaml"
 # Keys of a run's record beside its settings: the resolved value of "auto"; the checksums of its data; and the settings
 # of earlier parts of the run, each with its last step.
 CHOSEN_MATMUL, DATA, EARLIER = "chosen_matmul", "data_sha256", "earlier_settings"
-# Settings that do not affect the result: where to begin, where to publish, and the card's contents.
-NO_MATTER = ("resume_from_checkpoint", "push_to_hub", "hub_", "license", "card_example", "project_url", "corpus_name")
+# Settings that do not affect the result: where to begin, where to publish, the card's contents, and threads, which
+# another machine has others of.
+NO_MATTER = (
+    *("resume_from_checkpoint", "push_to_hub", "hub_", "license", "card_example", "project_url", "corpus_name"),
+    "threads",
+)
 DATA_FIELDS = tuple(f"{role}_{side}" for role in ROLES for side in ("source", "target"))
 TEXT_FIELDS = tuple(f"{role}_text" for role in ROLES)  # of several files each
 

@@ -46,7 +46,7 @@ USED_FIELDS = (
         "bleu_tokenize",
         "generation_num_beams",
     ),
-    *("license", "card_example", "project_url", "adam_first_moment", "curriculum_steps"),
+    *("license", "card_example", "project_url", "adam_first_moment", "curriculum_steps", "threads"),
     *("average_last", "average_best", "moving_average", "early_stopping_patience"),
 )
 

@@ -28,7 +28,7 @@ from .tasks import TASKS, StackTask, best_ids, to_examples, whole_line, with_per
 USED_FIELDS = (
     *("task", *CORPUS_TEXTS, "source_lang", "corpus_name", "max_source_length", "preset", "tokenizer_name_or_path"),
     *("tokenizer_model", "unicode_normalization", "attn_implementation", "license", "card_example", "project_url"),
-    "adam_first_moment",
+    *("adam_first_moment", "threads"),
 )
 
 

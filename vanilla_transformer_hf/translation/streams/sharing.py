@@ -49,11 +49,6 @@ def bytes_of_weights(models: Iterable[str]) -> int | None:
     return total
 
 
-def free_cores(machine: Machine) -> int:
-    """The threads for which there is a core: this process may use it, and others leave it idle."""
-    return max(1, min(machine.cores, round(machine.idle)))
-
-
 def most_processes(
     machine: Machine, threads: int, lines: int | None, window: int | None, weights: int | None
 ) -> tuple[int, str]:
@@ -70,7 +65,7 @@ def most_processes(
         limits["more have no accelerator"] = machine.accelerators
     else:
         limits["more have no thread"] = threads
-        limits["more have no idle core"] = free_cores(machine)
+        limits["more have no idle core"] = machine.free_cores
     why = min(limits, key=limits.__getitem__)
     return max(1, limits[why]), why
 
@@ -105,7 +100,7 @@ def choose(
     """
     of_threads = of_processes = "as given"
     if threads == AUTO:
-        threads = free_cores(machine)
+        threads = machine.free_cores
         of_threads = f"{machine.idle:.1f} cores are idle, {machine.cores} allowed"
     if processes == AUTO:
         processes, of_processes = most_processes(machine, threads, lines, window, weights)
