@@ -89,7 +89,7 @@ class Translator(ForcedDecoding):
     >>> n_best[0], f"{n_best[0].score:.1f}"
     ('Zwei Hunde spielen.', '-0.1')
     >>> f"{translator.score('Two dogs are playing.', 'Zwei Hunde spielen.').perplexity:.1f}"
-    '1.2'
+    '1.1'
     ```"""
 
     def __init__(
