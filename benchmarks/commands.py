@@ -9,6 +9,7 @@ command is a process of its own, and they take turns; none runs beside another.
     python -m benchmarks commands --model outputs/en-de --source test.en --lines 1 100 1000
     python -m benchmarks commands --model outputs/en-de --source test.en --beams 5 \\
         --other JoeyNMT "python -m joeynmt translate joey.yaml"
+    python -m benchmarks commands --model outputs/en-de --source test.en --preset base   # its tokenizer alone
 
 Of each command: seconds from its start to its end, CPU seconds of it and its processes, peak memory in MiB, of the
 largest of its processes, and the share of lines that equal those of the first row. `--busy N` keeps so many other
@@ -29,11 +30,15 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any, NamedTuple
 
-from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration, VanillaTransformerTokenizer
+from vanilla_transformer_hf import (
+    VanillaTransformerConfig,
+    VanillaTransformerForConditionalGeneration,
+    VanillaTransformerTokenizer,
+)
 from vanilla_transformer_hf.common.files import open_output, refuse_overwriting
 from vanilla_transformer_hf.common.lines import read_lines
 
-from .training import some_threads
+from .training import SIZES, some_threads
 from .turns import FOLDER, ROOT
 
 
@@ -56,6 +61,8 @@ LOOP = "while True: pass"
 CONSOLE = "import vanilla_transformer_hf_command; vanilla_transformer_hf_command.main()"
 # Engines that get the weights of our model.
 ENGINES = ("marianmt", "ctranslate2")
+# Tokens of a translation by random weights, which do not end by themselves: about those of a caption.
+NEW_TOKENS = 20
 
 
 class Command(NamedTuple):
@@ -68,6 +75,12 @@ class Command(NamedTuple):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", required=True, metavar="FOLDER", help="a trained model of this package")
+    parser.add_argument(
+        "--preset",
+        choices=SIZES,
+        help="take only the tokenizer of --model, with random weights of this size: every translation then has "
+        f"{NEW_TOKENS} tokens",
+    )
     parser.add_argument("--source", required=True, metavar="FILE", help="text to translate, one sentence per line")
     parser.add_argument("--lines", nargs="+", type=int, default=[1, 100, 1000], help="of it (default: 1 100 1000)")
     parser.add_argument("--beams", nargs="+", type=int, default=[1, 5], help="1 is greedy search (default: 1 5)")
@@ -93,6 +106,19 @@ def installed() -> list[str]:
     return [name for name in ENGINES if name != "ctranslate2" or importlib.util.find_spec("ctranslate2")]
 
 
+def write_random(preset: str, model: Path, folder: Path) -> None:
+    """Write a model of random weights, with the tokenizer of `model`, into `folder`."""
+    from .generation_models import random_model
+
+    name, sizes = SIZES[preset]
+    tokenizer = VanillaTransformerTokenizer.from_pretrained(model)
+    ids = {name: getattr(tokenizer, name) for name in ("pad_token_id", "eos_token_id", "bos_token_id")}
+    made = random_model(VanillaTransformerConfig.from_preset(name, **sizes | ids | {"vocab_size": len(tokenizer)}))
+    made.generation_config.max_new_tokens = NEW_TOKENS
+    made.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
 def write_peers(model: Path, folder: Path, against: list[str]) -> None:
     """
     Write the model for the other engines into `folder`.
@@ -116,10 +142,10 @@ def write_peers(model: Path, folder: Path, against: list[str]) -> None:
         (folder / "ctranslate2" / "tokenizer.json").write_bytes((model / "tokenizer.json").read_bytes())
 
 
-def commands(arguments: argparse.Namespace, folder: Path, beams: int) -> Iterator[Command]:
-    """The commands, ours first."""
-    python, model = sys.executable, str(Path(arguments.model).resolve())
-    ours = [python, "-c", CONSOLE, "translate", model, "--num_beams", str(beams)]
+def commands(arguments: argparse.Namespace, model: Path, folder: Path, beams: int) -> Iterator[Command]:
+    """The commands, ours, which opens `model`, first; the others have theirs in `folder`."""
+    python = sys.executable
+    ours = [python, "-c", CONSOLE, "translate", str(model), "--num_beams", str(beams)]
     for processes in arguments.processes:
         more = [] if processes == 1 else ["--processes", str(processes)]
         yield Command(f"vanilla-transformer translate {' '.join(more)}".strip(), [*ours, *more], has_files=True)
@@ -129,8 +155,9 @@ def commands(arguments: argparse.Namespace, folder: Path, beams: int) -> Iterato
         yield Command("MarianMT", [python, str(FOLDER / "script_marianmt.py"), str(folder / "marianmt"), *sizes])
     if "ctranslate2" in arguments.against:
         script = [python, str(FOLDER / "script_ctranslate2.py"), str(folder / "ctranslate2"), *sizes]
+        limit = [str(NEW_TOKENS)] if arguments.preset else []
         for dtype in ("float32", "int8"):
-            yield Command(f"CTranslate2 {dtype}", [*script, dtype])
+            yield Command(f"CTranslate2 {dtype}", [*script, dtype, *limit])
     for name, command in arguments.other:
         yield Command(name, ["sh", "-c", command])
 
@@ -235,12 +262,17 @@ def run(arguments: argparse.Namespace) -> None:
         refuse_overwriting(arguments.json, [arguments.source])
     measured: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        write_peers(Path(arguments.model), folder, arguments.against)
+        folder, model = Path(name), Path(arguments.model).resolve()
+        if arguments.preset:
+            model = folder / "random"
+            write_random(arguments.preset, Path(arguments.model), model)
+        write_peers(model, folder, arguments.against)
         for count in arguments.lines:
             (folder / f"{count}.txt").write_text("".join(f"{line}\n" for line in lines[:count]), encoding="utf-8")
         for count, threads, beams in product(arguments.lines, arguments.threads, arguments.beams):
-            found = measure(list(commands(arguments, folder, beams)), folder / f"{count}.txt", threads, arguments)
+            found = measure(
+                list(commands(arguments, model, folder, beams)), folder / f"{count}.txt", threads, arguments
+            )
             others = f", {arguments.busy} other processes computing" if arguments.busy else ""
             print_table(f"{count:,} lines, {beams} beams, {threads} threads{others}", found)
             about = {"lines": count, "beams": beams, "threads": threads, "busy": arguments.busy}

@@ -62,11 +62,13 @@ def test_numbers_out_of_range_are_refused(tmp_path):
 
 
 @pytest.mark.slow
-def test_all_commands_find_the_words_of_ours(tmp_path):
+@pytest.mark.parametrize("weights", [[], ["--preset", "smoke"]], ids=["trained", "random"])
+def test_all_commands_find_the_words_of_ours(tmp_path, weights):
     pytest.importorskip("ctranslate2")
     source, report = tmp_path / "test.en", tmp_path / "report.json"
     source.write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
     given = ["--model", str(MODEL), "--source", str(source), "--lines", "3", "--beams", "1", "--rounds", "1"]
+    given += weights
     more = ["--threads", "1", "--other", "upper case", "tr a-z A-Z", "--json", str(report)]
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks", "commands", *given, *more],
