@@ -51,15 +51,12 @@ from vanilla_transformer_hf.common.files import open_output, refuse_overwriting
 from vanilla_transformer_hf.common.lines import read_lines
 from vanilla_transformer_hf.common.matmul import (
     MATMULS,
-    choose_matmul,
-    describe_matmul,
-    probe_matmul,
 )
 
 from .generation_models import random_model, write_models
 from .generation_torch import DTYPES
-from .training import SIZES, describe_device, some_threads
-from .turns import Engine, OutOfTimeError, TimeLimit
+from .training import SIZES, check_device, choose_products
+from .turns import Engine, OutOfTimeError, TimeLimit, take_turns
 
 
 SENTENCES, TOKENS = 32, 32
@@ -232,13 +229,7 @@ def start_engine(
 
 def measure(rows: list[Row], engines: list[Engine], load: Load, rounds: int, limit: TimeLimit) -> list[dict[str, Any]]:
     """Let engines that are ready for this load take turns; a dictionary of numbers for each that had one in time."""
-    try:
-        for number in range(1, rounds + 1):
-            for engine in engines:
-                engine.turn()
-            limit.say(f"turn {number} of {rounds}")
-    except OutOfTimeError as error:
-        limit.say(f"the time limit is reached before a turn of {error} has ended")
+    take_turns(engines, rounds, limit)
     done = [(row, engine.results) for row, engine in zip(rows, engines, strict=True) if engine.results]
     return [row._asdict() | numbers(results, done[0][1][0]["outputs"], load.new_tokens) for row, results in done]
 
@@ -387,9 +378,7 @@ def check(arguments: argparse.Namespace) -> None:
     arguments.loads = arguments.loads or (["fixed", "natural"] if arguments.model else ["fixed"])
     if "natural" in arguments.loads and not arguments.model:
         raise ValueError("--loads natural needs --model and --source")
-    if arguments.device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("--device cuda: torch does not find a CUDA device")
-    arguments.threads = arguments.threads or (some_threads() if arguments.device == "cpu" else some_threads()[-1:])
+    check_device(arguments)
     if min(arguments.rounds, *arguments.threads, *arguments.beams, arguments.sentences or 1) < 1:
         raise ValueError("--rounds, --threads, --beams and --sentences are 1 or more")
     if arguments.picture and not GROWTH.keys() & set(arguments.sections):
@@ -437,16 +426,10 @@ def run(arguments: argparse.Namespace) -> None:
         refuse_overwriting(output, [arguments.source])
     logging.disable_progress_bar()  # progress bars of writing and loading weights
     torch.set_num_threads(max(arguments.threads))
-    probed = probe_matmul() if arguments.device == "cpu" else []
-    chosen = choose_matmul("auto", probed) if probed else "default"
-    print(describe_matmul(chosen, probed) if probed else describe_device(arguments.device))
+    chosen, about = choose_products(arguments.device)
     rows = rows_of(arguments.dtypes, arguments.against, chosen, arguments.device)
     packages = ["torch", "transformers", *(["ctranslate2"] if "ctranslate2" in arguments.against else [])]
-    about = {
-        "versions": {name: importlib.metadata.version(name) for name in packages},
-        "device": describe_device(arguments.device),
-        "matmul": [row._asdict() for row in probed],
-    }
+    about["versions"] = {name: importlib.metadata.version(name) for name in packages}
     found: list[dict[str, Any]] = []
     try:
         for part in measurements(arguments, rows, limit):

@@ -6,7 +6,7 @@ import torch
 from transformers import GenerationConfig, GenerationMixin, PreTrainedModel
 
 from .generation_engine import Searcher, forget_peak
-from .turns import peak_memory
+from .turns import allocated_memory, peak_memory
 
 
 # The dtypes in which every model on torch runs.
@@ -58,7 +58,7 @@ def make_searcher(model: PreTrainedModel, settings: dict[str, Any], streams: boo
             search,
             ids,
             lambda: torch.cuda.reset_peak_memory_stats(device),
-            lambda: torch.cuda.max_memory_allocated(device) / 2**20,
+            allocated_memory,
         )
     return Searcher(configure, prepare, search, ids, forget_peak, peak_memory)
 

@@ -28,7 +28,7 @@ from vanilla_transformer_hf.common.matmul import (
     probe_matmul,
 )
 
-from .turns import CLOCKS, Engine, OutOfTimeError, TimeLimit
+from .turns import CLOCKS, Engine, OutOfTimeError, TimeLimit, take_turns
 
 
 # Name -> preset of the config, and the fields that differ. "smoke" is for tests; its speed means nothing.
@@ -78,6 +78,26 @@ def rows_of(dtype: str, chosen: str, device: str) -> list[Row]:
     if device == "cuda":
         return [row._replace(attention="sdpa") for row in BFLOAT16_ROWS]
     return float32_rows(chosen) if dtype == "float32" else BFLOAT16_ROWS
+
+
+def check_device(arguments: argparse.Namespace) -> None:
+    """
+    Set the default of --threads, which depends on the device.
+
+    Raises:
+        ValueError: The device is not there.
+    """
+    if arguments.device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("--device cuda: torch does not find a CUDA device")
+    arguments.threads = arguments.threads or (some_threads() if arguments.device == "cpu" else some_threads()[-1:])
+
+
+def choose_products(device: str) -> tuple[str, dict[str, Any]]:
+    """The library of float32 products on a CPU, and what --json tells of it and the device; one of both is printed."""
+    probed = probe_matmul() if device == "cpu" else []
+    chosen = choose_matmul("auto", probed) if probed else "default"
+    print(describe_matmul(chosen, probed) if probed else describe_device(device))
+    return chosen, {"device": describe_device(device), "matmul": [row._asdict() for row in probed]}
 
 
 def describe_device(device: str) -> str:
@@ -173,22 +193,11 @@ def measure(
         limit.say(f"{settings['size']}, {settings['dtype']}, {settings['load']}: {len(engines)} engines are ready")
         take_turns(engines, arguments.rounds, limit)
     except OutOfTimeError as error:
-        limit.say(f"the time limit is reached before a turn of {error} has ended")
+        limit.say(f"the time limit is reached before {error} is ready")
     finally:
         for engine in engines:
             engine.stop()
     return numbers([(row, engine) for row, engine in zip(rows, engines) if engine.results], settings, threads)
-
-
-def take_turns(engines: list[Engine], rounds: int, limit: TimeLimit) -> None:
-    """
-    Raises:
-        OutOfTimeError: The time limit was reached.
-    """
-    for number in range(1, rounds + 1):
-        for engine in engines:
-            engine.turn()
-        limit.say(f"turn {number} of {rounds}")
 
 
 def numbers(engines: list[tuple[Row, Engine]], settings: dict[str, Any], threads: int) -> list[dict[str, Any]]:
@@ -246,24 +255,15 @@ def run(arguments: argparse.Namespace) -> None:
 
     if bool(arguments.source) != bool(arguments.target):
         raise ValueError("--source and --target are given together or not at all")
-    is_on_cpu = arguments.device == "cpu"
-    arguments.threads = arguments.threads or (some_threads() if is_on_cpu else some_threads()[-1:])
+    check_device(arguments)
     if min(arguments.rounds, arguments.block, arguments.tokens, arguments.sentences, *arguments.threads) < 1:
         raise ValueError("--rounds, --block, --tokens, --sentences and --threads are 1 or more")
-    if not is_on_cpu and not torch.cuda.is_available():
-        raise ValueError("--device cuda: torch does not find a CUDA device")
     limit = TimeLimit(arguments.time_limit)
     if arguments.json:
         refuse_overwriting(arguments.json, filter(None, [arguments.source, arguments.target]))
     torch.set_num_threads(max(arguments.threads))
-    probed = probe_matmul() if is_on_cpu else []
-    chosen = choose_matmul("auto", probed) if probed else "default"
-    print(describe_matmul(chosen, probed) if probed else describe_device(arguments.device))
-    result = {
-        "device": describe_device(arguments.device),
-        "matmul": [row._asdict() for row in probed],
-        "torch": torch.__version__,
-    }
+    chosen, about = choose_products(arguments.device)
+    about["torch"] = torch.__version__
     found: list[dict[str, Any]] = []
     for size in arguments.presets:
         preset, sizes = SIZES[size]
@@ -280,7 +280,7 @@ def run(arguments: argparse.Namespace) -> None:
                 rows = [row for row in wanted if row.engine in ("ours", *arguments.against)]
                 for load, threads in product(arguments.loads, arguments.threads):
                     torch.set_num_threads(threads)
-                    rate = matmul_rate(getattr(torch, dtype), chosen) if is_on_cpu else None
+                    rate = matmul_rate(getattr(torch, dtype), chosen) if arguments.device == "cpu" else None
                     of_load = [row for row in rows if load == "step" or row.engine not in OURS[1:]]
                     part = measure(of_load, settings | {"dtype": dtype, "load": load}, arguments, threads, limit)
                     if not part:
@@ -289,4 +289,4 @@ def run(arguments: argparse.Namespace) -> None:
                     found += part
                     if arguments.json:
                         with open_output(arguments.json) as file:
-                            file.write(json.dumps(result | {"measurements": found}, indent=1).encode())
+                            file.write(json.dumps(about | {"measurements": found}, indent=1).encode())

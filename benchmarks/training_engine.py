@@ -41,7 +41,7 @@ from vanilla_transformer_hf.training.objectives.r_drop import r_drop_rows
 from vanilla_transformer_hf.training.recipe import TranslationTrainingArguments
 from vanilla_transformer_hf.training.trainer.translation import TranslationTrainer
 
-from .turns import Turns
+from .turns import Turns, allocated_memory
 
 
 COLUMNS = 16
@@ -243,11 +243,6 @@ def trainer_loop(
         callbacks=[TurnsCallback(turns, collator.counts)],
     )
     trainer.train()
-
-
-def allocated_memory() -> float:
-    """The most memory of the GPU that torch had given to tensors, in MiB."""
-    return torch.cuda.max_memory_allocated() / 2**20
 
 
 def main(settings: dict[str, Any]) -> None:

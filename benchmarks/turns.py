@@ -9,7 +9,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,13 @@ def peak_memory() -> float:
     if math.isnan(peak):
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # macOS counts bytes
     return peak
+
+
+def allocated_memory() -> float:
+    """The most memory of the GPU that torch had given to tensors since that was reset, in MiB."""
+    import torch  # not into the engines that do without it
+
+    return torch.cuda.max_memory_allocated() / 2**20
 
 
 class Turns:
@@ -165,14 +172,14 @@ class Engine:
         self.name, self.settings, self.limit = name, settings, limit or TimeLimit()
         self.results: list[dict[str, Any]] = []
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed in `stop`
-        threading = {"OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1"}
+        always = {"OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1"}
         paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
         self._process = subprocess.Popen(
             [sys.executable, "-c", LAUNCH, str(FOLDER), module, json.dumps(settings)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            env={**os.environ, **threading, **(environment or {}), "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+            env={**os.environ, **always, **(environment or {}), "PYTHONPATH": os.pathsep.join(filter(None, paths))},
             text=True,
         )
         assert self._process.stdin and self._process.stdout
@@ -229,3 +236,14 @@ class Engine:
         self._process.wait()
         self._stdout.close()
         self._errors.close()
+
+
+def take_turns(engines: Sequence[Engine], rounds: int, limit: TimeLimit) -> None:
+    """Let engines that are warm take turns, so many each, until the time limit; each keeps the numbers of its own."""
+    try:
+        for number in range(1, rounds + 1):
+            for engine in engines:
+                engine.turn()
+            limit.say(f"turn {number} of {rounds}")
+    except OutOfTimeError as error:
+        limit.say(f"the time limit is reached before a turn of {error} has ended")

@@ -51,10 +51,13 @@ def test_a_recipe_of_an_earlier_version_says_cut_for_truncate(parse):
     )
 
 
+@pytest.mark.parametrize("wrong", ["0", "-1", "all", "1.5"])
+def test_threads_are_a_number_or_auto(parse, wrong):
+    assert parse(f"{{threads: {wrong}}}").endswith(f"threads={wrong}: must be 1 or more, or auto.")
+
+
 def test_a_curriculum_needs_batches_of_like_lengths(parse):
     assert parse("{curriculum_steps: -1}").endswith("curriculum_steps=-1: must be at least 0.")
-    for wrong in ("0", "-1", "all", "1.5"):
-        assert parse(f"{{threads: {wrong}}}").endswith(f"threads={wrong}: must be 1 or more, or auto.")
     assert "curriculum_steps=5 needs batches of like lengths: set train_sampling_strategy" in parse(
         "{curriculum_steps: 5}"
     )

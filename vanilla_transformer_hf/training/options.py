@@ -36,16 +36,8 @@ MAIN_OPTIONS = {
         *("preset", "vocab_size", "d_model", "encoder_layers", "decoder_layers", "dropout", "model_name_or_path"),
     ),
     "length of training, batches and learning rate": (
-        *(
-            "num_train_epochs",
-            "max_steps",
-            "tokens_per_step",
-            "learning_rate",
-            "warmup_steps",
-            "bf16",
-            "threads",
-            "seed",
-        ),
+        *("num_train_epochs", "max_steps", "tokens_per_step", "learning_rate", "warmup_steps"),
+        *("bf16", "threads", "seed"),
     ),
     "evaluation and search": ("eval_strategy", "eval_steps", "num_beams", "length_penalty"),
     "saving and publishing": (
