@@ -14,7 +14,7 @@ from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration
 from vanilla_transformer_hf.model.config.generation import LENGTH_PENALTIES
 from vanilla_transformer_hf.model.packing import packed as packed_weights
 from vanilla_transformer_hf.model.search import generate as generation
-from vanilla_transformer_hf.model.search import incremental_decoder
+from vanilla_transformer_hf.model.search import incremental_decoder, search
 from vanilla_transformer_hf.model.search.incremental_decoder import (
     ROOM,
     IncrementalDecoder,
@@ -472,6 +472,46 @@ def test_a_stream_finds_what_each_batch_finds(decided_model, many, options, size
         assert torch.equal(one.sequences, other.sequences)
         assert torch.equal(one.beam_indices, other.beam_indices)
         torch.testing.assert_close(one.sequences_scores, other.sequences_scores, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("options", STREAMS, ids=str)
+def test_wide_sentences_that_are_searched_alone_find_the_same(decided_model, many, options, monkeypatch):
+    """Those whose hypotheses need more than twice the keys and values that most others need."""
+    monkeypatch.setattr(search, "MOST_EMPTY_SLOTS", 0)
+    model, batches = decided_model(), batches_of(many, 30, 29, 1)
+    if "eos_token_id" in options:
+        model.lm_head.bias.data[EOS] -= 5.5
+    settings = {**options, "return_dict_in_generate": options.get("num_beams", 1) > 1}
+    for batch, found in zip(batches, model.generate_stream(batches, **settings), strict=True):
+        expected = model.generate(**batch, **settings)
+        if not settings["return_dict_in_generate"]:
+            assert torch.equal(found, expected)
+            continue
+        assert torch.equal(found.sequences, expected.sequences)
+        assert torch.equal(found.beam_indices, expected.beam_indices)
+        torch.testing.assert_close(found.sequences_scores, expected.sequences_scores, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("ensemble", [False, True], ids=["one model", "an ensemble"])
+@pytest.mark.parametrize("beams, coverage_penalty, most", [(1, 0.0, 16), (4, 0.0, 56), (4, 0.4, 56)])
+def test_a_sentence_that_goes_on_and_on_makes_no_room_in_the_others(
+    decided_model, beams, coverage_penalty, most, ensemble, monkeypatch
+):
+    """It leaves them when it is wide, and finds what it would find among them."""
+    models, rooms, make = [decided_model() for _ in range(1 + ensemble)], [], IncrementalDecoder._make_room
+    for model in models:
+        model.lm_head.bias.data[EOS] -= 20  # all run to their limits, one more than their tokens
+    ids = torch.randint(3, 90, (112, 60))
+    mask = torch.zeros_like(ids)
+    mask[0], mask[1:, :4] = 1, 1
+    batches = batches_of({"input_ids": ids * mask, "attention_mask": mask}, *[16] * 7)
+    options = {"num_beams": beams, "max_extra_tokens": 1, "coverage_penalty": coverage_penalty, "ensemble": models[1:]}
+    alone = [models[0].generate(**batch, **options) for batch in batches]
+    monkeypatch.setattr(search, "MOST_EMPTY_SLOTS", 64)
+    monkeypatch.setattr(IncrementalDecoder, "_make_room", lambda self: make(self) or rooms.append(self.mask.shape))
+    assert all(map(torch.equal, alone, models[0].generate_stream(batches, **options)))
+    assert max(slots for sentences, _, slots in rooms if sentences == 1) > 60
+    assert max(slots for sentences, _, slots in rooms if sentences > 1) <= most
 
 
 def test_a_stream_with_the_fused_kernel(decided_model, many, fused):

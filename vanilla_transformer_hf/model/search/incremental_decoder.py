@@ -11,6 +11,7 @@ Shapes: B sentences, n beams, S source positions, D = d_model, H heads, V vocabu
 
 import math
 from collections.abc import Callable, Sequence
+from copy import copy
 from functools import partial, reduce
 from itertools import repeat
 from typing import Any, NamedTuple
@@ -149,7 +150,7 @@ class IncrementalDecoder:
 
     def step(self, tokens: torch.Tensor) -> torch.Tensor:
         """The next token of each hypothesis (B, n) to the states that predict the one after it (B, n, D)."""
-        if self.filled == self.mask.shape[-1]:
+        if self.is_full:
             self._make_room()
         start, self.filled, self.length = self.filled, self.filled + self.beams, self.length + 1
         self.mask[:, :, start : self.filled] = self.apart
@@ -274,9 +275,22 @@ class IncrementalDecoder:
         self.source_mask = None if self.source_mask is None else self.source_mask[rows]
         self._keep_target(rows)
 
+    def part(self, rows: torch.Tensor) -> "IncrementalDecoder":
+        """A decoder of these sentences alone, which continues where this one is."""
+        part = copy(self)
+        for name, tensors in vars(self).items():
+            if isinstance(tensors, LayerTensors):
+                setattr(part, name, LayerTensors([layer[rows] for layer in tensors.layers]))
+        part.source_mask = None if self.source_mask is None else self.source_mask[rows]
+        part._keep_masks(rows)
+        return part
+
     def _keep_target(self, rows: torch.Tensor) -> None:
         for tensors in filter(None, (self.keys, self.values, self.sums)):
             tensors.keep(rows)
+        self._keep_masks(rows)
+
+    def _keep_masks(self, rows: torch.Tensor) -> None:
         self.mask = self.mask[rows]
         if self.key_positions is not None and len(self.key_positions) > 1:
             self.key_positions = self.key_positions[rows]
@@ -337,9 +351,18 @@ class IncrementalDecoder:
         keys.resize(self.key_dim, size)
         values.resize(-2, size)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the next step makes room for more keys and values."""
+        return self.filled == self.mask.shape[-1]
+
+    def used_slots(self) -> torch.Tensor:
+        """Which slots some hypothesis of a sentence needs (B, slots)."""
+        return (self.mask == 0).any(dim=1)
+
     def _make_room(self) -> None:
         """Allocate slots for more steps and drop those that no hypothesis needs any more."""
-        used = (self.mask == 0).any(dim=1)  # (B, slots)
+        used = self.used_slots()
         self.filled = int(used.sum(dim=1).max())
         slots = self.filled + ROOM * self.beams
         if used.all():
@@ -428,6 +451,19 @@ class Ensemble:
         """Keep only these sentences."""
         for decoder in self.decoders:
             decoder.keep_rows(rows)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next step makes room for more keys and values."""
+        return self.decoders[0].is_full
+
+    def used_slots(self) -> torch.Tensor:
+        """Which slots some hypothesis of a sentence needs (B, slots)."""
+        return self.decoders[0].used_slots()
+
+    def part(self, rows: torch.Tensor) -> "Ensemble":
+        """Decoders of these sentences alone, which continue where these are."""
+        return Ensemble([decoder.part(rows) for decoder in self.decoders])
 
     def absorb(self, other: "Ensemble", rows: slice, places: torch.Tensor) -> None:
         """Replace the sentences at `places` by these sentences of `other`, which has not taken a token yet."""

@@ -11,6 +11,7 @@ V vocabulary.
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator
+from copy import copy
 from typing import Any
 
 import torch
@@ -24,6 +25,10 @@ from .rows import Rows
 LEAVING_SHARE = 1 / 8
 # Sentences join it as soon as there is room for this share of their own batch.
 JOINING_SHARE = 1 / 8
+# On a CPU, a sentence leaves the others if it needs more than twice the slots for keys and values that all but this
+# share of them need, and more than so many slots of theirs would be empty beyond that. Fewer are not worth the steps of a
+# batch of one.
+WIDE_SHARE, MOST_EMPTY_SLOTS = 1 / 8, 8192
 
 
 class NaNScoresError(ValueError):
@@ -163,6 +168,27 @@ class Search(ABC):
         if len(rows):
             self.decoder.keep_rows(rows)
 
+    def finish_wide_rows(self) -> None:
+        """
+        Search sentences to their end that need far more keys and values than the others, such as one whose hypotheses
+        repeat different phrases up to the limit of tokens: there is as much room for each sentence of the batch as for
+        the widest, in memory and in each product.
+        """
+        decoder = self.decoder
+        if not decoder.is_full or self.rows.written.device.type != "cpu":
+            return
+        used = decoder.used_slots().sum(dim=1)  # (A)
+        most = 2 * int(used.kthvalue(max(1, len(used) - int(WIDE_SHARE * len(used)))).values)
+        if (int(used.max()) - most) * len(used) <= MOST_EMPTY_SLOTS:
+            return
+        wide = used > most
+        alone, running = copy(self), (wide & ~self.rows.written).nonzero()[:, 0]
+        alone.rows, alone.decoder, alone.waits = self.rows.select(running), decoder.part(running), False
+        self.keep_rows((~wide).nonzero()[:, 0])
+        while len(alone.rows):
+            alone.step()
+        self._drop_finished_searches()
+
     def _drop_finished_searches(self) -> None:
         self.searches = {owner: search for owner, search in self.searches.items() if search.unfinished}
 
@@ -256,6 +282,7 @@ def run_together(searches: Iterable[Any]) -> Iterator[Any]:
                 entered += room
             else:
                 together.step()
+                together.finish_wide_rows()
                 yield from those_done()
         if following is not together:
             following.decoder = None  # copied, and its last sentence may take long
