@@ -26,8 +26,8 @@ LEAVING_SHARE = 1 / 8
 # Sentences join it as soon as there is room for this share of their own batch.
 JOINING_SHARE = 1 / 8
 # On a CPU, a sentence leaves the others if it needs more than twice the slots for keys and values that all but this
-# share of them need, and more than so many slots of theirs would be empty beyond that. Fewer are not worth the steps of a
-# batch of one.
+# share of them need, and more than so many slots of theirs would be empty beyond that. Fewer are not worth the steps
+# of a batch of one.
 WIDE_SHARE, MOST_EMPTY_SLOTS = 1 / 8, 8192
 
 
