@@ -85,7 +85,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--lines", nargs="+", type=int, default=[1, 100, 1000], help="of it (default: 1 100 1000)")
     parser.add_argument("--beams", nargs="+", type=int, default=[1, 5], help="1 is greedy search (default: 1 5)")
     parser.add_argument("--threads", nargs="+", type=int, default=some_threads(), help="(default: 1, and all cores)")
-    parser.add_argument("--against", nargs="+", choices=ENGINES, default=installed(), help="(default: installed)")
+    parser.add_argument(
+        "--against",
+        nargs="*",
+        choices=ENGINES,
+        default=installed(),
+        help="engines that get the weights, or none (default: installed)",
+    )
     parser.add_argument(
         "--other",
         nargs=2,

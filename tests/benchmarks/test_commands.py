@@ -61,6 +61,16 @@ def test_numbers_out_of_range_are_refused(tmp_path):
         main("benchmarks", [*given, "--lines", "1", "--beams", "0"])
 
 
+def test_a_model_that_no_engine_can_express_is_measured_beside_other_programs(tmp_path, monkeypatch, capsys):
+    source = tmp_path / "source.txt"
+    source.write_text("one\n", encoding="utf-8")
+    names = []
+    monkeypatch.setattr(commands, "measure", lambda rows, *rest: names.extend(row.name for row in rows) or [])
+    given = ["commands", "--model", str(MODEL), "--source", str(source), "--lines", "1", "--beams", "5"]
+    main("benchmarks", [*given, "--threads", "1", "--against", "--other", "eole", "eole predict"])
+    assert names == ["vanilla-transformer translate", "… --quantization int8", "eole"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("weights", [[], ["--preset", "smoke"]], ids=["trained", "random"])
 def test_all_commands_find_the_words_of_ours(tmp_path, weights):
