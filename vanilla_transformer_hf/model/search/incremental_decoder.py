@@ -9,9 +9,9 @@ the beams were positions.
 Shapes: B sentences, n beams, S source positions, D = d_model, H heads, V vocabulary, N layers.
 """
 
+import copy
 import math
 from collections.abc import Callable, Sequence
-from copy import copy
 from functools import partial, reduce
 from itertools import repeat
 from typing import Any, NamedTuple
@@ -277,7 +277,7 @@ class IncrementalDecoder:
 
     def part(self, rows: torch.Tensor) -> "IncrementalDecoder":
         """A decoder of these sentences alone, which continues where this one is."""
-        part = copy(self)
+        part = copy.copy(self)
         for name, tensors in vars(self).items():
             if isinstance(tensors, LayerTensors):
                 setattr(part, name, LayerTensors([layer[rows] for layer in tensors.layers]))

@@ -8,10 +8,10 @@ Shapes: A rows in the batch, each a sentence or, in diverse beam search, a group
 V vocabulary.
 """
 
+import copy
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator
-from copy import copy
 from typing import Any
 
 import torch
@@ -182,7 +182,7 @@ class Search(ABC):
         if (int(used.max()) - most) * len(used) <= MOST_EMPTY_SLOTS:
             return
         wide = used > most
-        alone, running = copy(self), (wide & ~self.rows.written).nonzero()[:, 0]
+        alone, running = copy.copy(self), (wide & ~self.rows.written).nonzero()[:, 0]
         alone.rows, alone.decoder, alone.waits = self.rows.select(running), decoder.part(running), False
         self.keep_rows((~wide).nonzero()[:, 0])
         while len(alone.rows):
