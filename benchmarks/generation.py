@@ -49,9 +49,7 @@ from vanilla_transformer_hf import (
 )
 from vanilla_transformer_hf.common.files import open_output, refuse_overwriting
 from vanilla_transformer_hf.common.lines import read_lines
-from vanilla_transformer_hf.common.matmul import (
-    MATMULS,
-)
+from vanilla_transformer_hf.common.matmul import MATMULS
 
 from .generation_models import random_model, write_models
 from .generation_torch import DTYPES
