@@ -7,7 +7,6 @@ import os
 import pickle
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -18,8 +17,6 @@ from vanilla_transformer_hf import (
     VanillaTransformerConfig,
     VanillaTransformerModel,
     VanillaTransformerTokenizer,
-    training,
-    translation,
 )
 
 
@@ -339,13 +336,3 @@ def test_the_tables_of_transformers_know_what_our_models_are():
     # The lazy mappings over these tables still list transformers' own models.
     for mapping in (tables.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING, tables.MODEL_FOR_CAUSAL_LM_MAPPING):
         assert len(mapping.keys()) > 5
-
-
-@pytest.mark.parametrize("room", [training, translation])
-def test_modules_that_have_moved_are_found_under_their_former_names(room):
-    for former, name in room.FORMER_NAMES.items():
-        today = import_module(f"{room.__name__}.{name}")
-        (public, *_) = [
-            name for name, value in vars(today).items() if getattr(value, "__module__", "") == today.__name__
-        ]
-        assert getattr(import_module(f"{room.__name__}.{former}"), public) is getattr(today, public)

@@ -33,7 +33,6 @@ from transformers.models.auto.modeling_auto import (
 from .model.configuration_vanilla_transformer import VanillaTransformerConfig
 from .model.layers.lora_targets import LoraTargets
 from .model.predecessors.configuration import RecurrentSeq2SeqConfig
-from .model.saving.former_names import alias_former_modules
 from .model.saving.listeners import CONFIG_MADE, MODEL_DEFINED
 from .model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 
@@ -209,7 +208,6 @@ def register(for_programs: bool = True) -> None:
         for auto, named in models.items():
             auto.register(named.config_class, named, exist_ok=True)
     register_names()
-    alias_former_modules()
     if register_heavy not in CONFIG_MADE:
         CONFIG_MADE.append(register_heavy)
     if for_programs and offer_pipeline not in MODEL_DEFINED:

@@ -32,7 +32,7 @@ def test_five_files_have_every_module_once():
     assert list(bundle.files_for("configuration_vanilla_transformer")) == ["configuration_vanilla_transformer.py"]
     modules = {path.relative_to(bundle.ROOT).with_suffix("").as_posix().replace("/", ".")
                for path in bundle.ROOT.rglob("*.py")}  # fmt: skip
-    stays = {f"saving.{name}" for name in ("bundle", "former_names", "listeners")}
+    stays = {f"saving.{name}" for name in ("bundle", "listeners")}
     stays |= {"feature_extraction_vanilla_transformer"}  # transformers copies it by itself
     modules = {name for name in modules if "__init__" not in name} - stays
     found = [line[2:] for text in bundle.saved_files().values() for line in text.splitlines() if line[2:] in modules]

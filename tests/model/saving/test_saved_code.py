@@ -3,11 +3,8 @@
 import copy
 import json
 import os
-import pickle
 import subprocess
 import sys
-from importlib import import_module
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,7 +12,6 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoConfig, AutoModelForSeq2SeqLM
 from travelling_code import CODE, MODEL_CODE
 
-import vanilla_transformer_hf
 from vanilla_transformer_hf import (
     RecurrentSeq2SeqConfig,
     RecurrentSeq2SeqForConditionalGeneration,
@@ -25,7 +21,6 @@ from vanilla_transformer_hf import (
     VanillaTransformerTokenizer,
 )
 from vanilla_transformer_hf.model.saving.bundle import files_for, saved_files
-from vanilla_transformer_hf.model.saving.former_names import FORMER_NAMES, MOVED
 
 
 def code_in(folder):
@@ -195,12 +190,12 @@ def test_what_is_pushed_has_its_code(tiny_model, tokenizer, hub, tmp_path):
                                      "tokenization_vanilla_transformer")  # fmt: skip
 
 
-def test_configs_of_earlier_versions_name_todays_files(tiny_config, tmp_path):
+def test_a_config_names_the_classes_of_its_own_stack(tiny_config, tmp_path):
     former = {
         "AutoConfig": "someone/numbers--configuration_vanilla_transformer.VanillaTransformerConfig",
-        "AutoModel": "causal_lm_vanilla_transformer.VanillaTransformerDecoderModel",
-        "AutoModelForCausalLM": "causal_lm_vanilla_transformer.VanillaTransformerForCausalLM",
-        "AutoModelForMaskedLM": "encoder_models_vanilla_transformer.VanillaTransformerForMaskedLM",
+        "AutoModel": "modeling_vanilla_transformer.VanillaTransformerDecoderModel",
+        "AutoModelForCausalLM": "modeling_vanilla_transformer.VanillaTransformerForCausalLM",
+        "AutoModelForMaskedLM": "modeling_vanilla_transformer.VanillaTransformerForMaskedLM",
         "AutoModelForAnything": "mine.Model",
     }
     VanillaTransformerForCausalLM(tiny_config(auto_map=former)).save_pretrained(tmp_path)
@@ -210,36 +205,6 @@ def test_configs_of_earlier_versions_name_todays_files(tiny_config, tmp_path):
         "AutoModelForCausalLM": "modeling_vanilla_transformer.VanillaTransformerForCausalLM",
         "AutoModelForAnything": "mine.Model",
     }
-
-
-def test_former_names_of_modules_lead_to_those_of_today(tiny_model):
-    package = Path(vanilla_transformer_hf.__file__).parent / "model"
-    names = {f"{former}_vanilla_transformer": name for former, name in FORMER_NAMES.items()} | MOVED
-    for former, name in names.items():
-        assert package.joinpath(*name.split(".")).with_suffix(".py").is_file()
-        assert import_module(f"vanilla_transformer_hf.model.{former}").__name__.endswith(name)
-    model = tiny_model()
-    # A pickle of a whole model, as an earlier version wrote it.
-    text = pickle.dumps(model, protocol=0)
-    for former, name in FORMER_NAMES.items():
-        text = text.replace(f"cvanilla_transformer_hf.model.{name}\n".encode(),
-                            f"cvanilla_transformer_hf.model.{former}_vanilla_transformer\n".encode())  # fmt: skip
-    assert b"attention_vanilla_transformer\n" in text
-    opened = pickle.loads(text)
-    assert type(opened) is type(model) and torch.equal(opened.lm_head.weight, model.lm_head.weight)
-    # What the paper's model has was in these modules.
-    homes = {
-        "VanillaTransformerAttention": "attention.full",
-        "VanillaTransformerCrossAttention": "attention.full",
-        "dense_feed_forward": "layers.feed_forward",
-        "SinusoidalPositionEncoding": "positions.absolute",
-    }
-    text = pickle.dumps(model, protocol=0)
-    for name, home in homes.items():
-        today = f"cvanilla_transformer_hf.model.modeling_vanilla_transformer\n{name}\n".encode()
-        assert today in text
-        text = text.replace(today, f"cvanilla_transformer_hf.model.{home}\n{name}\n".encode())
-    assert torch.equal(pickle.loads(text).lm_head.weight, model.lm_head.weight)
 
 
 def test_the_files_that_a_wheel_has_are_taken_as_they_are(tmp_path, monkeypatch):

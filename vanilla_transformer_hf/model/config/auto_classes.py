@@ -50,10 +50,7 @@ def whole_auto_map(auto_map: dict[str, str], models: dict[str, str]) -> dict[str
     transformers adds only the class that it saves, and keeps the entries of the model that training began with.
     """
     kinds = [*AUTO_MODELS.values(), *AUTO_MODELS_OF_FRONT_ENDS.values()]
-    classes = {reference.split(".")[1] for kind in kinds for reference in kind.values()}
-    # Folders of earlier versions name the models of one stack in files of their own.
-    files = [f"{name}_vanilla_transformer" for name in ("modeling", "causal_lm", "encoder_models")]
-    ours = {f"{file}.{each}" for file in files for each in classes}
+    ours = {reference for kind in kinds for reference in kind.values()}
     plain = {name: reference.rpartition("--") for name, reference in auto_map.items()}
     for name, (repository, found, reference) in plain.items():
         if reference == models.get(name):

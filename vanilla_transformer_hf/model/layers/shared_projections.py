@@ -22,12 +22,6 @@ class SharesProjections(nn.Module):
 
     shared_from: nn.Module | None = None
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        # Pickles of whole models of earlier versions have the name that this attribute had.
-        if "lender" in state:
-            state = {**state, "shared_from": state.pop("lender")}
-        super().__setstate__(state)
-
     def share_projections_of(self, shared_from: nn.Module | None) -> None:
         """Use the projections of `shared_from`, also after they are replaced there; None: the module has its own."""
         if shared_from is not None:

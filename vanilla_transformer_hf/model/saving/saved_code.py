@@ -9,8 +9,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from .bundle import files_for, saved_files
-from .former_names import FORMER_FILES
+from .bundle import files_for
 from .listeners import CONFIG_MADE, MODEL_DEFINED
 
 
@@ -35,12 +34,8 @@ class SavesCode:
 
     def bring_code(self, folder: str | os.PathLike[str]) -> None:
         """Write the files of a class of ours. Of a file in the folder's place, transformers only logs."""
-        if self.is_ours and Path(folder).is_dir():
-            self.write_code(folder)
-
-    def write_code(self, folder: str | os.PathLike[str]) -> None:
-        """Write the files, each beside its place first, so that none is ever half-written."""
-        for name, text in files_for(self.code_file).items():
+        files = files_for(self.code_file) if self.is_ours and Path(folder).is_dir() else {}
+        for name, text in files.items():  # each beside its place first, so that none is ever half-written
             unfinished = Path(folder, f".{name}.{os.getpid()}.unfinished")
             unfinished.write_bytes(text.encode())
             unfinished.replace(Path(folder, name))
@@ -96,12 +91,6 @@ class ModelSavesCode(SavesCode):
         super().__init_subclass__(**kwargs)
         for tell in MODEL_DEFINED:
             tell()
-
-    def write_code(self, folder: str | os.PathLike[str]) -> None:
-        """Write the files, and remove those of the former layout."""
-        super().write_code(folder)
-        for name in FORMER_FILES - saved_files().keys():
-            Path(folder, name).unlink(missing_ok=True)
 
     def save_pretrained(
         self, save_directory: str | os.PathLike[str], is_main_process: bool = True, *args: Any, **kwargs: Any
