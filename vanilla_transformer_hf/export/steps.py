@@ -26,6 +26,7 @@ from ..model.modeling_vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerPreTrainedModel,
 )
+from ..model.releases import CACHE, given_cache, named
 
 
 ENCODER, FIRST_STEP, NEXT_STEP = "encoder_model", "decoder_model", "decoder_with_past_model"
@@ -89,7 +90,7 @@ class DecoderStep(nn.Module):
         self, input_ids: torch.Tensor, mask: torch.Tensor, encoder_hidden_states: torch.Tensor, past: Past
     ) -> tuple[torch.Tensor, Past]:
         cache = cache_of(past, len(self.decoder.layer_order))
-        states = self.decoder(input_ids, None, encoder_hidden_states, mask, past_key_values=cache)
+        states = self.decoder(input_ids, None, encoder_hidden_states, mask, cache=cache)
         return self.lm_head(states.last_hidden_state), tensors_of(cache)
 
 
@@ -230,12 +231,14 @@ class StepwiseModel(VanillaTransformerPreTrainedModel, GenerationMixin):
         decoder_input_ids: torch.Tensor | None = None,
         encoder_outputs: Any = None,
         past_key_values: EncoderDecoderCache | None = None,
+        cache: EncoderDecoderCache | None = None,
         **kwargs: Any,
     ) -> Seq2SeqLMOutput:
         """
         Target ids (B, T) that follow what is in the cache to their logits (B, T, V), and the cache; the source is ids
         (B, S), or the encoder's output.
         """
+        cache = given_cache(self, cache, past_key_values, kwargs)
         if encoder_outputs is None:
             if attention_mask is None:
                 attention_mask = torch.ones_like(input_ids)  # type: ignore[arg-type]
@@ -244,14 +247,14 @@ class StepwiseModel(VanillaTransformerPreTrainedModel, GenerationMixin):
         if attention_mask is None:
             attention_mask = torch.ones(memory.shape[:2], dtype=torch.long)
         inputs = {"input_ids": decoder_input_ids, "encoder_attention_mask": attention_mask}
-        if past_key_values is None or past_key_values.get_seq_length() == 0:
+        if cache is None or cache.get_seq_length() == 0:
             logits, present = self.first_step(**inputs, encoder_hidden_states=memory)
         else:
-            past = tensors_of(past_key_values)
+            past = tensors_of(cache)
             logits, grown = self.next_step(**inputs, past_key_values=past)
             present = [[*new, *old[2:]] for new, old in zip(grown, past)]
-        cache = cache_of(present, len(present))
-        return Seq2SeqLMOutput(logits=logits, past_key_values=cache, encoder_last_hidden_state=memory)
+        grown_cache = cache_of(present, len(present))
+        return Seq2SeqLMOutput(logits=logits, encoder_last_hidden_state=memory, **named(grown_cache))
 
 
 @torch.no_grad()
@@ -262,6 +265,6 @@ def logits_by_steps(model: StepwiseModel, batch: dict[str, torch.Tensor]) -> tor
     memory = (outputs.encoder_last_hidden_state,)
     logits = [outputs.logits]
     for ids in target[:, 2:].unbind(dim=1):
-        outputs = model(None, mask, ids[:, None], encoder_outputs=memory, past_key_values=outputs.past_key_values)
+        outputs = model(None, mask, ids[:, None], encoder_outputs=memory, cache=getattr(outputs, CACHE))
         logits.append(outputs.logits)
     return torch.cat(logits, dim=1)

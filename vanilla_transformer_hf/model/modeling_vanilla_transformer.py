@@ -48,6 +48,7 @@ from .layers.projections import apply_projection
 from .layers.segments import segments
 from .layers.shared_feed_forward import FeedForwardProjections, SharedFeedForward, gated_feed_forward
 from .layers.stack_inputs import StackInputs
+from .releases import given_cache, named
 from .search.generate import VanillaTransformerGenerationMixin
 
 
@@ -126,7 +127,7 @@ class VanillaTransformerAttention(AttentionProjections, kind="full"):
         self,
         hidden_states: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         layer_idx: int = 0,
         apply_rotary: ApplyRotary = no_rotary,
         position_bias: PositionBias | None = None,
@@ -143,8 +144,8 @@ class VanillaTransformerAttention(AttentionProjections, kind="full"):
         query, key = apply_rotary(query), apply_rotary(key)
         if position_bias is not None:
             key = position_bias.kept_keys(key, hidden_states)
-        if past_key_values is not None:
-            key, value = past_key_values.update(key, value, layer_idx)
+        if cache is not None:
+            key, value = cache.update(key, value, layer_idx)
         return self.attend(query, key, value, attention_mask, position_bias, **kwargs)
 
 
@@ -156,13 +157,13 @@ class VanillaTransformerCrossAttention(SourceAttention, VanillaTransformerAttent
         hidden_states: torch.Tensor,
         key_value_states: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
-        past_key_values: EncoderDecoderCache | None = None,
+        cache: EncoderDecoderCache | None = None,
         layer_idx: int = 0,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Decoder states (B, T, D) and the encoder's output (B, S, D) to (B, T, D) and weights (B, H, T, S)."""
         (query,) = self.project(hidden_states, self.roles[:1])
-        key, value = self.keys_values(key_value_states, past_key_values, layer_idx, attention_mask)
+        key, value = self.keys_values(key_value_states, cache, layer_idx, attention_mask)
         return self.attend(query, key, value, attention_mask, **kwargs)
 
 
@@ -303,7 +304,7 @@ class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
         attention_mask: torch.Tensor | None,
         encoder_hidden_states: torch.Tensor,
         encoder_attention_mask: torch.Tensor | None,
-        past_key_values: EncoderDecoderCache | None = None,
+        cache: EncoderDecoderCache | None = None,
         layer_idx: int = 0,
         apply_rotary: ApplyRotary = no_rotary,
         position_bias: PositionBias | None = None,
@@ -315,7 +316,7 @@ class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
             self.self_attn,
             norm=self.self_attn_layer_norm,
             attention_mask=attention_mask,
-            past_key_values=past_key_values.self_attention_cache if past_key_values is not None else None,
+            cache=cache.self_attention_cache if cache is not None else None,
             layer_idx=layer_idx,
             apply_rotary=apply_rotary,
             position_bias=position_bias,
@@ -327,7 +328,7 @@ class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
             norm=self.encoder_attn_layer_norm,
             key_value_states=encoder_hidden_states,
             attention_mask=encoder_attention_mask,
-            past_key_values=past_key_values,
+            cache=cache,
             layer_idx=layer_idx,
             **kwargs,
         )
@@ -426,9 +427,8 @@ class VanillaTransformerEncoder(EncoderPlans, VanillaTransformerStack):
         # A stage calls its layer as it is or, where the encoder pools, for pairs of neighbours.
         runs = stages(self.layers_in_order, attention.mask, attention_mask)
         for run, position_bias in zip(runs, attention.layer_biases):
-            hidden_states = run(
-                hidden_states, apply_rotary=attention.apply_rotary, position_bias=position_bias, **kwargs
-            )
+            inputs = {"apply_rotary": attention.apply_rotary, "position_bias": position_bias}
+            hidden_states = run(hidden_states, **inputs, **kwargs)
         return BaseModelOutput(last_hidden_state=self.layer_norm(hidden_states))
 
 
@@ -462,21 +462,22 @@ class VanillaTransformerDecoder(DecoderPlans, VanillaTransformerStack):
         inputs_embeds: torch.Tensor | None = None,
         position_ids: torch.Tensor | None = None,
         use_cache: bool | None = None,
+        cache: EncoderDecoderCache | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         """
         Target ids (B, T), or embeddings (B, T, D), and the encoder's output (B, S, D) to states (B, T, D).
         `encoder_attention_mask` is that of the source, also where the encoder pools.
         """
+        cache = given_cache(self, cache, past_key_values, kwargs)
         embeddings = self.look_up_tokens(input_ids, inputs_embeds)
-        if use_cache and past_key_values is None:
-            past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
-        cache = past_key_values.self_attention_cache if past_key_values is not None else None
-        position_ids = self.positions_of(embeddings, attention_mask, position_ids, cache=cache)
-        attention = self.prepare_attention(embeddings, attention_mask, position_ids=position_ids, cache=cache)
-        memory_mask = self.layers_in_order[0].encoder_attn.mask(
-            embeddings, memory_padding(self.config, encoder_attention_mask), memory=encoder_hidden_states
-        )
+        if use_cache and cache is None:
+            cache = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
+        past = None if cache is None else cache.self_attention_cache
+        position_ids = self.positions_of(embeddings, attention_mask, position_ids, cache=past)
+        attention = self.prepare_attention(embeddings, attention_mask, position_ids=position_ids, cache=past)
+        padding = memory_padding(self.config, encoder_attention_mask)
+        memory_mask = self.layers_in_order[0].encoder_attn.mask(embeddings, padding, memory=encoder_hidden_states)
         hidden_states = self.embed(embeddings, position_ids)
         for layer_idx, (layer, position_bias) in enumerate(zip(self.layers_in_order, attention.layer_biases)):
             hidden_states = layer(
@@ -484,15 +485,14 @@ class VanillaTransformerDecoder(DecoderPlans, VanillaTransformerStack):
                 attention.mask,
                 encoder_hidden_states,
                 memory_mask,
-                past_key_values=past_key_values,
+                cache=cache,
                 layer_idx=layer_idx,
                 apply_rotary=attention.apply_rotary,
                 position_bias=position_bias,
                 **kwargs,
             )
-        return BaseModelOutputWithPastAndCrossAttentions(
-            last_hidden_state=self.layer_norm(hidden_states), past_key_values=past_key_values
-        )
+        hidden_states = self.layer_norm(hidden_states)
+        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=hidden_states, **named(cache))
 
 
 # Model ---------------------------------------------------------------------------------------------------------------
@@ -530,6 +530,7 @@ class VanillaTransformerModel(TiedPlans, SharedEmbeddings, VanillaTransformerPre
         use_cache: bool | None = None,
         token_type_ids: torch.Tensor | None = None,
         global_attention_mask: torch.Tensor | None = None,
+        cache: EncoderDecoderCache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqModelOutput:
         """
@@ -556,7 +557,7 @@ class VanillaTransformerModel(TiedPlans, SharedEmbeddings, VanillaTransformerPre
             decoder_attention_mask,
             encoder_outputs.last_hidden_state,
             attention_mask,
-            past_key_values=past_key_values,
+            cache=given_cache(self, cache, past_key_values, kwargs),
             inputs_embeds=decoder_inputs_embeds,
             position_ids=decoder_position_ids,
             use_cache=use_cache,

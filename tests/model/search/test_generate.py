@@ -13,6 +13,7 @@ from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration
 from vanilla_transformer_hf.model.config.generation import LENGTH_PENALTIES
 from vanilla_transformer_hf.model.packing import packed as packed_weights
+from vanilla_transformer_hf.model.releases import CACHE
 from vanilla_transformer_hf.model.search import generate as generation
 from vanilla_transformer_hf.model.search import incremental_decoder, search
 from vanilla_transformer_hf.model.search.incremental_decoder import (
@@ -192,7 +193,7 @@ ELSEWHERE = {
     "RepetitionPenaltyLogitsProcessor": {"repetition_penalty": 1.3},
     "use_cache=False": {"use_cache": False},
     "a cache of its own kind": {"cache_implementation": "static", "disable_compile": True},
-    "past_key_values": {"past_key_values": EncoderDecoderCache},
+    CACHE: {CACHE: EncoderDecoderCache},
     "output_scores": {"return_dict_in_generate": True, "output_scores": True},
     "output_hidden_states": {"return_dict_in_generate": True, "output_hidden_states": True},
     "decoder_attention_mask": {"decoder_attention_mask": torch.ones(9, 1, dtype=torch.long)},
@@ -212,8 +213,8 @@ def test_what_is_not_plain_search_goes_to_the_host(decided_model, source, reason
     found = []
     for each in (model, twin):
         options = dict(ELSEWHERE[reason])
-        if "past_key_values" in options:
-            options["past_key_values"] = EncoderDecoderCache(DynamicCache(), DynamicCache())
+        if CACHE in options:
+            options[CACHE] = EncoderDecoderCache(DynamicCache(), DynamicCache())
         torch.manual_seed(3)
         found.append(each.generate(**source, num_beams=beams, max_new_tokens=8, **options))
     ours, theirs = (getattr(one, "sequences", one) for one in found)
@@ -222,8 +223,8 @@ def test_what_is_not_plain_search_goes_to_the_host(decided_model, source, reason
     refused = pytest.raises(ValueError, match=f"length_penalty_type='gnmt': not possible together with {reason}")
     with refused if beams > 1 else nullcontext():
         options = dict(ELSEWHERE[reason])
-        if "past_key_values" in options:
-            options["past_key_values"] = EncoderDecoderCache(DynamicCache(), DynamicCache())
+        if CACHE in options:
+            options[CACHE] = EncoderDecoderCache(DynamicCache(), DynamicCache())
         torch.manual_seed(3)
         again = model.generate(**source, num_beams=beams, max_new_tokens=8, length_penalty_type="gnmt", **options)
         assert torch.equal(getattr(again, "sequences", again), theirs)

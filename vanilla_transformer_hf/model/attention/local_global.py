@@ -144,7 +144,7 @@ class GlobalWindowAttention(WindowAttention, kind="window_global"):
         self,
         hidden_states: torch.Tensor,
         attention_mask: Any = None,
-        past_key_values: Any = None,
+        cache: Any = None,
         layer_idx: int = 0,
         apply_rotary: ApplyRotary = no_rotary,
         position_bias: PositionBias | None = None,
@@ -153,7 +153,7 @@ class GlobalWindowAttention(WindowAttention, kind="window_global"):
         """Attend to keys nearby and to global tokens; without weights where it is computed in blocks."""
         if not isinstance(attention_mask, GlobalTokens):  # in the decoder
             return super().forward(
-                hidden_states, attention_mask, past_key_values, layer_idx, apply_rotary, position_bias, **kwargs
+                hidden_states, attention_mask, cache, layer_idx, apply_rotary, position_bias, **kwargs
             )
         query, key, value, global_key, global_value = self.project(
             hidden_states, [*self.roles, *self.global_roles[1:]]

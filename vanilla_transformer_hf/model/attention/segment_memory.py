@@ -89,7 +89,7 @@ class RecurrentAttention(VanillaTransformerAttention, kind="recurrent"):
         self,
         hidden_states: torch.Tensor,
         attention_mask: Any = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         layer_idx: int = 0,
         apply_rotary: ApplyRotary = no_rotary,
         position_bias: PositionBias | None = None,
@@ -97,9 +97,9 @@ class RecurrentAttention(VanillaTransformerAttention, kind="recurrent"):
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """States (B, T, D) to (B, T, D) and weights (B, H, T, S), of the S positions of the memory and these."""
         states = hidden_states
-        if past_key_values is not None:
+        if cache is not None:
             kept = hidden_states.detach()[:, None]
-            memory = past_key_values.update(kept, kept[..., :0], layer_idx)[0][:, 0, : -hidden_states.shape[1]]
+            memory = cache.update(kept, kept[..., :0], layer_idx)[0][:, 0, : -hidden_states.shape[1]]
             states = torch.cat((memory, hidden_states), dim=1)
         (query,) = self.project(hidden_states, self.roles[:1])
         key, value = self.project_keys_values(states)

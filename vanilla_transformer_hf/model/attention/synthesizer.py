@@ -87,7 +87,7 @@ class SynthesizerAttention(VanillaTransformerAttention, ABC):
         self,
         hidden_states: torch.Tensor,
         attention_mask: SynthesizerMask,
-        past_key_values: Any = None,
+        cache: Any = None,
         layer_idx: int = 0,
         apply_rotary: ApplyRotary = no_rotary,
         position_bias: PositionBias | None = None,
@@ -96,9 +96,9 @@ class SynthesizerAttention(VanillaTransformerAttention, ABC):
         """States (B, T, D) to (B, T, D) and weights (B, H, T, S)."""
         (value,) = self.project(hidden_states, self.roles[-1:])
         seen, queries, keys = attention_mask
-        if past_key_values is not None:
+        if cache is not None:
             # A cache counts positions by its keys, of which there are none: it gets one feature.
-            value = past_key_values.update(value[..., :1], value, layer_idx)[1][:, :, : keys.shape[1]]
+            value = cache.update(value[..., :1], value, layer_idx)[1][:, :, : keys.shape[1]]
         scores = self.scores(hidden_states, queries)
         batch = max(len(scores), len(keys))
         places = keys[:, None, None].expand(batch, *scores.shape[1:3], -1)

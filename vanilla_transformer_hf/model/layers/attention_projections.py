@@ -18,6 +18,7 @@ from transformers.utils.generic import is_flash_attention_requested
 from ..config.attention_scores import SCALES
 from ..config.sharing import PROJECTIONS
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
+from ..releases import named
 from .attention_hooks import AttentionHooks, check_padding_mask
 from .kernel_masks import FlashMemory
 from .position_hooks import PositionBias, biased_attention_forward
@@ -129,9 +130,7 @@ class AttentionProjections(AttentionHooks):
             return create_bidirectional_mask(
                 self.config, embeddings, padding, allow_is_bidirectional_skip=not is_needed
             )
-        return create_causal_mask(
-            self.config, embeddings, padding, past_key_values=cache, allow_is_causal_skip=not is_needed
-        )
+        return create_causal_mask(self.config, embeddings, padding, **named(cache), allow_is_causal_skip=not is_needed)
 
     def kernel(self, eager: Callable[..., Any], position_bias: PositionBias | None) -> Callable[..., Any]:
         """What computes softmax(Q Kᵀ / √d_k) V: `eager` or the implementation in its place, with the bias if given."""

@@ -11,6 +11,7 @@ from transformers.cache_utils import EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2SeqModelOutput
 from transformers.utils.generic import TransformersKwargs, can_return_tuple
 
+from ..releases import given_cache
 from .base_model import ShiftedLabels, tokens_of
 from .loss import RowLoss
 from .outputs import language_model_output
@@ -40,6 +41,7 @@ class ConditionalGeneration(ShiftedLabels):
         row_loss: RowLoss | None = None,
         token_type_ids: torch.Tensor | None = None,
         global_attention_mask: torch.Tensor | None = None,
+        cache: EncoderDecoderCache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqLMOutput:
         """
@@ -52,6 +54,7 @@ class ConditionalGeneration(ShiftedLabels):
         once, and they are by far the largest tensor. `row_loss` replaces the smoothed loss in training; then there may
         be K times as many states as labels, of K passes over the same sentences.
         """
+        cache = given_cache(self, cache, past_key_values, kwargs)
         weight = None
         if labels is not None:
             use_cache = False
@@ -71,7 +74,7 @@ class ConditionalGeneration(ShiftedLabels):
             decoder_input_ids,
             decoder_attention_mask,
             encoder_outputs=encoder_outputs,
-            past_key_values=past_key_values,
+            cache=cache,
             inputs_embeds=inputs_embeds,
             decoder_inputs_embeds=decoder_inputs_embeds,
             position_ids=position_ids,

@@ -5,6 +5,8 @@ from typing import Any
 import torch
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2SeqModelOutput
 
+from ..releases import CACHE, named
+
 
 def encoder_output(outputs: Any) -> BaseModelOutput:
     """What a caller gave as `encoder_outputs`: an output of the encoder, or a tuple with its fields."""
@@ -15,13 +17,13 @@ def model_output(encoder: BaseModelOutput, decoder: Any) -> Seq2SeqModelOutput:
     """The output of encoder and decoder, of those of each."""
     return Seq2SeqModelOutput(
         last_hidden_state=decoder.last_hidden_state,
-        past_key_values=decoder.past_key_values,
         decoder_hidden_states=decoder.hidden_states,
         decoder_attentions=decoder.attentions,
         cross_attentions=decoder.cross_attentions,
         encoder_last_hidden_state=encoder.last_hidden_state,
         encoder_hidden_states=encoder.hidden_states,
         encoder_attentions=encoder.attentions,
+        **named(getattr(decoder, CACHE)),
     )
 
 
@@ -32,11 +34,11 @@ def language_model_output(
     return Seq2SeqLMOutput(
         loss=loss,
         logits=logits,
-        past_key_values=outputs.past_key_values,
         decoder_hidden_states=outputs.decoder_hidden_states,
         decoder_attentions=outputs.decoder_attentions,
         cross_attentions=outputs.cross_attentions,
         encoder_last_hidden_state=outputs.encoder_last_hidden_state,
         encoder_hidden_states=outputs.encoder_hidden_states,
         encoder_attentions=outputs.encoder_attentions,
+        **named(getattr(outputs, CACHE)),
     )

@@ -61,7 +61,7 @@ class VanillaTransformerPreTrainedModel(SharedBase):
         "VanillaTransformerDecoderLayer",
         "VanillaTransformerCausalLayer",
     ]
-    _skip_keys_device_placement = ["past_key_values"]
+    _skip_keys_device_placement = ["past_key_values", "cache"]
     _supports_flash_attn = True
     _supports_sdpa = True
     _supports_flex_attn = True

@@ -53,7 +53,7 @@ class RecurrentSeq2SeqConfig(ConfigSavesCode, PreTrainedConfig):
     ```"""
 
     model_type = "recurrent_seq2seq"
-    keys_to_ignore_at_inference = ["past_key_values"]
+    keys_to_ignore_at_inference = ["past_key_values", "cache"]
     attribute_map = {"hidden_size": "d_model", "num_hidden_layers": "encoder_layers"}
 
     vocab_size: int = 37000

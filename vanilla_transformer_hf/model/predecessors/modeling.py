@@ -32,6 +32,7 @@ from ..layers.base_model import (
 )
 from ..layers.dropout import Dropout, drop_out
 from ..layers.loss import RowLoss
+from ..releases import CACHE, given_cache, named
 from ..search.host_generation import HostGenerationMixin
 from .attention import RECURRENT_ATTENTION, Source
 from .cache import RecurrentCache
@@ -202,6 +203,7 @@ class RecurrentDecoder(RecurrentStack):
         use_cache: bool | None = None,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
+        cache: RecurrentCache | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         """
@@ -212,12 +214,13 @@ class RecurrentDecoder(RecurrentStack):
         Raises:
             ValueError: The source is not given, or its last states are not.
         """
+        cache = given_cache(self, cache, past_key_values, kwargs)
         embeddings = self.look_up(input_ids, inputs_embeds)
-        if use_cache and past_key_values is None:
-            past_key_values = RecurrentCache()
+        if use_cache and cache is None:
+            cache = RecurrentCache()
         if encoder_hidden_states is None:
             raise ValueError("RecurrentDecoder: encoder_hidden_states is not given")
-        carried = {} if past_key_values is None else dict(past_key_values.state.tensors)
+        carried = {} if cache is None else dict(cache.state.tensors)
         carried = carried or self._begin(encoder_hidden_states, encoder_final_states)
         is_token = None if encoder_attention_mask is None else encoder_attention_mask.bool()
         source = Source(encoder_hidden_states, carried["keys"], is_token)
@@ -226,13 +229,13 @@ class RecurrentDecoder(RecurrentStack):
         one_by_one = self.attention.is_fed or (read is not None and not bool(read.all()))
         run = self._step_by_step if one_by_one else self._whole
         states, layers, weights, carried = run(embeddings, read, source, carried)
-        if past_key_values is not None:
-            past_key_values.state.store(carried, embeddings.shape[1])
+        if cache is not None:
+            cache.state.store(carried, embeddings.shape[1])
         return BaseModelOutputWithPastAndCrossAttentions(
             last_hidden_state=self.dropout(states),
-            past_key_values=past_key_values if use_cache else None,
             hidden_states=(embeddings, *layers) if output_hidden_states else None,
             cross_attentions=(weights[:, None],) if output_attentions and weights is not None else None,
+            **named(cache if use_cache else None),
         )
 
     def _begin(self, memory: torch.Tensor, final_states: torch.Tensor | None) -> dict[str, torch.Tensor]:
@@ -332,6 +335,7 @@ class RecurrentSeq2SeqModel(SharedEmbeddings, RecurrentPreTrainedModel):
         use_cache: bool | None = None,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
+        cache: RecurrentCache | None = None,
         **kwargs: Any,
     ) -> RecurrentSeq2SeqOutput:
         """
@@ -354,7 +358,7 @@ class RecurrentSeq2SeqModel(SharedEmbeddings, RecurrentPreTrainedModel):
             encoder_outputs[0],
             attention_mask,
             getattr(encoder_outputs, "final_states", None),
-            past_key_values=past_key_values,
+            cache=given_cache(self, cache, past_key_values, kwargs),
             inputs_embeds=decoder_inputs_embeds,
             use_cache=self.config.use_cache if use_cache is None else use_cache,
             output_attentions=self.config.output_attentions if output_attentions is None else output_attentions,
@@ -363,12 +367,12 @@ class RecurrentSeq2SeqModel(SharedEmbeddings, RecurrentPreTrainedModel):
         )
         return RecurrentSeq2SeqOutput(
             last_hidden_state=decoded.last_hidden_state,
-            past_key_values=decoded.past_key_values,
             decoder_hidden_states=decoded.hidden_states,
             cross_attentions=decoded.cross_attentions,
             encoder_last_hidden_state=encoder_outputs[0],
             encoder_hidden_states=getattr(encoder_outputs, "hidden_states", None),
             encoder_final_states=getattr(encoder_outputs, "final_states", None),
+            **named(getattr(decoded, CACHE)),
         )
 
 
@@ -425,6 +429,7 @@ class RecurrentSeq2SeqForConditionalGeneration(ShiftedLabels, RecurrentPreTraine
         num_items_in_batch: torch.Tensor | int | None = None,
         return_logits: bool = True,
         row_loss: RowLoss | None = None,
+        cache: RecurrentCache | None = None,
         **kwargs: Any,
     ) -> Seq2SeqLMOutput:
         """
@@ -446,6 +451,7 @@ class RecurrentSeq2SeqForConditionalGeneration(ShiftedLabels, RecurrentPreTraine
             inputs_embeds,
             decoder_inputs_embeds,
             use_cache,
+            cache=cache,
             return_dict=True,
             **kwargs,
         )
@@ -460,11 +466,11 @@ class RecurrentSeq2SeqForConditionalGeneration(ShiftedLabels, RecurrentPreTraine
         return Seq2SeqLMOutput(
             loss=loss,
             logits=logits,
-            past_key_values=outputs.past_key_values,
             decoder_hidden_states=outputs.decoder_hidden_states,
             cross_attentions=outputs.cross_attentions,
             encoder_last_hidden_state=outputs.encoder_last_hidden_state,
             encoder_hidden_states=outputs.encoder_hidden_states,
+            **named(getattr(outputs, CACHE)),
         )
 
 

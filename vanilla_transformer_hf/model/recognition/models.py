@@ -50,6 +50,7 @@ class VanillaTransformerForSpeechSeq2Seq(VanillaTransformerForConditionalGenerat
         labels: torch.Tensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | torch.Tensor = 0,
+        cache: EncoderDecoderCache | None = None,
         **kwargs: Any,
     ) -> Seq2SeqLMOutput:
         """
@@ -64,6 +65,7 @@ class VanillaTransformerForSpeechSeq2Seq(VanillaTransformerForConditionalGenerat
             decoder_attention_mask=decoder_attention_mask,
             encoder_outputs=encoder_outputs,
             past_key_values=past_key_values,
+            cache=cache,
             decoder_inputs_embeds=decoder_inputs_embeds,
             labels=labels,
             use_cache=use_cache,
@@ -108,6 +110,7 @@ class VanillaTransformerForImageTextToText(VanillaTransformerForConditionalGener
         labels: torch.Tensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | torch.Tensor = 0,
+        cache: EncoderDecoderCache | None = None,
         **kwargs: Any,
     ) -> Seq2SeqLMOutput:
         """
@@ -122,6 +125,7 @@ class VanillaTransformerForImageTextToText(VanillaTransformerForConditionalGener
             decoder_attention_mask=decoder_attention_mask,
             encoder_outputs=encoder_outputs,
             past_key_values=past_key_values,
+            cache=cache,
             decoder_inputs_embeds=decoder_inputs_embeds,
             labels=labels,
             use_cache=use_cache,

@@ -25,7 +25,7 @@ BUILT = ROOT / "saved_files"
 FILES = {
     "configuration_vanilla_transformer": ("config", "configuration_vanilla_transformer", "predecessors.configuration"),
     "tokenization_vanilla_transformer": ("tokenization_vanilla_transformer",),
-    "layers_vanilla_transformer": ("layers", "front_ends"),
+    "layers_vanilla_transformer": ("releases", "layers", "front_ends"),
     "generation_vanilla_transformer": ("packing", "search"),
     "modeling_vanilla_transformer": (
         "modeling_vanilla_transformer",

@@ -26,6 +26,7 @@ from ..config.front_ends import reads_tokens, shortened_padding, source_length
 from ..config.generation import SEARCH_OPTIONS, SearchOptions, Settings, VanillaTransformerGenerationConfig
 from ..packing.int8_quantizer import Int8Config  # noqa: F401  (transformers must know it when a folder is opened)
 from ..packing.packed import MAKERS, StepWeights
+from ..releases import CACHE
 from .beam import BeamSearch, DiverseBeamSearch
 from .greedy import GreedySearch
 from .host_generation import HostGenerationMixin
@@ -319,17 +320,15 @@ class VanillaTransformerGenerationMixin(HostGenerationMixin):
     def _prepare_cache_for_generation(
         self: Any, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> Any:
-        is_ours = self.config.is_encoder_decoder and "past_key_values" not in model_kwargs
+        is_ours = self.config.is_encoder_decoder and CACHE not in model_kwargs
         kind = generation_config.cache_implementation
         if is_ours and kind == "quantized":
             # transformers quantizes no encoder-decoder's cache; ours can be where it grows, in self-attention.
             settings = {"backend": "quanto", "config": self.config, **(generation_config.cache_config or {})}
-            model_kwargs["past_key_values"] = EncoderDecoderCache(
-                QuantizedCache(**settings), DynamicCache(config=self.config)
-            )
+            model_kwargs[CACHE] = EncoderDecoderCache(QuantizedCache(**settings), DynamicCache(config=self.config))
         elif is_ours and kind in (None, "dynamic") and generation_config.use_cache is not False:
             # transformers copies the config three times to find out that each layer has the ordinary cache.
-            model_kwargs["past_key_values"] = EncoderDecoderCache(DynamicCache(), DynamicCache())
+            model_kwargs[CACHE] = EncoderDecoderCache(DynamicCache(), DynamicCache())
         else:
             return super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)  # type: ignore[misc]
 

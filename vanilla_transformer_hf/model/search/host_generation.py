@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from transformers.generation import GenerationMixin
 
+from ..releases import CACHE
+
 
 # An id that no token has.
 NO_TOKEN = -1
@@ -25,7 +27,12 @@ class HostGenerationMixin(GenerationMixin):
         """transformers' `generate`."""
         if (given := kwargs.get("encoder_outputs")) is not None:
             kwargs["encoder_outputs"] = copy.copy(given)
-        return super().generate(*args, **kwargs)  # type: ignore[misc]
+        return super().generate(*args, **kwargs)
+
+    def prepare_inputs_for_generation(self: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """transformers' arguments of one step; also with the cache's older name, which PEFT looks for and replaces."""
+        inputs = super().prepare_inputs_for_generation(*args, **kwargs)
+        return {**inputs, "past_key_values": inputs[CACHE]} if CACHE in inputs else inputs
 
     def _beam_search(  # type: ignore[override]
         self: Any,

@@ -27,7 +27,9 @@ from transformers.utils import output_capturing
 
 from ..config.generation import SearchOptions
 from ..packing.packed import StepWeights
+from ..releases import CACHE
 from .constraints import Constraints
+from .host_generation import HostGenerationMixin
 
 
 # Arguments of `generate()` that belong to one call and its source.
@@ -63,7 +65,7 @@ ATTENTIONS = {"eager", "sdpa"}
 OF_THE_SOURCE = {"encoder_outputs", "attention_mask", "global_attention_mask", "position_ids", "token_type_ids"}
 OF_THE_LOSS = {"labels", "shift_labels", "num_items_in_batch", "return_logits", "row_loss"}
 # Arguments that the search uses or that do not affect it.
-KNOWN = {*OF_THE_SOURCE, *OF_THE_LOSS, "past_key_values", "use_cache", "logits_to_keep", "synced_gpus"}
+KNOWN = {*OF_THE_SOURCE, *OF_THE_LOSS, CACHE, "use_cache", "logits_to_keep", "synced_gpus"}
 # Settings for outputs that only transformers' loops return.
 OUTPUTS = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
 
@@ -363,7 +365,7 @@ def most_target_tokens(model: Any) -> int:
 def find_obstacle(model: Any, call: LoopCall) -> str | None:
     """The option or property that needs transformers' loop; None if this package's search can run the call."""
     config, kwargs = call.config, call.kwargs
-    cache = kwargs.get("past_key_values")
+    cache = kwargs.get(CACHE)
     halves: tuple[Any, ...] = () if cache is None else (cache,)
     if isinstance(cache, EncoderDecoderCache):
         halves = cache.self_attention_cache, cache.cross_attention_cache
@@ -374,7 +376,7 @@ def find_obstacle(model: Any, call: LoopCall) -> str | None:
         "use_cache=False": cache is None or not kwargs.get("use_cache", True),
         "a cache of its own kind": any(type(half) is not DynamicCache for half in halves)
         or config.cache_implementation not in (None, "dynamic"),
-        "past_key_values": any(half.get_seq_length() for half in halves) or hasattr(cache, "_is_user_defined"),
+        CACHE: any(half.get_seq_length() for half in halves) or hasattr(cache, "_is_user_defined"),
         "prefill_chunk_size": config.prefill_chunk_size is not None,
         "low_memory": config.low_memory,
         **model_obstacles(model),
@@ -412,12 +414,16 @@ BEFORE_LOOPS = ("_maybe_prepare_encoder_kwargs_for_generation", "_expand_inputs_
 LOOP_METHODS: dict[str, Any] = {
     "get_encoder": PreTrainedModel.get_encoder,
     "get_decoder": PreTrainedModel.get_decoder,
-    **{name: getattr(GenerationMixin, name) for name in called_methods([*BEFORE_LOOPS, *LOOPS]) if name not in LOOPS},
+    **{
+        name: getattr(HostGenerationMixin, name)
+        for name in called_methods([*BEFORE_LOOPS, *LOOPS])
+        if name not in LOOPS
+    },
 }
 
 
 def replaced_method(model: Any) -> str | None:
-    """The first of the methods that transformers' loops rely on which is not transformers' own; None if all are."""
+    """The first of the methods that transformers' loops rely on that somebody has replaced; None if there is none."""
     for name, own in LOOP_METHODS.items():
         found = getattr(model, name)
         if getattr(found, "__func__", found) is not own:

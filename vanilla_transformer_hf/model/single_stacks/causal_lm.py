@@ -25,6 +25,7 @@ from ..modeling_vanilla_transformer import (
     VanillaTransformerLayer,
     VanillaTransformerStack,
 )
+from ..releases import CACHE, given_cache, named
 from ..search.generate_causal import VanillaTransformerCausalGenerationMixin
 from .base import SingleStackModel, of_one_stack
 
@@ -39,7 +40,7 @@ class VanillaTransformerCausalLayer(VanillaTransformerLayer):
         self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs: Any
     ) -> torch.Tensor:
         """
-        Hidden states (B, T, D) to (B, T, D). `kwargs` are self-attention's: `past_key_values`, `layer_idx`,
+        Hidden states (B, T, D) to (B, T, D). `kwargs` are self-attention's: `cache`, `layer_idx`,
         `apply_rotary` and `position_bias`.
         """
         hidden_states = self.attend_step(
@@ -74,30 +75,28 @@ class VanillaTransformerCausalDecoder(EncoderPlans, VanillaTransformerStack):
         inputs_embeds: torch.Tensor | None = None,
         position_ids: torch.Tensor | None = None,
         use_cache: bool | None = None,
+        cache: Cache | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPast:
         """Token ids (B, T), or embeddings (B, T, D), to states (B, T, D)."""
+        cache = given_cache(self, cache, past_key_values, kwargs)
         embeddings = self.look_up_tokens(input_ids, inputs_embeds)
-        if use_cache and past_key_values is None:
-            past_key_values = DynamicCache(config=self.config)
-        position_ids = self.positions_of(embeddings, attention_mask, position_ids, cache=past_key_values)
-        attention = self.prepare_attention(
-            embeddings, attention_mask, position_ids=position_ids, cache=past_key_values
-        )
+        if use_cache and cache is None:
+            cache = DynamicCache(config=self.config)
+        position_ids = self.positions_of(embeddings, attention_mask, position_ids, cache=cache)
+        attention = self.prepare_attention(embeddings, attention_mask, position_ids=position_ids, cache=cache)
         hidden_states = self.embed(embeddings, position_ids)
         for layer_idx, (layer, position_bias) in enumerate(zip(self.layers_in_order, attention.layer_biases)):
             hidden_states = layer(
                 hidden_states,
                 attention.mask,
-                past_key_values=past_key_values,
+                cache=cache,
                 layer_idx=layer_idx,
                 apply_rotary=attention.apply_rotary,
                 position_bias=position_bias,
                 **kwargs,
             )
-        return BaseModelOutputWithPast(
-            last_hidden_state=self.layer_norm(hidden_states), past_key_values=past_key_values
-        )
+        return BaseModelOutputWithPast(last_hidden_state=self.layer_norm(hidden_states), **named(cache))
 
 
 class VanillaTransformerDecoderModel(SingleStackModel):
@@ -130,13 +129,14 @@ class VanillaTransformerDecoderModel(SingleStackModel):
         past_key_values: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
+        cache: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutputWithPast:
         """Token ids (B, T), or embeddings (B, T, D), to states (B, T, D)."""
         return self.decoder(
             input_ids,
             attention_mask,
-            past_key_values=past_key_values,
+            cache=given_cache(self, cache, past_key_values, kwargs),
             inputs_embeds=inputs_embeds,
             position_ids=position_ids,
             use_cache=use_cache,
@@ -189,6 +189,7 @@ class VanillaTransformerForCausalLM(
         logits_to_keep: int | torch.Tensor = 0,
         num_items_in_batch: torch.Tensor | int | None = None,
         return_logits: bool = True,
+        cache: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> CausalLMOutputWithPast:
         """
@@ -206,7 +207,7 @@ class VanillaTransformerForCausalLM(
             input_ids,
             attention_mask,
             position_ids=position_ids,
-            past_key_values=past_key_values,
+            cache=given_cache(self, cache, past_key_values, kwargs),
             inputs_embeds=inputs_embeds,
             use_cache=use_cache,
             **kwargs,
@@ -221,9 +222,9 @@ class VanillaTransformerForCausalLM(
         return CausalLMOutputWithPast(
             loss=loss,
             logits=logits,
-            past_key_values=outputs.past_key_values,
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
+            **named(getattr(outputs, CACHE)),
         )
 
     # The methods that the search in search/generate_causal.py replaces; it does not run for subclasses
