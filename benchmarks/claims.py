@@ -121,7 +121,7 @@ def parts_of_layer(width: int, length: int) -> dict[str, Callable[[], Any]]:
     return {
         "scores and sums": attend,
         "projections": project,
-        "feed-forward": partial(layer.feed_forward, layer.projections, states),
+        "feed-forward": partial(layer.feed_forward, layer.owner, states),
     }
 
 

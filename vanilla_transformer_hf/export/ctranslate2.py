@@ -250,10 +250,10 @@ class VanillaTransformerLoader(converter.ModelLoader):
         if hasattr(spec, "attention"):
             self.fill_attention(spec.attention, layer.encoder_attn, parts=[1, 2])
             self.set_layer_norm(spec.attention.layer_norm, layer.encoder_attn_layer_norm)
-        self.set_linear(spec.ffn.linear_0, layer.projections.fc1)
+        self.set_linear(spec.ffn.linear_0, layer.owner.fc1)
         if hasattr(spec.ffn, "linear_0_noact"):
-            self.set_linear(spec.ffn.linear_0_noact, layer.projections.fc3)
-        self.set_linear(spec.ffn.linear_1, layer.projections.fc2)
+            self.set_linear(spec.ffn.linear_0_noact, layer.owner.fc3)
+        self.set_linear(spec.ffn.linear_1, layer.owner.fc2)
         self.set_layer_norm(spec.ffn.layer_norm, layer.final_layer_norm)
 
     def fill_attention(self, spec: Any, attention: VanillaTransformerAttention, parts: list[int]):
@@ -261,7 +261,7 @@ class VanillaTransformerLoader(converter.ModelLoader):
         width = max(attention.d_k, attention.d_v)
         inputs = []
         for name, own_width in attention.roles:
-            projection, missing = getattr(attention.projections, name), width - own_width
+            projection, missing = getattr(attention.owner, name), width - own_width
             linear = common_spec.LinearSpec()
             heads = projection.weight.unflatten(0, (-1, own_width))  # (H, d_k or d_v, D)
             linear.weight = F.pad(heads, (0, 0, 0, missing)).flatten(0, 1)  # (H width, D)
@@ -272,8 +272,8 @@ class VanillaTransformerLoader(converter.ModelLoader):
             utils.fuse_linear(linear, inputs[:count])
             inputs = inputs[count:]
         output = spec.linear[-1]
-        self.set_linear(output, attention.projections.out_proj)
-        heads = attention.projections.out_proj.weight.unflatten(1, (-1, attention.d_v))  # (D, H, d_v)
+        self.set_linear(output, attention.owner.out_proj)
+        heads = attention.owner.out_proj.weight.unflatten(1, (-1, attention.d_v))  # (D, H, d_v)
         output.weight = F.pad(heads, (0, width - attention.d_v)).flatten(1)  # (D, H width)
         spec.queries_scale = attention.scaling
 

@@ -121,7 +121,7 @@ class VanillaTransformerAttention(AttentionProjections, kind="full"):
             scaling=self.scaling,
             **kwargs,
         )
-        return apply_projection(self.projections.out_proj, output.flatten(-2)), weights
+        return apply_projection(self.owner.out_proj, output.flatten(-2)), weights
 
     def forward(
         self,
@@ -257,7 +257,7 @@ class VanillaTransformerLayer(GradientCheckpointingLayer, FeedForwardProjections
 
     def feed_forward_step(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """The residual step around the feed-forward: (B, T, D) to (B, T, D)."""
-        feed_forward = partial(self.feed_forward, self.projections)
+        feed_forward = partial(self.feed_forward, self.owner)
         norm = self.final_layer_norm
         return self.feed_forward_residual(
             hidden_states, feed_forward, norm=norm, dropout=self.dropout, alpha=self.alpha

@@ -229,7 +229,7 @@ def test_a_copied_model_lends_to_itself(tiny_model, batch):
         model.get_encoder().feed_forward.fc2.weight.zero_()
         model.get_decoder().layers[0].self_attn.q_proj.weight.zero_()
     assert twin.get_decoder().layers[1].shared_from is twin.get_encoder().feed_forward
-    assert twin.get_decoder().layers[0].encoder_attn.projections.q_proj.weight.any()
+    assert twin.get_decoder().layers[0].encoder_attn.owner.q_proj.weight.any()
 
 
 def test_data_parallel_is_refused(tiny_model):

@@ -1,17 +1,14 @@
 """Weights packed for the search are those of the model, whatever is done to it."""
 
 import copy
-from threading import Thread, get_ident
 
 import pytest
 import torch
-import torch.nn.functional as F
 from host_search import same
 from peft import LoraConfig, get_peft_model
 from torch import nn
 
 from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration
-from vanilla_transformer_hf.model.layers.stand_ins import STAND_INS
 from vanilla_transformer_hf.model.packing import packed as packed_weights
 from vanilla_transformer_hf.model.packing.packed import StepWeights
 
@@ -82,26 +79,22 @@ def test_a_norm_called_as_a_function_still_has_its_hooks(decided_model, source):
     assert not torch.equal(hooked.sequences_scores, plain.sequences_scores)
 
 
-def test_packed_maps_stand_in_for_a_models_own_in_one_thread_alone(decided_model):
-    model = decided_model()
-    weights, layer = StepWeights.of(model), model.get_encoder().layers[0]
-    used = []
-    weights.source.stand_ins[id(layer)].fc1 = lambda states: (
-        used.append(get_ident()) or F.linear(states, layer.fc1.weight, layer.fc1.bias)
-    )
-    ids, found = torch.tensor([[5, 6, 2]]), {}
-
-    def encode():
-        found[get_ident()] = model.get_encoder()(ids).last_hidden_state
-
-    with torch.no_grad(), weights.reading_the_source():
-        encode()
-        other = Thread(target=encode)
-        other.start()
-        other.join()
-    assert used == [get_ident()] and layer.projections is layer and not STAND_INS.get()
-    first, second = found.values()
-    torch.testing.assert_close(first, second)
+def test_packed_maps_are_in_a_copy_that_shares_all_else(decided_model, batch):
+    model = decided_model(feed_forward_sharing="all", decoder_attention_sharing=True)
+    model.set_attn_implementation("eager")  # which returns weights
+    before = {name: {**vars(module)} for name, module in model.named_modules()}
+    copied = StepWeights.whole_model(model, "int8")
+    for name, module in model.named_modules():
+        assert vars(module) == before[name]
+    for (name, weight), (other, its) in zip(model.named_parameters(), copied.named_parameters(), strict=True):
+        assert name == other and weight is its
+    decoder = copied.get_decoder()
+    assert decoder.layers[0].shared_from is copied.get_encoder().feed_forward
+    assert decoder.layers[1].encoder_attn.shared_from is decoder.layers[1].self_attn
+    # Recorders that transformers adds to the one do not record the other twice.
+    with torch.no_grad():
+        for each in (copied, model, copied):
+            assert len(each(**batch, output_attentions=True).cross_attentions) == 2
 
 
 @pytest.mark.parametrize(
@@ -120,8 +113,8 @@ def test_no_projection_is_computed_by_itself(tiny_config, options, batch, monkey
     inputs = {name: batch[name] for name in ("input_ids", "attention_mask", "decoder_input_ids")}
     plain = model(**inputs).logits
     monkeypatch.setattr(nn.Linear, "forward", lambda module, states: pytest.fail(f"{module} was called"))
-    with torch.no_grad(), StepWeights.of(model, quantization="int8").computing_all():
-        found = model(**inputs).logits
+    with torch.no_grad():
+        found = StepWeights.whole_model(model, "int8")(**inputs).logits
     torch.testing.assert_close(found, plain, atol=0.2, rtol=0)
 
 

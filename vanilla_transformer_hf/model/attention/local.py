@@ -366,7 +366,7 @@ class LocalAttention(VanillaTransformerAttention, ABC):
         at_once = max(1, AT_ONCE // attention_mask.block) if splits else None
         options: dict[str, Any] = {"scaling": self.scaling, "dropout": dropout}
         output = attention_mask.attend(query, key, value, partial(kernel, **options), at_once)
-        return self.projections.out_proj(output.flatten(-2)), None
+        return self.owner.out_proj(output.flatten(-2)), None
 
     def evict(self, mask: torch.Tensor, positions: torch.Tensor, key_positions: torch.Tensor) -> torch.Tensor:
         seen = self.sees(positions[:, :, None], key_positions[:, None])  # (B, 1, slots)
@@ -404,7 +404,7 @@ class WindowAttention(LocalAttention, kind="window"):
         width = self.config.attention_window
         if torch.is_grad_enabled():
             return max(width, SMALLEST_BLOCK)
-        if next(self.projections.parameters()).device.type == "cpu" and not self.copies_keys:
+        if next(self.owner.parameters()).device.type == "cpu" and not self.copies_keys:
             return SMALLEST_BLOCK_OF_PROCESSORS
         return max(width // 2, SMALLEST_BLOCK)
 

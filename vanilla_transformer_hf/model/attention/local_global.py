@@ -171,7 +171,7 @@ class GlobalWindowAttention(WindowAttention, kind="window_global"):
         weights = attention_mask.put(weights, global_weights, 2)
         are_global = attention_mask.are_global[:, None, :, None]
         output = torch.where(are_global, torch.matmul(weights, global_value), torch.matmul(weights, value))
-        return self.projections.out_proj(output.transpose(1, 2).flatten(-2)), weights
+        return self.owner.out_proj(output.transpose(1, 2).flatten(-2)), weights
 
 
 __all__ = ["GlobalTokens", "GlobalWindowAttention"]

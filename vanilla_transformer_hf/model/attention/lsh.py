@@ -133,7 +133,7 @@ class LshAttention(VanillaTransformerAttention, kind="lsh"):
             rounds = [self._in_chunks(query, key, value, each) for each in buckets]
             outputs, totals = (torch.stack(each) for each in zip(*rounds))
             output = (totals.softmax(dim=0)[..., None] * outputs).sum(dim=0)
-        return self.projections.out_proj(output.to(dtype).transpose(1, 2).flatten(-2)), weights
+        return self.owner.out_proj(output.to(dtype).transpose(1, 2).flatten(-2)), weights
 
     def _is_short(self, length: int) -> bool:
         """Whether chunks, of which each bucket leaves one in part empty, have more pairs than all tokens have."""

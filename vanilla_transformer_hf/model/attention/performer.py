@@ -139,7 +139,7 @@ class PerformerAttention(VanillaTransformerAttention, kind="performer"):
         else:
             summed = causal_sums(queries, keys, values) if self.is_causal else all_sums(queries, keys, values)
             output = normalized(summed)
-        return self.projections.out_proj(output.to(value.dtype).transpose(1, 2).flatten(-2)), weights
+        return self.owner.out_proj(output.to(value.dtype).transpose(1, 2).flatten(-2)), weights
 
     def state_of(self, key: torch.Tensor, value: torch.Tensor, padding: torch.Tensor) -> torch.Tensor:
         """The sums of a prompt's keys and values (B, H, S, d) without padding (B, S), as (B, H, 1, state_size)."""

@@ -106,7 +106,7 @@ class SynthesizerAttention(VanillaTransformerAttention, ABC):
         weights = scores.masked_fill(~seen, torch.finfo(scores.dtype).min).softmax(dim=-1)
         weights = weights.expand(len(value), -1, -1, -1)
         weights = drop_out(weights, self.config.attention_dropout, self.training)
-        return self.projections.out_proj(torch.matmul(weights, value).transpose(1, 2).flatten(-2)), weights
+        return self.owner.out_proj(torch.matmul(weights, value).transpose(1, 2).flatten(-2)), weights
 
 
 class DenseSynthesizerAttention(SynthesizerAttention, kind="synthesizer_dense"):

@@ -10,7 +10,6 @@ from torch import nn
 
 from ..config.stacks import encoder_sizes
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
-from ..layers.stand_ins import stand_in_for
 from .base import FrontEndBase, drawn_as_embeddings, shape_error
 
 
@@ -32,5 +31,5 @@ class PatchFrontEnd(FrontEndBase, kind="image"):
         patches = F.unfold(source.to(self.projection.weight.dtype), self.patch, stride=self.patch)
         if padding is not None and padding.shape != (len(source), patches.shape[2]):
             raise shape_error("attention_mask", f"1 or 0 for each patch, ({len(source)}, {patches.shape[2]})", padding)
-        embeddings: torch.Tensor = stand_in_for(self.projection)(patches.transpose(1, 2))
+        embeddings: torch.Tensor = self.projection(patches.transpose(1, 2))
         return embeddings

@@ -14,7 +14,6 @@ from transformers.activations import ACT2FN
 from ..config.front_ends import frames_of_positions, strides_of_convolutions
 from ..config.stacks import encoder_sizes
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
-from ..layers.stand_ins import stand_in_for
 from .base import FrontEndBase, drawn_as_embeddings, shape_error
 
 
@@ -109,5 +108,5 @@ class StackedFramesFrontEnd(FrontEndBase, kind="speech_stacked"):
         check_frames(source, padding, self.bins)
         frames = without_padding(source.to(self.projection.weight.dtype), padding)
         frames = F.pad(frames, (0, 0, 0, -frames.shape[1] % self.count))
-        embeddings: torch.Tensor = stand_in_for(self.projection)(frames.unflatten(1, (-1, self.count)).flatten(2))
+        embeddings: torch.Tensor = self.projection(frames.unflatten(1, (-1, self.count)).flatten(2))
         return embeddings

@@ -113,7 +113,7 @@ class AttentionProjections(AttentionHooks):
     def project(self, states: torch.Tensor, roles: list[tuple[str, int]]) -> list[torch.Tensor]:
         """States (B, T, D) in each role (B, H, T, d); a projection that serves several is computed once."""
         names = tuple(dict(roles))
-        made = dict(zip(names, self.projections.outputs(names, states)))
+        made = dict(zip(names, self.owner.outputs(names, states)))
         return [self.heads(made[name], width) for name, width in roles]
 
     def mask(self, embeddings: torch.Tensor, padding: torch.Tensor | None, cache: Any, is_needed: bool) -> Any:

@@ -17,7 +17,6 @@ from ..config.front_ends import reads_tokens
 from ..saving.saved_code import ModelSavesCode
 from .loss import RowLoss, cross_entropy_rows, loss_by_rows, projected_loss, smoothed_cross_entropy
 from .shared_projections import is_plain, is_unchanged
-from .stand_ins import stand_in_for
 
 
 # The names that transformers gives to the files of weights in several files.
@@ -84,7 +83,7 @@ class SharedBase(ModelSavesCode, PreTrainedModel):
             loss = projected_loss(states, self.lm_head, labels, wanted, num_items_in_batch, weight)
             if loss is not None:
                 return loss, None
-        logits = stand_in_for(self.lm_head)(slice_logits_to_keep(states, logits_to_keep))  # (B, T, V)
+        logits = self.lm_head(slice_logits_to_keep(states, logits_to_keep))  # (B, T, V)
         if labels is None:
             return None, logits
         if row_loss is not None:

@@ -1,10 +1,8 @@
-"""Projections that another module may own or stand in for, and whether a module computes what its class defines."""
+"""Projections that another module may own, and whether a module computes what its class defines."""
 
 from typing import Any
 
 from torch import nn
-
-from .stand_ins import stand_in_for
 
 
 def is_unchanged(module: nn.Module) -> bool:
@@ -31,11 +29,6 @@ class SharesProjections(nn.Module):
     def owner(self) -> Any:
         """The module that owns the projections."""
         return self if self.shared_from is None else self.shared_from
-
-    @property
-    def projections(self) -> Any:
-        """What has the projections: the owner, or what stands in for it."""
-        return stand_in_for(self.owner)
 
     def _replicate_for_data_parallel(self) -> Any:
         if self.shared_from is not None:

@@ -4,10 +4,10 @@ Linear maps of the search, for a few rows at a time, with weights packed once in
 A packed matrix is a copy; a `WeightSignature` shows whether it is still up to date.
 """
 
+import copy
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Sequence
 from functools import cache, cached_property, partial
 from types import SimpleNamespace
 from typing import Any, TypeAlias
@@ -16,8 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..layers.shared_projections import SharesProjections, is_plain, is_unchanged
-from ..layers.stand_ins import standing_in
+from ..layers.shared_projections import is_plain, is_unchanged
 from .int8 import Int8Map, int8_map_of_step, joined
 from .int8_products import fast_product, onednn_product, product_of_halves
 from .most_likely import ScreenedMostLikely, most_likely
@@ -129,64 +128,61 @@ class WhenUsed:
         return self.map(states)
 
 
-class PackedOwner:
+# From plain modules to their packed projection, with concatenated outputs; None where they are not packed.
+Pack: TypeAlias = Callable[..., Projection | None]
+
+
+def packed_copy(module: Any, pack: Pack, copies: dict[int, Any]) -> Any:
     """
-    What stands in for a module that owns projections, some of which are packed; everything else is the module's own.
+    A tree of modules again, whose plain linear layers compute with packed weights. Weights and all else are shared, so
+    that it costs a few small objects; the modules themselves are as before.
 
     Args:
-        owner: The module.
-        packed: Packed projections by their names in the module.
-        join: From plain modules to their packed projection, with concatenated outputs.
+        pack: What packs a linear layer, and those of attention that read the same states as one.
+        copies: Those that are made, by the ids of the modules.
     """
-
-    def __init__(self, owner: nn.Module, packed: dict[str, Projection], join: Callable[..., Projection]):
-        vars(self).update(packed, _owner=owner, _packed=packed.keys(), _join=join)
-        self._joint: dict[tuple[str, ...], Callable[[torch.Tensor], Sequence[torch.Tensor]]] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._owner, name)
-
-    def outputs(self, names: tuple[str, ...], states: torch.Tensor) -> Sequence[torch.Tensor]:
-        """The outputs (B, T, O) of the projections with these names for the same states (B, T, D), by one product."""
-        if names not in self._joint:
-            self._joint[names] = self._joint_projection(names)
-        return self._joint[names](states)
-
-    def _joint_projection(self, names: tuple[str, ...]) -> Callable[[torch.Tensor], Sequence[torch.Tensor]]:
-        if len(names) == 1 or any(name not in self._packed for name in names):
-            return lambda states: [getattr(self, name)(states) for name in names]
-        modules = [getattr(self._owner, name) for name in names]
-        joint, widths = self._join(*modules), [module.out_features for module in modules]
-        return lambda states: joint(states).split_with_sizes(widths, dim=-1)
+    if id(module) not in copies:
+        made = module
+        if is_plain(module) and (packed := pack(module)) is not None:
+            made = copy.copy(module)
+            vars(made)["forward"] = packed
+        elif not hasattr(module, "weight"):  # an adapter has that of the layer that it changes
+            children = {name: packed_copy(child, pack, copies) for name, child in module._modules.items()}
+            made = copy.copy(module)
+            # Hooks that are added to one of them are not of the other.
+            hooks = {name: copy.copy(each) for name, each in vars(module).items() if name.startswith("_forward_")}
+            vars(made).update(hooks, _modules=children, _compiled_call_impl=None)
+            if getattr(module, "shared_from", None) is not None:
+                vars(made)["shared_from"] = packed_copy(module.shared_from, pack, copies)
+            if hasattr(module, "outputs"):
+                vars(made)["outputs"] = JointOutputs(module, children, pack)
+        copies[id(module)] = made
+    return copies[id(module)]
 
 
-class PackedModules:
+class JointOutputs:
     """
-    What stands in for modules of a model while packed projections compute.
+    The outputs (B, T, O) of several projections of an attention for the same states (B, T, D), by one product.
 
     Args:
-        packed: Packed projections by the ids of their weights; empty if there are none.
-        modules: The modules that have the weights, and those that own or use such modules.
-        join: From plain modules to their packed projection, with concatenated outputs.
-
-    Attributes:
-        packed: As given.
-        stand_ins: By the id of a module what stands in for it.
+        module: The attention.
+        children: Its projections, packed one by one.
+        pack: What packs several as one.
     """
 
-    def __init__(self, packed: dict[int, Projection], modules: Iterable[nn.Module], join: Callable[..., Projection]):
-        self.packed, self.stand_ins = packed, dict[int, Any]()
-        for module in dict.fromkeys(modules) if packed else ():
-            if (own := self._packed_of(module)) is not None:
-                self.stand_ins[id(module)] = own
-            if isinstance(module, SharesProjections) and id(module.owner) not in self.stand_ins:
-                found = {name: self._packed_of(child) for name, child in module.owner.named_children()}
-                named = {name: one for name, one in found.items() if one is not None}
-                self.stand_ins[id(module.owner)] = PackedOwner(module.owner, named, join=join)
+    def __init__(self, module: nn.Module, children: dict[str, Any], pack: Pack):
+        self.module, self.children, self.pack = module, children, pack
+        self.joint: dict[tuple[str, ...], tuple[Projection | None, list[int]]] = {}
 
-    def _packed_of(self, module: nn.Module) -> Projection | None:
-        # An adapter around a projection has its weight, too, but computes something else.
-        return self.packed.get(id(module.weight)) if is_plain(module) else None
+    def __call__(self, names: tuple[str, ...], states: torch.Tensor) -> Sequence[torch.Tensor]:
+        if names not in self.joint:
+            modules = [getattr(self.module, name) for name in names]
+            packed = self.pack(*modules) if len(names) > 1 else None
+            self.joint[names] = packed, [] if packed is None else [module.out_features for module in modules]
+        product, widths = self.joint[names]
+        if product is None:
+            return [self.children[name](states) for name in names]
+        return product(states).split_with_sizes(widths, dim=-1)
 
 
 class StepProjections(SimpleNamespace):
@@ -204,19 +200,15 @@ class StepProjections(SimpleNamespace):
 
     def __init__(self, layer: Any, side_by_side: Callable[..., Projection]):
         own, *crosses = layer.attentions
-        inner = {
-            name: getattr(layer.projections, name)
-            for name in ("fc1", "fc2", "fc3")
-            if hasattr(layer.projections, name)
-        }
-        activation_fn = getattr(layer.projections, "activation_fn", None)
+        inner = {name: getattr(layer.owner, name) for name in ("fc1", "fc2", "fc3") if hasattr(layer.owner, name)}
+        activation_fn = getattr(layer.owner, "activation_fn", None)
         is_relu = type(activation_fn) is nn.ReLU and is_unchanged(activation_fn)
         after = {"fc1": "relu"} if is_relu else {}
         made: dict[str, Any] = {name: side_by_side(map, after=after.get(name, "none")) for name, map in inner.items()}
         for cross in crosses:
             made |= {
-                "cross_query": side_by_side(cross.projections.q_proj),
-                "cross_out": side_by_side(cross.projections.out_proj),
+                "cross_query": side_by_side(cross.owner.q_proj),
+                "cross_out": side_by_side(cross.owner.out_proj),
             }
         super().__init__(
             **made,
@@ -243,6 +235,7 @@ class StepWeights:
     def __init__(self, model: Any, quantization: str | None = None):
         self.model, self.quantization = weakref.proxy(model), quantization
         self.of_step, self.of_sequence = MAKERS[quantization]
+        self._copies: dict[int, Any] = {}
 
     @cached_property
     def layers(self) -> list[StepProjections]:
@@ -287,50 +280,35 @@ class StepWeights:
         return lambda states: (screened if len(states) in is_faster else by_all)(states)
 
     @cached_property
-    def source(self) -> PackedModules:
-        """The maps of the encoder, and of the decoder's keys and values of the source, by the ids of their weights."""
-        cross = [layer.encoder_attn for layer in self.model.get_decoder().layers]
-        read = [getattr(one.owner, name) for one in cross for name, _ in one.roles[1:]]
-        modules = dict.fromkeys([*self.model.get_encoder().modules(), *read])
-        plain: list[Any] = [module for module in modules if isinstance(module, nn.Linear) and is_plain(module)]
-        return PackedModules(self._whole(plain), modules=[*modules, *cross], join=self._join)
+    def encoder(self) -> Any:
+        """The encoder, with packed maps."""
+        return self._packed(self.model.get_encoder())
 
     @cached_property
-    def prompt(self) -> PackedModules:
-        """The quantized maps of a decoder-only model by the ids of their weights; empty if it is not quantized."""
-        modules = [*self.model.get_decoder().modules()]
-        plain = [] if self.quantization is None else list(filter(is_plain, modules))
-        return PackedModules(self._whole(plain), modules=modules, join=self._join)
+    def crosses(self) -> list[Any]:
+        """The attention to the source of each set of a decoder layer's weights, with packed maps."""
+        return [self._packed(layer.encoder_attn) for layer in self.model.get_decoder().layers]
 
     @cached_property
-    def everything(self) -> PackedModules:
-        """All quantized maps of the model by the ids of their weights; empty if it is not quantized."""
-        modules = [*self.model.modules()]
-        plain: list[Any] = [] if self.quantization is None else list(filter(is_plain, modules))
-        known = {**self.source.packed, **self.prompt.packed} if plain else {}
-        new = self._whole([module for module in plain if id(module.weight) not in known])
-        return PackedModules(known | new, modules=modules, join=self._join)
+    def decoder(self) -> Any:
+        """The decoder for a whole prompt, with quantized maps if there are any."""
+        decoder = self.model.get_decoder()
+        return decoder if self.quantization is None else self._packed(decoder)
 
-    @property
-    def _join(self) -> Callable[..., Projection]:
-        return partial(side_by_side, make=self.of_sequence)
+    def _packed(self, module: Any) -> Any:
+        return packed_copy(module, self._pack, self._copies)
 
-    def _whole(self, plain: list[Any]) -> dict[int, Projection]:
-        """When they are used: queries, keys and values mostly are not, but all of them as one."""
-        fit = [module for module in plain if self.quantization is not None or is_packable(module.weight)]
-        return {id(module.weight): WhenUsed(partial(self._join, module)) for module in fit}
+    def _pack(self, *modules: nn.Module) -> Projection | None:
+        """Linear layers as one, packed when it is used: queries, keys and values mostly are only used together."""
+        for module in modules:
+            if not is_plain(module) or (self.quantization is None and not is_packable(module.weight)):  # type: ignore[arg-type]
+                return None
+        return WhenUsed(partial(side_by_side, *modules, make=self.of_sequence))
 
-    def reading_the_source(self) -> AbstractContextManager[None]:
-        """A context in which the maps of `source` replace the modules' own."""
-        return standing_in(self.source.stand_ins)
-
-    def reading_the_prompt(self) -> AbstractContextManager[None]:
-        """A context in which the maps of `prompt` replace the modules' own."""
-        return standing_in(self.prompt.stand_ins)
-
-    def computing_all(self) -> AbstractContextManager[None]:
-        """A context in which the maps of `everything` replace the modules' own, for a whole pass."""
-        return standing_in(self.everything.stand_ins)
+    @classmethod
+    def whole_model(cls, model: Any, quantization: str) -> Any:
+        """The model with quantized maps, for passes through all of it."""
+        return cls.of(model, quantization)._packed(model)
 
     @classmethod
     def of(cls, model: Any, quantization: str | None = None) -> "StepWeights":
@@ -345,7 +323,7 @@ class StepWeights:
         """
         if quantization is None and getattr(model, "quantization_method", None) == INT8_METHOD:
             quantization = "int8"
-        modules = [(id(module), is_unchanged(module)) for module in model.modules()]
+        modules = [(id(module), is_unchanged(module), *module._forward_hooks) for module in model.modules()]
         maps: list[Any] = [module for module in model.modules() if is_plain(module)]
         if quantization is None and not any(is_packable(module.weight) for module in maps):
             return cls(model)

@@ -18,7 +18,6 @@ from ..config.position_schemes import SHAW_DISTANCE, T5_DISTANCE
 from ..config.sharing import layer_order
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..layers.position_hooks import PositionBias, PositionEncoding, RelativePositionEncoding, TrainedPositionEncoding
-from ..layers.stand_ins import stand_in_for
 
 
 class AlibiPositionEncoding(RelativePositionEncoding, scheme="alibi"):
@@ -103,7 +102,7 @@ class DistanceMLP(RelativePositionEncoding, scheme="distance_mlp"):
 
     def bias(self, query_positions: torch.Tensor, key_positions: torch.Tensor) -> torch.Tensor:
         distances = (query_positions[:, :, None] - key_positions[:, None]).float()  # (B or 1, T, S)
-        first, second, last = map(stand_in_for, self.maps)
+        first, second, last = self.maps
         states = (distances.sign() * distances.abs().log1p())[..., None].type_as(self.maps[0].weight)  # type: ignore[arg-type]
         states = last(F.silu(second(F.silu(first(states)))))  # (B or 1, T, S, H)
         return states.permute(0, 3, 1, 2).float()

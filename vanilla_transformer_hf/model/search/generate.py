@@ -9,7 +9,6 @@ transformers' loop.
 import copy
 import inspect
 from collections.abc import Iterable, Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -441,8 +440,8 @@ class VanillaTransformerGenerationMixin(HostGenerationMixin):
 def encode(model: Any, weights: StepWeights | None, source: dict[str, torch.Tensor]) -> Any:
     """The encoder's output for a source, computed with packed weights if the model has them."""
     plain = weights is None or (weights.quantization is None and torch.is_autocast_enabled("cpu"))
-    with nullcontext() if plain else weights.reading_the_source():  # type: ignore[union-attr]
-        return model.get_encoder()(**source, return_dict=True)
+    encoder = model.get_encoder() if plain else weights.encoder  # type: ignore[union-attr]
+    return encoder(**source, return_dict=True)
 
 
 def begin(search: Search) -> Any:

@@ -63,8 +63,7 @@ class CausalDecoder(IncrementalDecoder):
         if not length:
             return
         mask, cache = self.prompt_mask[:, :length], DynamicCache()
-        with self.weights.reading_the_prompt():
-            self.decoder(prompt, mask, cache=cache, use_cache=True)
+        self.weights.decoder(prompt, mask, cache=cache, use_cache=True)
         hidden = (mask == 0)[:, None, :, None]  # (B, 1, P - 1, 1)
         slots = length + self.mask.shape[-1]
         # A mask does not hide NaN, and padding that attends to nothing may give NaN.

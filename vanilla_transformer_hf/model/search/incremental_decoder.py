@@ -78,10 +78,9 @@ class IncrementalDecoder:
         attention_mask = memory_padding(self.decoder.config, attention_mask)
         crosses = [layer.encoder_attn for layer in self.decoder.layers]
         # One entry for each set of weights, M ≤ N: layers with the same weights have the same keys and values.
-        projected = (cross.project_keys_values(memory, attention_mask) for cross in crosses)
+        projected = (cross.project_keys_values(memory, attention_mask) for cross in weights.crosses)
         stored = ((self._turned(keys), values) for keys, values in projected)  # values (B, H, S, d_v)
-        with weights.reading_the_source():
-            self.source_keys, self.source_values = LayerTensors.copies(stored)
+        self.source_keys, self.source_values = LayerTensors.copies(stored)
         self.source_mask = None
         if attention_mask is not None and not crosses[0].attends_to_sums and not attention_mask.all():
             # A row of padding only would have no mean.

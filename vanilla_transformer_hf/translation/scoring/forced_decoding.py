@@ -128,16 +128,15 @@ class ForcedDecoding(TextModel):
         encoders = self._encoders(too_long, split_sentences)
 
         def score(parts: Sequence[tuple[str, str]]) -> list[TextScore]:
-            with quantized(self.model, self.quantization):
-                return score_pairs(
-                    self.model,
-                    self.tokenizer,
-                    encoders=encoders,
-                    pairs=parts,
-                    tally=tally,
-                    matmul_backend=self.matmul,
-                    **limits,
-                )
+            return score_pairs(
+                quantized(self.model, self.quantization),
+                self.tokenizer,
+                encoders=encoders,
+                pairs=parts,
+                tally=tally,
+                matmul_backend=self.matmul,
+                **limits,
+            )
 
         return [join_scores(found) for _, _, found in self._in_parts(score, pairs, encoders=encoders, tally=tally)]
 

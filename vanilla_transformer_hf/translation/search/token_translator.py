@@ -6,7 +6,7 @@ Shapes: B sources, S source tokens, n translations of each, T target tokens.
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -24,9 +24,9 @@ from ..scoring.scoring import score_sequences
 COUNTS = ("num_beams", "num_return_sequences", "max_length", "max_new_tokens")
 
 
-def quantized(model: Any, quantization: str | None) -> AbstractContextManager[None]:
-    """A context in which passes through the whole model compute with this quantization, as a search does."""
-    return nullcontext() if quantization is None else StepWeights.of(model, quantization=quantization).computing_all()
+def quantized(model: Any, quantization: str | None) -> Any:
+    """The model, whose passes through all of it compute with this quantization, as a search does."""
+    return model if quantization is None else StepWeights.whole_model(model, quantization)
 
 
 class TokenTranslator:
@@ -209,8 +209,8 @@ class TokenTranslator:
             return sequences, None
         if scores is None:
             eos, penalty = self.ids_of_end(options), self.length_penalty(options)
-            with quantized(self.model, options.get("quantization")):
-                scores = score_sequences(
-                    self.model, **source, sequences=sequences, eos=eos, pad_token_id=self.pad_token_id, penalty=penalty
-                )
+            model = quantized(self.model, options.get("quantization"))
+            scores = score_sequences(
+                model, **source, sequences=sequences, eos=eos, pad_token_id=self.pad_token_id, penalty=penalty
+            )
         return sequences, scores.view(sequences.shape[:2])
