@@ -15,6 +15,10 @@ SCRIPTS = Path(__file__).parents[2] / "scripts"
 NAMES = sorted(path.name for path in SCRIPTS.glob("*.py") if path.name != "train.py")
 
 
+class PanicException(BaseException):
+    """What libraries written in Rust raise."""
+
+
 @pytest.fixture
 def run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
@@ -29,7 +33,9 @@ def run(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("script", NAMES)
-@pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt(), 130), (OSError("no space"), 2)])
+@pytest.mark.parametrize(
+    ("error", "code"), [(KeyboardInterrupt(), 130), (OSError("no space"), 2), (PanicException("no space"), 2)]
+)
 def test_every_script_ends_in_the_same_way(run, monkeypatch, script, error, code):
     def fail(*arguments):
         raise error

@@ -7,7 +7,10 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 import pytest
 import torch
 from counting_model import SOURCES
+from starlette.testclient import TestClient
 
+from vanilla_transformer_hf.model.tokenizer.limits import TokenizerError
+from vanilla_transformer_hf.serving.application import ServedModel, create_application
 from vanilla_transformer_hf.serving.batcher import Batcher, DeadlineError, QueueFullError
 from vanilla_transformer_hf.serving.searches import SharedSearch
 
@@ -112,7 +115,7 @@ def test_what_leaves_a_search_changes_nothing_for_the_others(translator):
     assert len(search.running) == 5
     while search.running:
         found += search.step()
-    assert {work.text: str(n_best[0]) for work, n_best in found} == {
+    assert {work.text: str(translator.decode(rows, None)[0]) for work, rows in found} == {
         place: expected[place] for place in (0, 2, 4, 5, 7)
     }
     search.leave(works)
@@ -157,6 +160,39 @@ def test_a_search_that_fails_takes_nobody_else_with_it(start, monkeypatch):
             ticket.future.result(30)
     assert right.future.result(30) == [["drei"]]
     assert batcher.submit(["one two"]).future.result(30) == [["zwei eins"]]
+
+
+class PanicException(BaseException):
+    """What libraries written in Rust raise."""
+
+
+def test_a_tokenizer_that_panics_on_a_text_takes_nobody_else_with_it(start, translator, monkeypatch):
+    decode, call = translator.tokenizer.batch_decode, type(translator.tokenizer).__call__
+
+    def panicking(sequences, **options):
+        texts = decode(sequences, **options)
+        if "eins" in texts:
+            raise PanicException("index out of bounds:\nthe len is 3")
+        return texts
+
+    def panicking_call(tokenizer, text=None, **options):
+        if text == ["five"]:
+            raise PanicException("retry-limit-in-match over")
+        return call(tokenizer, text, **options)
+
+    monkeypatch.setattr(translator.tokenizer, "batch_decode", panicking)
+    monkeypatch.setattr(type(translator.tokenizer), "__call__", panicking_call)
+    batcher = start()
+    wrong, right = batcher.submit(["one"]), batcher.submit(["two"])
+    with pytest.raises(TokenizerError, match=r"fails where it joins tokens to a text: index out of bounds:$"):
+        wrong.future.result(30)
+    assert right.future.result(30) == [["zwei"]]
+    with pytest.raises(TokenizerError, match="fails where it cuts a text: retry-limit-in-match over"):
+        batcher.submit(["five"])
+    with TestClient(create_application([ServedModel("one", Batcher(translator), "en", {"de": None})])) as client:
+        for text in ("one", "five"):
+            answer = client.post("/translate", json={"q": text})
+            assert answer.status_code == 400 and "the tokenizer of the model fails" in answer.json()["error"]
 
 
 def test_scores_that_are_not_numbers_fail_and_are_not_translations(translator, start):

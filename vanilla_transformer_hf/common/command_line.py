@@ -13,8 +13,9 @@ from huggingface_hub.errors import StrictDataclassError
 AUTO: Final = "auto"
 Count = int | Literal["auto"]
 
-# Errors that the user of a command can fix.
-ERRORS = (OSError, ValueError, StrictDataclassError)
+# Errors that the user of a command can fix. What a library written in Rust raises where it panics is no `Exception`,
+# and has no class that can be imported.
+ERRORS, PANIC = (OSError, ValueError, StrictDataclassError), "PanicException"
 
 
 def make_parser(prog: str, description: str | None, **settings: Any) -> argparse.ArgumentParser:
@@ -49,8 +50,8 @@ def message_of(error: BaseException) -> str:
 
 def run(main: Callable[[], None], prog: str | None = None) -> None:
     """
-    Call a command's `main`, and end the process as all commands do: after Ctrl-C with 130; after an error of `ERRORS`
-    with a message, which begins with `prog`, and 2.
+    Call a command's `main`, and end the process as all commands do: after Ctrl-C with 130; after an error of `ERRORS`,
+    or a panic, with a message, which begins with `prog`, and 2.
     """
     try:
         main()
@@ -59,6 +60,8 @@ def run(main: Callable[[], None], prog: str | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
         sys.exit(130)
-    except ERRORS as error:
+    except BaseException as error:
+        if not isinstance(error, ERRORS) and type(error).__name__ != PANIC:
+            raise
         print(f"{prog or os.path.basename(sys.argv[0])}: {message_of(error)}", file=sys.stderr)
         sys.exit(2)

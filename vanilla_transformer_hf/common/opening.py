@@ -33,7 +33,7 @@ from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.layers.base_model import SHARD_NAME
 from ..model.predecessors.configuration import RecurrentSeq2SeqConfig
 from ..model.tokenization_vanilla_transformer import TOKENIZER_FILES
-from ..model.tokenizer.limits import check_tokenizer_file, is_panic
+from ..model.tokenizer.limits import check_tokenizer_file, is_failure
 from .checksums import check_unchanged
 from .command_line import message_of
 from .hub_waits import bounded_waits
@@ -376,7 +376,7 @@ def naming(part: str, name: str | os.PathLike) -> Iterator[None]:
             yield
     except BaseException as error:
         # tokenizers raises an Exception itself for a damaged file, or panics.
-        if not isinstance(error, DAMAGE) and type(error) is not Exception and not is_panic(error):
+        if not isinstance(error, DAMAGE) and not is_failure(error):
             raise
         where = f"{name}" if Path(name).exists() else f"{name} (no such folder, so taken as a Hub id)"
         raise OSError(f"cannot open the {part} of {where}: {_first_line(error)}") from error

@@ -20,7 +20,7 @@ DEEPEST = 50
 LARGEST_LOG = 256 * 2**20  # bytes of a file with an entry for each logged step
 MOST_VALUES = 200_000  # of a YAML file, each of which takes its parser some 10 µs
 
-_JSON_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|([\[{])|([\]}])', re.DOTALL)
+_JSON_BRACKETS = re.compile(r'"(?:[^"\\]|\\.?)*+"?|([\[{])|([\]}])', re.DOTALL)
 
 
 def read_bounded(path: str | os.PathLike, largest: int = LARGEST) -> bytes:

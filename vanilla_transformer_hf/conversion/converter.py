@@ -22,7 +22,7 @@ from ..model.config.generation import VanillaTransformerGenerationConfig
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
-from ..model.tokenizer.limits import is_panic
+from ..model.tokenizer.limits import is_failure
 from ..publishing.model_card import CardFacts, ConversionFacts, SourceFile, write_card
 from .formats import vocabularies
 from .given_options import ask, set_options, unstated_notes, with_options
@@ -188,7 +188,7 @@ def _one_line(path: Path, name: str) -> Iterator[None]:
         raise
     except BaseException as error:
         kinds = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError, MemoryError)
-        if not isinstance(error, kinds) and type(error) is not Exception and not is_panic(error):
+        if not isinstance(error, kinds) and not is_failure(error):
             raise  # tokenizers raises an Exception itself for wrong files, or panics
         reason = (str(error).splitlines() or [""])[0][:300]
         raise ConversionError(

@@ -17,6 +17,7 @@ from ..model.config.front_ends import input_name_of, reads_tokens, shape_of_sour
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..model.search.generate import check_token_ids
+from ..model.tokenizer.limits import is_failure
 from .formats.npz import Arrays
 from .source import ConversionError
 
@@ -249,10 +250,10 @@ def try_tokenizer(tokenizer: Any) -> list[list[int] | str]:
             ids = tokenizer(**{side: text})["input_ids"]
             tokenizer.decode(ids)
             found.append(ids)
-        except Exception as error:  # the Rust library's PanicException has no importable class
+        except Exception as error:
             found.append(str(error))
         except BaseException as error:
-            if type(error).__name__ != "PanicException":
+            if not is_failure(error):
                 raise
             raise ConversionError(f"the tokenizer panics on {text!r}: {error}; its model is damaged") from error
     return found

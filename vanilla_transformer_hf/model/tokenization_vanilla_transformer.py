@@ -28,7 +28,7 @@ from transformers import BatchEncoding
 from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
 from .saving.saved_code import TokenizerSavesCode
-from .tokenizer.limits import check_added, check_tokenizer_file, is_panic
+from .tokenizer.limits import check_added, check_tokenizer_file, is_failure
 
 
 TOKENIZER_FILES = {"tokenizer_file": "tokenizer.json", "source_tokenizer_file": "source_tokenizer.json"}
@@ -443,7 +443,7 @@ def _naming_damage(path: str | None) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if path is None or not (type(error) is Exception or is_panic(error)):
+        if path is None or not is_failure(error):
             raise
         raise ValueError(f"{path} is not a complete tokenizer file ({error}); save or copy it again.") from None
 

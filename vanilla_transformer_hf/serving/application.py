@@ -34,6 +34,7 @@ from starlette.routing import Route
 from ..common.characters import as_text
 from ..common.hosts import ANY, HostCheck
 from ..common.http import CLIENT_LEFT, ERROR_HANDLERS, RequestError, media_type, parse_object, read_body
+from ..model.tokenizer.limits import TokenizerError
 from ..translation.documents.document import Document, Reading, read_document, readable_endings
 from ..translation.results import Translation
 from ..translation.text.markup import Align, MarkupText, with_translations
@@ -443,6 +444,8 @@ class Service:
             raise _stopping() from None
         except DeadlineError:
             raise self._late() from None
+        except TokenizerError as error:
+            raise RequestError(str(error)) from None
 
     async def _events(
         self, ticket: Ticket, wanted: TranslationRequest, answer: Answer, ends: float

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ..model.tokenizer.limits import TokenizerError
 from ..translation.results import Translation
 from ..translation.text.markup import aligner
 from ..translation.text.texts import BATCH_SENTENCES, BATCH_TOKENS, Part
@@ -499,9 +500,11 @@ class Batcher:
                 self._enqueue(work.request, [work])
 
     def _hand_out(self, found: Found) -> None:
-        for work, n_best in found:
+        for work, sequences in found:
             try:
-                work.request.add(work, n_best)
+                work.request.add(work, self.translator.decode(sequences, None))
+            except TokenizerError as error:
+                work.request.settle(error)
             except Exception as error:  # an error of a listener: other translations continue
                 logger.exception("a translation could not be delivered")
                 work.request.settle(error)

@@ -11,7 +11,6 @@ from transformers.generation import StoppingCriteriaList
 
 from ..model.search.plan import StepHook
 from ..model.search.search import Search
-from ..translation.results import Translation
 from ..translation.text.texts import Part
 from ..translation.translator import Translator
 from .turns import CallInTurns, Stopped
@@ -39,7 +38,8 @@ class Work:
         self.request, self.text, self.place, self.part, self.size = request, text, place, part, size
 
 
-Found = list[tuple[Work, list[Translation]]]
+# Works, each with the sequences (n, T) of its n-best list.
+Found = list[tuple[Work, torch.Tensor]]
 
 
 class NotSharedError(Exception):
@@ -49,13 +49,6 @@ class NotSharedError(Exception):
 def after_each_step(function: Callable[[], None]) -> StoppingCriteriaList:
     """The argument of `generate()` by which it calls a function after each step, which may end it by an exception."""
     return StoppingCriteriaList([StepHook(function)])
-
-
-def n_best_lists(translator: Translator, sequences: torch.Tensor) -> list[list[Translation]]:
-    """The n-best lists of sequences (B, n, T)."""
-    count, n_best, _ = sequences.shape
-    flat = translator.decode(sequences.flatten(0, 1), None)
-    return [flat[row * n_best : (row + 1) * n_best] for row in range(count)]
 
 
 class SharedSearch:
@@ -104,7 +97,7 @@ class SharedSearch:
         ids, criteria = [work.part.ids for work in works], after_each_step(refuse)
         begun = self._translator.begin(ids, stopping_criteria=criteria, **self._options)
         if not isinstance(begun, Search):
-            self._ready += zip(works, n_best_lists(self._translator, begun))
+            self._ready += zip(works, begun)
         elif self._search is None or not len(self._search.rows):
             self._search, self._joined = begun, {begun: list(works)}
         else:
@@ -114,7 +107,7 @@ class SharedSearch:
 
     @torch.no_grad()
     def step(self) -> Found:
-        """Run one step; return the finished works, each with the n-best list of its part."""
+        """Run one step; return the finished works."""
         ready, self._ready = self._ready, []
         if self._joined and self._search is not None:
             self._search.step()
@@ -123,8 +116,7 @@ class SharedSearch:
                 if places:
                     search.check_scores()
                     found = search.n_best(torch.tensor(places, device=search.is_done.device))
-                    lists = n_best_lists(self._translator, found)
-                    ready += [(works[place], lists[row]) for row, place in enumerate(places)]  # type: ignore[misc]
+                    ready += [(works[place], found[row]) for row, place in enumerate(places)]  # type: ignore[misc]
                     for place in places:
                         works[place] = None
                 self._forget_if_done(search)
@@ -165,7 +157,7 @@ class SeparateSearch:
 
     def __init__(self, translator: Translator, options: dict[str, Any]):
         self._translator, self._options = translator, options
-        self._call: CallInTurns[list[list[Translation]]] | None = None
+        self._call: CallInTurns[torch.Tensor] | None = None
         self._works: list[Work | None] = []  # None: its client has left
 
     @property
@@ -184,23 +176,23 @@ class SeparateSearch:
         arguments: dict[str, Any] = {name: tensor.to(translator.model.device) for name, tensor in batch.items()}
         arguments |= self._options
 
-        def search(pause: Callable[[], None]) -> list[list[Translation]]:
+        def search(pause: Callable[[], None]) -> torch.Tensor:
             if translator.can_pause:
                 arguments["stopping_criteria"] = after_each_step(pause)
-            return n_best_lists(translator, translator.generate(**arguments)["sequences"])
+            return translator.generate(**arguments)["sequences"]
 
         self._works, self._call = [*works], CallInTurns(search)
 
     def step(self) -> Found:
-        """Run one step; at the end, the works that are still wanted, each with the n-best list of its part."""
+        """Run one step; at the end, the works that are still wanted."""
         patience = PATIENCE if self._translator.can_pause else PATIENCE_BESIDE
         if self._call is None or not self._call.advance(patience):
             return []
         try:
-            lists = self._call.result() if self.running else []
+            sequences: Sequence[torch.Tensor] = [*self._call.result()] if self.running else []
         except Stopped:
-            lists = []
-        found = [(work, n_best) for work, n_best in zip(self._works, lists) if work is not None]
+            sequences = []
+        found = [(work, own) for work, own in zip(self._works, sequences) if work is not None]
         self._works, self._call = [], None
         return found
 

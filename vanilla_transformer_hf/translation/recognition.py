@@ -20,6 +20,7 @@ from ..common.lines import read_lines
 from ..common.opening import open_any_config, open_weights, to_device
 from ..common.recordings import read_recording
 from ..model.config.front_ends import has_padding, input_name_of, source_length
+from ..model.tokenizer.limits import failing_in_one_line
 
 
 TEXTS_FILE = "texts.tsv"
@@ -263,7 +264,9 @@ class Recognizer:
             sources = [self.read(path) for path in files[start : start + batch_size]]
             batch = batch_of(self.input_name, sources, self.has_padding)
             ids = self.model.generate(**{name: each.to(self.model.device) for name, each in batch.items()}, **search)
-            yield from self.processor.tokenizer.batch_decode(ids, skip_special_tokens=True)
+            with failing_in_one_line("joins tokens to a text"):
+                texts = self.processor.tokenizer.batch_decode(ids, skip_special_tokens=True)
+            yield from texts
 
 
 def open_recognizer(arguments: Any, input_name: str | None = None) -> Recognizer:

@@ -8,6 +8,7 @@ from unicodedata import category, east_asian_width
 import torch
 
 from ..common.white_space import EDGES, word_starts
+from ..model.tokenizer.limits import failing_in_one_line
 from .scoring.alignment import Alignment, join_alignments
 from .scoring.scoring import until_end
 from .text.texts import Part, has_letters
@@ -78,7 +79,8 @@ def read_translations(
         scores: Their scores (N), if any.
         end_ids: The end-of-sentence tokens; where there are none, every translation counts as complete.
     """
-    texts = tokenizer.batch_decode(sequences, skip_special_tokens=True)
+    with failing_in_one_line("joins tokens to a text"):
+        texts = tokenizer.batch_decode(sequences, skip_special_tokens=True)
     values = [None] * len(texts) if scores is None else scores.tolist()
     made, end_ids = sequences[:, 1:].cpu(), end_ids.cpu()
     is_kept = until_end(made, end_ids) & (made != tokenizer.pad_token_id)

@@ -55,6 +55,7 @@ HOSTILE = {
     "24 byte levels": sequence("pre_tokenizer", [BYTE_LEVEL] * 24),
     "24 byte levels of a normalizer": sequence("normalizer", [{"type": "ByteLevel"}] * 24),
     "20,000 steps": sequence("normalizer", [replace("a", "b")] * 20_000),
+    "a decoder that strips more than there is": {"decoder": {"type": "Strip", "content": " ", "start": 0, "stop": 9}},
     "deep sequences": sequence("normalizer", [{"type": "Sequence", "normalizers": []}] * 9),
     "(a+)+$": sequence("pre_tokenizer", [split("(a+)+$")]),
     "(a+)+$ in a normalizer": sequence("normalizer", [replace("(a+)+$", "", "Regex")]),

@@ -8,7 +8,13 @@ import pytest
 import torch
 
 from vanilla_transformer_hf.translation.results import Translation
-from vanilla_transformer_hf.translation.text.markup import MarkupText, aligner, tokens_of, with_translations
+from vanilla_transformer_hf.translation.text.markup import (
+    MarkupText,
+    aligner,
+    tokens_of,
+    unescape,
+    with_translations,
+)
 
 
 PAGE = """<!DOCTYPE html>
@@ -162,6 +168,22 @@ def test_hostile_markup_takes_no_longer_than_other_texts():
         assert "".join(token.raw for token in tokens_of(text)) == text
         translated(text)
     assert time.process_time() - began < 10  # html.parser: 30 seconds and more
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f"&#{'1' * 5000};", "\ufffd"),
+        (f"a&#{'0' * 5000}65b", "aAb"),
+        (f"&#x{'f' * 5000};", "\ufffd"),
+        (f"&#x{'0' * 5000}41", "A"),
+        (f"&#1114112;&#0;&amp;{' ' * 5000}", f"\ufffd\ufffd&{' ' * 5000}"),
+    ],
+    ids=lambda text: text[:12],
+)
+def test_numbers_of_characters_may_have_any_length(text, expected):
+    assert unescape(text) == expected
+    assert MarkupText(f"dog {text}").render(["x"], [None]).endswith("x" + " " * 5000 * text.endswith(" "))
 
 
 def test_the_model_aligns_and_one_that_cannot_keeps_the_order(translator, monkeypatch):

@@ -87,7 +87,7 @@ def _dots(abbreviations: Sequence[str]) -> str:
     """The dots that end a word and get a space before them: all but those of abbreviations and inside a sentence."""
     numeric = [word.partition(" ")[0] for word in abbreviations if "#NUMERIC_ONLY#" in word]
     others = [word for word in abbreviations if "#NUMERIC_ONLY#" not in word]
-    kept = [r"(?=\S*\.\S*\.(?:\s|\z))\S*\p{Alpha}", r"\S+\.\s+\p{Lower}"]
+    kept = [r"(?=[^\s.]*+\.\S++(?<=\.))[^\s\p{Alpha}]*+\p{Alpha}", r"\S+\.\s+\p{Lower}"]
     if others:
         kept.append(rf"(?:{'|'.join(map(re.escape, others))})\.(?:\s|\z)")
     if numeric:
@@ -102,7 +102,7 @@ def _uniform(language: str) -> list[tuple[str, str]]:
         *UNIFORM,
         *QUOTES.get(language, []),
         ("(?<=\\d)\u00a0(?=\\d)", "," if language in DECIMAL_COMMA else "."),
-        (r"\A\s+|\s+\z", ""),
+        (r"\A\s+|(?<!\s)\s+\z", ""),
         (r"\p{C}", ""),
     ]
 

@@ -275,7 +275,7 @@ def _add_text_steps(backend: Tokenizer, model: SentencePieceModel, names: Sequen
     if model.precompiled_charsmap:
         steps.append(normalizers.Precompiled(model.precompiled_charsmap))
     if model.remove_extra_whitespaces:
-        steps += [normalizers.Replace(Regex(r"\A +| +\z"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
+        steps += [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Replace(Regex(r"\A | \z"), "")]
     if model.add_dummy_prefix:
         steps.append(normalizers.Prepend(" "))
     backend.normalizer = normalizers.Sequence([*steps, normalizers.Replace(" ", "▁")])

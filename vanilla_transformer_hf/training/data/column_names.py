@@ -50,7 +50,7 @@ def _words(name: str) -> list[str]:
 
 
 def _language(name: str) -> langcodes.Language | None:
-    tag = name if TAG.fullmatch(name) else _tag_of_name(re.sub(r"\s*\([^)]*\)$", "", name))
+    tag = name if TAG.fullmatch(name) else _tag_of_name(re.sub(r"(?<!\s)\s*+\([^()]*\)$", "", name))
     # langcodes would also find English in "English is hard".
     if tag is None or (" " in name and tag == _tag_of_name(name.rpartition(" ")[0]) and "(" not in name):
         return None

@@ -15,7 +15,7 @@ from .inline import Piece
 LABEL = re.compile(r"(?<![\w&_])(?P<mark>[_&])(?=[^\W\d_])")
 MOST_CHARACTERS = 60
 # What ends a label, behind the key in parentheses.
-ENDING = re.compile(r"[\s.:…。：]*\Z")
+ENDING = re.compile(r"(?<![\s.:…。：])[\s.:…。：]*+\Z")
 # Scripts whose translations name the key in parentheses: "文件(&F)".
 NO_KEYS = ("CJK ", "HIRAGANA", "KATAKANA", "HANGUL")
 

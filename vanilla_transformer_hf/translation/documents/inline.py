@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from ..text.markup import tokens_of
+from ..text.markup import tokens_of, unescape
 
 
 # White space that shows, which models would lose: it is kept, and ends a sentence.
@@ -103,7 +103,7 @@ def from_markup(markup: str, codes: Sequence[Any]) -> Iterator[Piece]:
     kinds: dict[str, Kind] = {"span": "begin", "img": "alone", "br": "ending"}
     for token in tokens_of(markup):
         if token.kind == "text":
-            yield Piece("text", html.unescape(token.raw))
+            yield Piece("text", unescape(token.raw))
         elif token.kind == "end":
             yield Piece("end", open_.pop())
         else:

@@ -9,7 +9,7 @@ from .document import Document, PlainText, Reading
 
 MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 # Bytes in which a page says its encoding, and how it does.
-HEAD, CHARSET = 1024, re.compile(rb"""<meta[^>]*charset\s*=\s*["']?([\w.:-]+)""", re.IGNORECASE)
+HEAD, CHARSET = 1024, re.compile(rb"""<meta[^<>]*charset\s*=\s*["']?([\w.:-]+)""", re.IGNORECASE)
 # Encodings of text that pages have; Python has others, which are not encodings of text.
 ENCODINGS = re.compile("iso-8859|latin|windows-|cp125|koi8|shift_jis|euc-|gb|big5", re.IGNORECASE)
 

@@ -20,7 +20,7 @@ TIMES = re.compile(rf"\s*{TIME}\s*-->\s*{TIME}.*")
 # Positions and styles, such as {\an8}, line breaks of a program, and the dash before what a speaker says.
 CODES = re.compile(r"\{[^{}]*\}|\\[Nnh]|^[-\u2010–—]\s*")
 # Lines of two speakers.
-DIALOGUE = re.compile(r"\s*(?:\{[^{}]*\}|<[^<>]*>)*+\s*[-\u2010–—]")
+DIALOGUE = re.compile(r"\s*+(?:\{[^{}]*\}|<[^<>]*>)*+\s*+[-\u2010–—]")
 
 
 def read_subtitles(content: bytes, reading: Reading) -> Document:

@@ -75,7 +75,9 @@ INLINE = {
 KEPT = {"code", "kbd", "math", "ruby", "samp", "svg", "tt", "var", *RAW} - {"title"}
 VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"}
 # What links show that is no language: addresses, @names, #tags, notes.
-NAME = re.compile(r"(https?://|www\.|[@#])\S+|\S+@\S+\.\w+|\[\S{1,4}\]")
+NAME = re.compile(r"(https?://|www\.|[@#])\S+|[^\s@]++@(?:[^\s.]*+\.)++\w+|\[\S{1,4}\]")
+# The number of a character, without zeros before it; html.unescape raises where it has 4,300 digits.
+NUMBER, MOST_DIGITS = re.compile(r"&#0*+([0-9]++);?"), 4000
 SPACE = " \t\n\r\f"
 MARKS = ".,;:!?…)]}»”’\"'、。，；：！？）"
 OPENING_MARKS = "([{«„“‘\"'¿¡（"
@@ -174,7 +176,7 @@ class Sentence:
         before = self._edges[0] if self.raw else raw[: len(raw) - len(raw.lstrip(SPACE))]
         self._edges = (before, raw[len(raw.rstrip(SPACE)) :])
         self.raw.append(raw)
-        text = re.sub(f"[{SPACE}]+", " ", html.unescape(raw))
+        text = re.sub(f"[{SPACE}]+", " ", unescape(raw))
         kept, end = self._siblings[-1] if self._siblings else None, len(self.text)
         if kept is not None and kept.is_kept and kept.start == end:
             kept.has_space = (kept.has_space[0], text.startswith(" "))
@@ -444,6 +446,13 @@ def _with_spaces(left: str, node: Node, right: str) -> str:
     before = " " if node.has_space[0] and left and not left[-1].isspace() else ""
     is_apart = node.has_space[1] and right and not right[0].isspace() and right[0] not in MARKS
     return left + before + node.opening + (" " if is_apart else "")
+
+
+def unescape(text: str) -> str:
+    """A text with its character references replaced, whatever numbers they have."""
+    if len(text) > MOST_DIGITS:
+        text = NUMBER.sub(lambda found: "&#x110000;" if len(found[1]) > 7 else f"&#{found[1]};", text)
+    return html.unescape(text)
 
 
 def _escape(text: str) -> str:

@@ -18,6 +18,7 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 from ...common.characters import as_text
 from ...common.too_long import TooLongToTranslate, check_too_long
 from ...common.white_space import word_starts
+from ...model.tokenizer.limits import failing_in_one_line
 from .splitting import Segment, split_segments, split_text
 from .tally import SENSIBLE_SOURCE, Tally
 
@@ -232,7 +233,8 @@ class TextEncoder:
         """The tokenizer's output for texts: `input_ids` and what the options request."""
         # verbose=False: the tokenizer would log the length of the first over-long text as an error.
         texts = [self._prefix + text for text in texts]
-        encoded = self._tokenizer(**{self._argument: texts}, verbose=False, **options)
+        with failing_in_one_line("cuts a text"):
+            encoded = self._tokenizer(**{self._argument: texts}, verbose=False, **options)
         if self._prefix and "offset_mapping" in encoded:  # the prefix gets (0, 0), as special tokens
             shift = len(self._prefix)
             encoded["offset_mapping"] = [
