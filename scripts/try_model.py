@@ -30,8 +30,8 @@ def main():
     arguments = parser.parse_args()
     if not Path(arguments.model).is_dir():
         raise FileNotFoundError(f"{arguments.model}: no such folder")
-    tokenizer = AutoTokenizer.from_pretrained(arguments.model)
-    model = AutoModelForSeq2SeqLM.from_pretrained(arguments.model)
+    tokenizer = AutoTokenizer.from_pretrained(arguments.model, trust_remote_code=False)
+    model = AutoModelForSeq2SeqLM.from_pretrained(arguments.model, trust_remote_code=False)
     batch = tokenizer(arguments.sentence, return_tensors="pt", padding=True)
     translations = tokenizer.batch_decode(model.generate(**batch), skip_special_tokens=True)
     for source, translation in zip(arguments.sentence, translations, strict=True):

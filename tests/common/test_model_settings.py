@@ -9,6 +9,8 @@ from machine import within
 from vanilla_transformer_hf import VanillaTransformerConfig
 from vanilla_transformer_hf.common.model_settings import check_model_settings
 from vanilla_transformer_hf.common.opening import open_model
+from vanilla_transformer_hf.publishing.upload_plan import plan_upload
+from vanilla_transformer_hf.publishing.weight_files import open_config
 
 
 WRONG = {
@@ -25,7 +27,12 @@ WRONG = {
         *({"model_max_length": value} for value in ("52", -1, 0, float("nan"), [])),
         *({"pad_token": 5}, {"eos_token": "x" * 10**5}, {"src_lang": 5}, {"split_special_tokens": "yes"}),
         *({"additional_special_tokens": 5}, {"additional_special_tokens": [5]}, {"listed_pieces": "9"}),
+        *({"auto_map": 5}, {"auto_map": {"AutoTokenizer": 5}}, {"auto_map": ["a.B", "a.C", "a.D"]}),
         *({"extra_special_tokens": {"x": 5}}, {"added_tokens_decoder": {"0": 5}}, {"separate_vocabularies": "no"}),
+    ],
+    "config.json": [
+        *({"auto_map": value} for value in (5, ["a.B", None], {"AutoModel": 5}, {"AutoModel": {}}, {"AutoModel": []})),
+        *({"attn_implementation": "somebody/kernel"}, {"_attn_implementation": {"encoder": "somebody/kernel@main:f"}}),
     ],
 }
 SECONDS = 2  # of processor time, for each of them
@@ -59,6 +66,32 @@ def test_a_model_with_wrong_settings_is_not_opened(counting_folder, tmp_path):
             open_model(folder)
         (folder / file).write_text(before)
     open_model(folder)
+
+
+OWN = "tokenization_vanilla_transformer.VanillaTransformerTokenizer"
+
+
+@pytest.mark.parametrize(
+    ("file", "auto_map"),
+    [
+        ("tokenizer_config.json", [OWN, None]),
+        ("tokenizer_config.json", {"AutoTokenizer": OWN}),
+        ("config.json", {"AutoTokenizer": [OWN, None]}),
+        ("config.json", {"AutoTokenizer": [None, f"somebody/model--{OWN}"]}),
+    ],
+)
+def test_classes_of_a_tokenizer_are_named_in_each_form_of_transformers(file, auto_map, counting_folder, tmp_path):
+    folder = shutil.copytree(counting_folder, tmp_path / "model")
+    content = json.loads((folder / file).read_text())
+    whole = auto_map if isinstance(auto_map, list) else {**content.get("auto_map", {}), **auto_map}
+    (folder / file).write_text(json.dumps({**content, "auto_map": whole}))
+    model, tokenizer = open_model(folder)
+    model.save_pretrained(tmp_path / "again")
+    tokenizer.save_pretrained(tmp_path / "again")
+    open_model(tmp_path / "again")
+    assert open_config(folder).d_model == model.config.d_model
+    sent = {file.name for file in plan_upload(folder).files}
+    assert {"tokenization_vanilla_transformer.py", "modeling_vanilla_transformer.py"} <= sent
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import struct
+import sys
 import time
 import zipfile
 from pathlib import Path
@@ -312,6 +313,10 @@ PICKLES = {
     "no mark": b"\x80\x02t.",
     "takes too much": b"\x80\x02a.",
     "many instructions": b"\x80\x02" + b"N0" * 100_000 + b"N.",
+    "many marks": b"\x80\x02" + b"N" * 250_000 + b"(t" * 250_000 + b".",
+    "marks in marks": b"\x80\x02" + b"(" * 1_000_000 + b"t" * 90 + b".",
+    "a key that holds itself twice, and so on": b"\x80\x02})q\x00" + b"h\x00\x86q\x00" * 60 + b"Ns.",
+    "a large key many times": b"\x80\x02}(" + b"K\x00" * 9_000 + b"tq\x000" + b"h\x00Ns" * 5_000 + b".",
 }
 
 
@@ -320,6 +325,34 @@ def test_pickles(data, tmp_path):
     folder = write("fairseq", tmp_path / "run")
     (folder / "checkpoint_best.pt").write_bytes(archive(data))
     not_converted("fairseq", folder, tmp_path, r"checkpoint_best\.pt")
+
+
+def set_in_itself():
+    value = []
+    value.append(value)
+    return value
+
+
+def deep(value, wrap, depth=5_000):
+    for _ in range(depth):
+        value = wrap(value)
+    return value
+
+
+@pytest.mark.parametrize(
+    "make", [set_in_itself, lambda: deep(0, lambda each: [each]), lambda: deep(0, lambda each: {"a": each})]
+)
+def test_settings_in_themselves(make, tmp_path):
+    folder = write("fairseq", tmp_path / "run")
+    content = torch.load(folder / "checkpoint_best.pt", weights_only=False)
+    limit = sys.getrecursionlimit()
+    content["cfg"]["task"]["x"] = make()
+    sys.setrecursionlimit(100_000)
+    try:
+        torch.save(content, folder / "checkpoint_best.pt")
+    finally:
+        sys.setrecursionlimit(limit)
+    not_converted("fairseq", folder, tmp_path, "RecursionError|nested")
 
 
 def test_lists_in_lists_that_are_one_list(tmp_path):

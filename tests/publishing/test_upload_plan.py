@@ -220,6 +220,15 @@ def test_other_refusals(folder, tmp_path):
         plan_upload(folder, NAME)
 
 
+@pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json"])
+def test_code_outside_the_folder_is_not_published(file, folder):
+    (folder.parent / "outside.py").write_text("secret = 1")
+    outside = f"{folder.parent}/outside"
+    change_json(folder / file, auto_map={"AutoTokenizer": [f"{outside}.Tokenizer", None]})
+    with pytest.raises(ValueError, match=f"auto_map names '{outside}', which is not a file beside the model"):
+        plan_upload(folder)
+
+
 def test_the_card_is_written_with_what_is_stated(folder):
     plan = plan_upload(folder, NAME, license="cc-by-4.0", datasets=["someone/pairs"])
     data = ModelCard(plan.card).data

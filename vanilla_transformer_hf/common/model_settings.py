@@ -4,6 +4,7 @@ Types and bounds of the settings that come with a model, in generation_config.js
 transformers takes any value from these files and fails, or takes all memory, where it is used: 10⁹ beams, "4" beams.
 """
 
+import json
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -53,6 +54,12 @@ def _are_tokens(value: Any) -> bool:
     return isinstance(values, list) and len(values) <= MOST_ADDED and all(map(_is_token, values))
 
 
+def _are_classes(value: Any) -> bool:
+    """Whether it names classes: one, or that of a slow tokenizer and of a fast one, either of which may be missing."""
+    values = value if isinstance(value, list) else [value]
+    return 1 <= len(values) <= 2 and all(each is None or isinstance(each, str) for each in values)
+
+
 def _whole(least: int, most: int) -> Kind:
     return Kind(f"an integer from {least:,} to {most:,}", lambda value: _is_whole(value, least, most))
 
@@ -62,6 +69,16 @@ NUMBER = Kind("a finite number", _is_number)
 IDS = Kind(f"ids of at most {LARGEST_ID:,}", _are_ids)
 TEXT = Kind("a text", lambda value: isinstance(value, str))
 MAPPING = Kind("a JSON object", lambda value: isinstance(value, dict))
+CLASSES = Kind(
+    "names of classes by Auto class",
+    lambda value: isinstance(value, dict) and all(map(_are_classes, value.values())),
+)
+CLASSES_OF_TOKENIZER = Kind(
+    f"{CLASSES.expected}, or a list of two",
+    lambda value: CLASSES.holds(value) or (isinstance(value, list) and _are_classes(value)),
+)
+# transformers would run attention by a kernel of the Hub, which is somebody's code.
+NO_KERNEL = Kind("the name of an implementation, not of code on the Hub", lambda value: "/" not in json.dumps(value))
 TEXTS = Kind("a list of texts", lambda value: isinstance(value, list) and all(isinstance(each, str) for each in value))
 TOKEN = Kind(f"a text of at most {LONGEST_PIECE:,} characters", _is_token)
 TOKENS = Kind(f"at most {MOST_ADDED:,} tokens of at most {LONGEST_PIECE:,} characters", _are_tokens)
@@ -87,7 +104,7 @@ TOKENIZER: dict[str, Kind] = {
     "model_max_length": Kind("a number of at least 1", lambda value: _is_number(value) and value >= 1),
     **dict.fromkeys(("listed_pieces", "source_listed_pieces"), _whole(0, LARGEST_ID)),
     **dict.fromkeys(("separate_vocabularies", "split_special_tokens", "clean_up_tokenization_spaces"), FLAG),
-    "auto_map": MAPPING,
+    "auto_map": CLASSES_OF_TOKENIZER,
     **dict.fromkeys(("src_lang", "tgt_lang", "tokenizer_class"), TEXT),
     **dict.fromkeys(
         ("pad_token", "eos_token", "bos_token", "unk_token", "mask_token", "sep_token", "cls_token"), TOKEN
@@ -98,7 +115,10 @@ FILES = {
     "generation_config.json": GENERATION,
     "tokenizer_config.json": TOKENIZER,
     "special_tokens_map.json": TOKENIZER,
-    "config.json": {"model_type": TEXT, "architectures": TEXTS, "auto_map": MAPPING, "task_specific_params": MAPPING},
+    "config.json": {
+        **{"model_type": TEXT, "architectures": TEXTS, "auto_map": CLASSES, "task_specific_params": MAPPING},
+        **dict.fromkeys(("attn_implementation", "_attn_implementation", "experts_implementation"), NO_KERNEL),
+    },
 }
 
 

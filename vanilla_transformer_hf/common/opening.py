@@ -19,6 +19,7 @@ from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForSeq2SeqLM,
+    AutoProcessor,
     AutoTokenizer,
     GenerationConfig,
     PreTrainedConfig,
@@ -126,6 +127,15 @@ def read_config(folder: str | os.PathLike) -> OwnConfig:
     return (RecurrentSeq2SeqConfig if is_recurrent else VanillaTransformerConfig).from_pretrained(folder)
 
 
+def open_by(kind: Any, name: str | os.PathLike | None, *, trust_remote_code: bool = False, **settings: Any) -> Any:
+    """
+    What a class opens by its `from_pretrained`: the one place that calls that of a class of transformers. Where nobody
+    says whether the code of a folder may run, transformers asks, and reads the answer from standard input, which may
+    be a text to translate.
+    """
+    return kind.from_pretrained(name, trust_remote_code=trust_remote_code, **settings)
+
+
 def open_model(
     name: str | os.PathLike,
     device: str | torch.device | None = None,
@@ -140,12 +150,11 @@ def open_model(
         OSError: Config, weights or tokenizer are missing, damaged or of another model; one line says which.
         ValueError: The model does not translate text, or the device cannot be used here.
     """
-    hub = {"trust_remote_code": trust_remote_code, "revision": revision}
-    config = open_config(name, **hub)
+    config = open_config(name, trust_remote_code, revision)
     if is_own(config) and (reads := OTHER_SOURCES.get(input_name_of(config))) is not None:
         raise ValueError(f"{name} reads {reads}")
-    tokenizer = open_tokenizer(name, **hub)
-    model = open_weights(name, config=config, dtype=dtype, **hub)
+    tokenizer = open_tokenizer(name, trust_remote_code, revision)
+    model = open_weights(name, config=config, dtype=dtype, trust_remote_code=trust_remote_code, revision=revision)
     cached = None if Path(name).is_dir() else try_to_load_from_cache(str(name), "config.json", revision=revision)
     if isinstance(cached, str):
         with naming("files", name):  # which are all there by now
@@ -154,7 +163,9 @@ def open_model(
     return to_device(model, device), tokenizer
 
 
-def open_config(name: str | os.PathLike, **hub: Any) -> PreTrainedConfig:
+def open_config(
+    name: str | os.PathLike, trust_remote_code: bool = False, revision: str | None = None
+) -> PreTrainedConfig:
     """
     The config of a saved encoder–decoder.
 
@@ -162,7 +173,7 @@ def open_config(name: str | os.PathLike, **hub: Any) -> PreTrainedConfig:
         OSError: It, or another file of the folder, is missing or damaged; the message is one line.
         ValueError: The model does not translate.
     """
-    config = open_any_config(name, **hub)
+    config = open_any_config(name, trust_remote_code, revision)
     if (what := other_class(config)) is not None:
         raise ValueError(f"{name} cannot translate, it is {what}")
     if not config.is_encoder_decoder:
@@ -170,9 +181,11 @@ def open_config(name: str | os.PathLike, **hub: Any) -> PreTrainedConfig:
     return config
 
 
-def open_any_config(name: str | os.PathLike, **hub: Any) -> PreTrainedConfig:
+def open_any_config(
+    name: str | os.PathLike, trust_remote_code: bool = False, revision: str | None = None, **fields: Any
+) -> PreTrainedConfig:
     """
-    The config of a saved model.
+    The config of a saved model, with `fields` in place of its own.
 
     Raises:
         OSError: It, or another file of the folder, is missing or damaged; the message is one line.
@@ -183,7 +196,10 @@ def open_any_config(name: str | os.PathLike, **hub: Any) -> PreTrainedConfig:
         check_settings(Path(name))
         check_unchanged(name)
         _reach_hub(str(name))
-        return AutoConfig.from_pretrained(name, **hub)
+        config: PreTrainedConfig = open_by(
+            AutoConfig, name, trust_remote_code=trust_remote_code, revision=revision, **fields
+        )
+        return config
 
 
 def check_settings(folder: Path):
@@ -201,7 +217,9 @@ def check_settings(folder: Path):
             read_bounded(folder / name, LARGEST_VOCABULARY)
 
 
-def open_tokenizer(name: str | os.PathLike, **hub: Any) -> PreTrainedTokenizerBase:
+def open_tokenizer(
+    name: str | os.PathLike, trust_remote_code: bool = False, revision: str | None = None
+) -> PreTrainedTokenizerBase:
     """
     Raises:
         OSError: The tokenizer is missing or damaged; one line says so.
@@ -211,7 +229,22 @@ def open_tokenizer(name: str | os.PathLike, **hub: Any) -> PreTrainedTokenizerBa
         for file in TOKENIZER_FILES.values():  # of other classes, too; ours checks its own again
             if (path := Path(name, file)).is_file():
                 check_tokenizer_file(path)
-        return AutoTokenizer.from_pretrained(name, **hub)
+        tokenizer: PreTrainedTokenizerBase = open_by(
+            AutoTokenizer, name, trust_remote_code=trust_remote_code, revision=revision
+        )
+        return tokenizer
+
+
+def open_processor(name: str | os.PathLike) -> Any:
+    """
+    What makes frames of recordings, or pixels of images, and texts of ids.
+
+    Raises:
+        OSError: It is missing or damaged; one line says so.
+    """
+    with naming("processor", name):
+        check_settings(Path(name))
+        return open_by(AutoProcessor, name)
 
 
 def open_weights(name: str | os.PathLike, kind: Any = AutoModelForSeq2SeqLM, **settings: Any) -> PreTrainedModel:
@@ -234,7 +267,7 @@ def _open_weights(name: str | os.PathLike, kind: Any, settings: dict[str, Any], 
         check_one_set(Path(name))
         check_cost(settings.get("config"), Path(name))
         # Missing tensors would be filled with random numbers and only logged; so would those of other shapes.
-        model, report = kind.from_pretrained(name, output_loading_info=True, ignore_mismatched_sizes=True, **settings)
+        model, report = open_by(kind, name, output_loading_info=True, ignore_mismatched_sizes=True, **settings)
         lacking = sorted(report["missing_keys"]) + sorted(key for key, *_ in report["mismatched_keys"])
         if lacking:
             raise ValueError(f"{len(lacking)} tensors are missing or of another shape, the first is {lacking[0]}")

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from tqdm.auto import tqdm
-from transformers import AutoProcessor
 
 from ..common.checksums import SUMS_FILE, digest, verify_folder
 from ..common.files import check_new, new_folder
+from ..common.opening import open_by, open_processor
 from ..model.config.front_ends import reads_tokens
 from ..model.config.generation import VanillaTransformerGenerationConfig
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
@@ -249,7 +249,7 @@ def convert(
         done.reopened = (logits_of(model, batch) - before).abs().max().item()
         if tokenizer is not None and try_tokenizer(tokenizer) != made.tried:
             raise ConversionError("the reopened tokenizer gives other ids than before saving")
-        if made.processor is not None and try_processor(AutoProcessor.from_pretrained(folder)) != made.tried:
+        if made.processor is not None and try_processor(open_processor(folder)) != made.tried:
             raise ConversionError("the reopened processor gives other ids or frames than before saving")
         check(done, model, reference, made.tolerance, made.pieces, tokenizer)
         write_card(card_facts(done, output.name, shlex.join(command), files), folder)
@@ -331,8 +331,7 @@ def _make_model(
 
 def open_again(folder: Path, has_tokenizer: bool) -> tuple[VanillaTransformerForConditionalGeneration, Any]:
     """Reopen the model and the tokenizer from the written files, in the type of the weights."""
-    opened = model_class(VanillaTransformerConfig.from_pretrained(folder))
-    model = opened.from_pretrained(folder, dtype="auto").eval()
+    model = open_by(model_class(VanillaTransformerConfig.from_pretrained(folder)), folder, dtype="auto").eval()
     return model, VanillaTransformerTokenizer.from_pretrained(folder) if has_tokenizer else None
 
 

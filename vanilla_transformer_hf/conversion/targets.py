@@ -9,6 +9,7 @@ import argparse
 import json
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ import torch
 from transformers import BartConfig, BartForConditionalGeneration, MarianConfig, MarianMTModel, PreTrainedModel
 
 from ..common.files import check_new, new_folder
-from ..common.opening import settings_without_ours
+from ..common.opening import open_by, settings_without_ours
 from ..model.config.kept_heads import HEAD_FIELDS
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
@@ -287,8 +288,8 @@ class Target(NamedTuple):
 
 
 TARGETS: dict[str, Target] = {
-    "marianmt": Target(_marianmt_problems, to_marianmt, MarianMTModel.from_pretrained),
-    "bart": Target(_bart_problems, to_bart, BartForConditionalGeneration.from_pretrained),
+    "marianmt": Target(_marianmt_problems, to_marianmt, partial(open_by, MarianMTModel)),
+    "bart": Target(_bart_problems, to_bart, partial(open_by, BartForConditionalGeneration)),
     "fairseq": Target(_fairseq_problems, to_fairseq, _open_fairseq),
 }
 

@@ -114,8 +114,7 @@ def open_subject(label: str, name: str | os.PathLike, trust_remote_code: bool) -
         OSError: A part is missing, damaged or of another model.
         ValueError: The model does not predict tokens.
     """
-    hub = {"trust_remote_code": trust_remote_code}
-    config = open_any_config(name, **hub)
+    config = open_any_config(name, trust_remote_code)
     check_kind(str(name), config)
     if is_own(config) and not reads_tokens(config):
         reader = Recognizer(str(name))
@@ -126,8 +125,8 @@ def open_subject(label: str, name: str | os.PathLike, trust_remote_code: bool) -
         )
         return Subject(label, translator.model, translator.tokenizer, example_of(name))
     kind, subject = SINGLE[bool(config.is_decoder)]
-    model = open_weights(name, kind, config=config, dtype="auto", **hub)
-    return subject(label, model, open_tokenizer(name, **hub), example_of(name))
+    model = open_weights(name, kind, config=config, dtype="auto", trust_remote_code=trust_remote_code)
+    return subject(label, model, open_tokenizer(name, trust_remote_code), example_of(name))
 
 
 def subject_of(label: str, model: Any, tokenizer: Any) -> Subject:

@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 
 import torch
 import transformers
-from transformers import AutoProcessor
 
 from ..common.files import check_new, new_folder
-from ..common.opening import check_fit, is_own, open_config, open_tokenizer, open_weights
+from ..common.opening import check_fit, is_own, open_config, open_processor, open_tokenizer, open_weights
 from ..model.config.front_ends import CLASSES_OF_INPUTS, input_name_of, reads_tokens
 from ..model.packing.int8_quantizer import Int8Config
 from ..publishing.model_card import CardFacts, write_card
@@ -53,7 +52,7 @@ def quantize_folder(folder: str | os.PathLike, output: str | os.PathLike) -> Siz
     if getattr(config, "quantization_config", None):
         raise ValueError(f"{folder}: its weights are quantized already")
     # What makes ids of texts; of a model of speech or images, and frames or pixels of files.
-    processor: Any = open_tokenizer(folder) if reads_tokens(config) else AutoProcessor.from_pretrained(folder)
+    processor: Any = open_tokenizer(folder) if reads_tokens(config) else open_processor(folder)
     kind = getattr(transformers, CLASSES_OF_INPUTS[input_name_of(config)])
     model = open_weights(folder, kind, config=config, dtype=torch.float32, quantization_config=Int8Config())
     check_fit(model, getattr(processor, "tokenizer", processor))

@@ -291,9 +291,9 @@ class _Folder:
     def __init__(self, folder: Path):
         self.config = read_config(folder)
         self.task = TASKS.get((self.config.architectures or [""])[0], TRANSLATION)
-        named = (folder / GENERATION_CONFIG_NAME).is_file()
-        read = VanillaTransformerGenerationConfig
-        self.generation = read.from_pretrained(folder) if named else read()
+        self.generation: Any = VanillaTransformerGenerationConfig()
+        if (folder / GENERATION_CONFIG_NAME).is_file():
+            self.generation = VanillaTransformerGenerationConfig.from_pretrained(folder)
         settings = folder / TOKENIZER_CONFIG_FILE
         self.has_tokenizer = settings.is_file()
         tokenizer = read_object(settings, {}) if self.has_tokenizer else {}

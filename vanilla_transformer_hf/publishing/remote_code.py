@@ -1,6 +1,7 @@
 """The Python files that travel with a model, for those who open it with `trust_remote_code=True`."""
 
 import ast
+import re
 import sys
 from pathlib import Path
 
@@ -26,6 +27,8 @@ def find_code(folder: Path, modules: set[str]) -> tuple[dict[str, bytes], list[s
         The files' contents by their names, and the problems that would prevent others from importing them, a sentence
         each.
     """
+    if wrong := sorted(each for each in modules if not re.fullmatch(r"[\w-]+", each)):
+        return {}, [f"auto_map names {each!r}, which is not a file beside the model" for each in wrong]
     found, absent = _follow(folder, modules)
     own = saved_files()
     if absent and {f"{module}.py" for module in modules} <= own.keys():

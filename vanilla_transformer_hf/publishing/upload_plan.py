@@ -229,9 +229,15 @@ def _modules(texts: dict[str, bytes]) -> set[str]:
         fields = json.loads(texts.get(name, b"{}"))
         parts = [part for part in fields.values() if isinstance(part, dict)] if name in PROCESSOR_CONFIGS else []
         for part in (fields, *parts):
-            for entry in part.get("auto_map", {}).values():
-                modules |= {each.split(".")[0] for each in (entry if isinstance(entry, list) else [entry]) if each}
+            modules |= _named(part.get("auto_map"))
     return modules
+
+
+def _named(reference: Any) -> set[str]:
+    """The modules that an auto_map, or an entry of it, names: a class, several of a tokenizer, or none."""
+    if isinstance(reference, (dict, list)):
+        return set().union(*map(_named, reference.values() if isinstance(reference, dict) else reference))
+    return {reference.split(".")[0]} if isinstance(reference, str) else set()
 
 
 def _adapter(
@@ -303,8 +309,8 @@ def _left_out(folder: Path, sources: dict[str, Any]) -> dict[str, str]:
 def _configs(folder: Path, config: OwnConfig) -> dict[str, bytes]:
     """The configs of a model, without local paths."""
     # transformers' Trainer disables the cache during training.
-    stated = config.auto_classes | {name: _own(one) for name, one in (config.to_dict().get("auto_map") or {}).items()}
-    if not all((folder / f"{entry.split('.')[0]}.py").is_file() for entry in stated.values()):
+    stated = config.auto_classes | _own(config.to_dict().get("auto_map") or {})
+    if not all((folder / f"{module}.py").is_file() for module in _named(stated)):
         stated |= config.auto_classes  # the package's code is published instead
     changes = {"auto_map": stated, "use_cache": True}
     return _cleaned(folder, CONFIG_NAME, **changes) | _cleaned(folder, GENERATION_CONFIG_NAME)
@@ -324,12 +330,14 @@ def _public(fields: dict[str, Any]) -> dict[str, Any]:
     """Fields of a config without private ones."""
     after = {key: value for key, value in fields.items() if key not in PRIVATE_FIELDS}
     if "auto_map" in after:
-        after["auto_map"] = {key: _own(value) for key, value in after["auto_map"].items()}
+        after["auto_map"] = _own(after["auto_map"])
     return after
 
 
 def _own(reference: Any) -> Any:
-    """An entry of an auto_map without the repository of the code, because the code is included."""
+    """An auto_map or an entry of it without the repository of the code, because the code is included."""
+    if isinstance(reference, dict):
+        return {name: _own(each) for name, each in reference.items()}
     if isinstance(reference, list):
         return [_own(each) for each in reference]
     return reference.split("--")[-1] if isinstance(reference, str) else reference

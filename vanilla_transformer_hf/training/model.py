@@ -6,7 +6,6 @@ from typing import Any
 import datasets
 import torch
 from transformers import (
-    AutoConfig,
     AutoModelForSeq2SeqLM,
     GenerationConfig,
     PreTrainedConfig,
@@ -14,7 +13,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from ..common.opening import check_fit, naming, open_config, open_tokenizer, open_weights
+from ..common.opening import check_fit, open_any_config, open_config, open_tokenizer, open_weights
 from ..model.config.generation import VanillaTransformerGenerationConfig
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.layers.stack_inputs import StackInputs
@@ -133,9 +132,8 @@ def _make_room_for_tags(model: Any, tokenizer: PreTrainedTokenizerBase) -> None:
 
 def _open_model(run: RunArguments) -> PreTrainedModel:
     name = str(run.model.model_name_or_path)
-    with naming("config", name):
-        fields = {field: value for field, value in run.config.items() if field != "vocab_size"}  # the tokenizer's
-        config = AutoConfig.from_pretrained(name, **fields)
+    fields = {field: value for field, value in run.config.items() if field != "vocab_size"}  # the tokenizer's
+    config = open_any_config(name, **fields)
     # A published model may have weights in half precision, which is too coarse for updates.
     model: PreTrainedModel = open_weights(name, config=config, dtype=torch.float32, **choose_attention(run, config))
     if not any(parameter.requires_grad for parameter in model.parameters()):
@@ -156,7 +154,9 @@ def _new_model(run: RunArguments, tokenizer: PreTrainedTokenizerBase) -> PreTrai
         source_vocab_size=getattr(tokenizer, "source_vocab_size", None),
         **{name: getattr(tokenizer, name) for name in ("pad_token_id", "eos_token_id", "bos_token_id")},
     )
-    model: PreTrainedModel = AutoModelForSeq2SeqLM.from_config(config, **choose_attention(run, config))
+    model: PreTrainedModel = AutoModelForSeq2SeqLM.from_config(
+        config, trust_remote_code=False, **choose_attention(run, config)
+    )
     return model
 
 

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
-from transformers import AutoModelForImageTextToText, AutoModelForSpeechSeq2Seq, AutoProcessor
+from transformers import AutoModelForImageTextToText, AutoModelForSpeechSeq2Seq
 from transformers.utils import logging
 
 from ..common.lines import read_lines
-from ..common.opening import open_any_config, open_weights, to_device
+from ..common.opening import open_any_config, open_processor, open_weights, to_device
 from ..common.recordings import read_recording
 from ..model.config.front_ends import has_padding, input_name_of, source_length
 from ..model.tokenizer.limits import failing_in_one_line
@@ -233,7 +233,7 @@ class Recognizer:
         if self.input_name not in READERS or input_name not in (None, self.input_name):
             wanted = input_name or " or ".join(READERS)
             raise ValueError(f"{name} is a model that reads {self.input_name}, not {wanted}")
-        self.processor = AutoProcessor.from_pretrained(name)
+        self.processor = open_processor(name)
         self.model: Any = to_device(open_weights(name, CLASSES[self.input_name], dtype=dtype).eval(), device)
 
     def read(self, path: str | os.PathLike[str]) -> torch.Tensor:

@@ -14,6 +14,7 @@ import re
 import zipfile
 import zlib
 from _compat_pickle import IMPORT_MAPPING, NAME_MAPPING
+from array import array
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -102,116 +103,80 @@ def _names_in_pickle(file: Any) -> Iterator[str]:
     The global names in one pickle, whose end `file` is left at.
 
     Raises:
-        ValueError: The pickle is damaged, too long, or nests containers too deeply.
+        ValueError: The pickle is damaged, too long, or has too large tuples.
     """
-    nesting = Nesting()
+    tuples = Tuples()
     for number, (opcode, argument, _) in enumerate(pickletools.genops(file)):
         if number > MOST_OPCODES:
             raise ValueError(f"its pickle has more than {MOST_OPCODES:,} instructions")
-        nesting.follow(opcode.name, argument)
+        tuples.follow(opcode.name, argument)
         if opcode.name == "GLOBAL":
             module, name = str(argument).split(" ", 1)
             module, name = NAME_MAPPING.get((module, name), (IMPORT_MAPPING.get(module, module), name))
             yield f"{module}.{name}"
-    nesting.check()
 
 
-class Nesting:
+# Instruction -> how many things it takes from the stack, to make one of them or to add them to one; None: those behind
+# the mark.
+_MAKES: dict[str, int | None] = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3, "REDUCE": 2, "NEWOBJ": 2, "NEWOBJ_EX": 3}
+_MAKES |= {"BINPERSID": 1, **dict.fromkeys(("TUPLE", "FROZENSET", "LIST", "DICT", "OBJ", "INST"))}
+_ADDS: dict[str, int | None] = {"APPEND": 1, "SETITEM": 2, "BUILD": 1, "POP": 1}
+_ADDS |= dict.fromkeys(("APPENDS", "ADDITEMS", "SETITEMS", "POP_MARK"))
+# What a tuple counts for beside the things in it; how much may be in one, and in all that are taken from the memo.
+TUPLE = 100
+LARGEST_TUPLE = 100 * TUPLE
+MOST_HASHED = 10 * MOST_OPCODES
+
+
+class Tuples:
     """
-    The nesting of a pickle's containers, found from its instructions only: each container is a list of those inside
-    it.
+    How large a pickle's tuples are, found from its instructions only, in linear time.
 
-    It is counted because `torch.load(weights_only=True)` does not: it reads 300,000 lists or tuples in each other, but
-    such a tuple as a key of a dict is hashed, level by level in C, and overflows the C stack: the process ends by a
-    segmentation fault, which no `except` sees. `test_hostile_costs.py` has that file ("a deep key").
+    It is counted because `torch.load(weights_only=True)` does not. A tuple that is the key of a dict is hashed, level
+    by level in C: 300,000 in each other overflow the C stack, and the process ends by a segmentation fault, which no
+    `except` sees; 60 that each hold the one before twice take years. `test_hostile_costs.py` has both. Only tuples and
+    what is made of them are hashed: they are complete when they are made, so that their size is known then. Lists and
+    dicts load, however deep they are in each other.
     """
-
-    _MARK = object()
-    _TAKEN = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3, "REDUCE": 2, "NEWOBJ": 2, "NEWOBJ_EX": 3, "BINPERSID": 1}
-    _FROM_MARK = ("TUPLE", "LIST", "DICT", "FROZENSET", "OBJ", "INST")
-    _INTO = {"APPEND": 1, "SETITEM": 2, "BUILD": 1}
 
     def __init__(self):
-        self.stack: list[Any] = []
-        self.memo: dict[Any, Any] = {}
-        self.made: list[list] = []
-        self.depths: dict[int, int] = {}  # of containers so far, by their ids; they may still grow
+        self.stack: list[int] = []  # the size of each thing
+        self.marks = array("Q")  # places in the stack
+        self.memo: dict[Any, int] = {}
+        self.repeated = 0
 
-    def _take(self, count: int | None) -> list:
-        """The last `count` things, or those behind the mark, without the numbers and texts among them."""
-        if count is None:
-            place = len(self.stack) - 1 - self.stack[::-1].index(self._MARK) if self._MARK in self.stack else -1
-            if place < 0:
-                raise ValueError("invalid pickle: MARK missing")
-            things = self.stack[place + 1 :]
-            del self.stack[place:]
-        else:
-            if len(self.stack) < count:
-                raise ValueError("invalid pickle: stack underflow")
-            things = self.stack[len(self.stack) - count :]
-            del self.stack[len(self.stack) - count :]
-        return [thing for thing in things if isinstance(thing, list)]
-
-    def _put(self, parts: list[list], container: list):
-        """Put them into a container; what is too deep already is not read to its end."""
-        container += parts
-        depth = 1 + max((self.depths.get(id(part), 1) for part in parts), default=0)
-        if depth > DEEPEST:
-            raise ValueError(f"its pickle is nested more than {DEEPEST} deep")
-        if depth > self.depths.get(id(container), 1):
-            self.depths[id(container)] = depth
+    def _take(self, count: int | None) -> list[int]:
+        least = self.marks[-1] if self.marks else 0
+        if len(self.stack) - least < (count or 0) or (count is None and not self.marks):
+            raise ValueError("invalid pickle: it takes more than there is")
+        place = self.marks.pop() if count is None else len(self.stack) - count
+        taken = self.stack[place:]
+        del self.stack[place:]
+        return taken
 
     def follow(self, name: str, argument: Any):
         """One instruction."""
-        if name in self._TAKEN or name in self._FROM_MARK:
-            parts = self._take(self._TAKEN.get(name))
-            self.made.append([])
-            self.stack.append(self.made[-1])
-            self._put(parts, self.made[-1])
-        elif name in self._INTO or name in ("APPENDS", "ADDITEMS", "SETITEMS"):
-            parts = self._take(self._INTO.get(name))
-            if self.stack and isinstance(self.stack[-1], list):
-                self._put(parts, self.stack[-1])
-        elif name in ("EMPTY_LIST", "EMPTY_DICT", "EMPTY_SET", "EMPTY_TUPLE"):
-            self.made.append([])
-            self.stack.append(self.made[-1])
-        elif name == "MARK":
-            self.stack.append(self._MARK)
-        elif name in ("POP", "POP_MARK"):
-            self._take(1 if name == "POP" else None)
-        elif name in ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE", "DUP"):
-            if not self.stack:
-                raise ValueError("invalid pickle: PUT on an empty stack")
-            if name == "DUP":
-                self.stack.append(self.stack[-1])
-            else:
-                self.memo[len(self.memo) if name == "MEMOIZE" else argument] = self.stack[-1]
+        size = 1
+        if name == "MARK":
+            self.marks.append(len(self.stack))
+            return
+        if name in _MAKES:
+            parts = self._take(_MAKES[name])
+            size = 1 if name in ("LIST", "DICT") else TUPLE + sum(parts)
+        elif name in _ADDS:
+            self._take(_ADDS[name])
+            return
+        elif name in ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"):
+            (size,) = self._take(1)
+            self.memo[len(self.memo) if name == "MEMOIZE" else argument] = size
         elif name in ("GET", "BINGET", "LONG_BINGET"):
-            self.stack.append(self.memo.get(argument))
-        elif name not in ("PROTO", "FRAME", "STOP"):
-            self.stack.append(None)
-
-    def check(self):
-        """
-        Raises:
-            ValueError: A container stands in itself, or the nesting is too deep.
-        """
-        depths: dict[int, int] = {}
-        for container in self.made:
-            path = [(container, iter(container))] if id(container) not in depths else []
-            while path:
-                current, rest = path[-1]
-                if len(path) > DEEPEST:
-                    raise ValueError(f"its pickle is nested more than {DEEPEST} deep")
-                for inner in rest:
-                    if id(inner) not in depths:
-                        path.append((inner, iter(inner)))
-                        break
-                else:
-                    depths[id(current)] = 1 + max((depths[id(inner)] for inner in current), default=0)
-                    if depths[id(current)] > DEEPEST:
-                        raise ValueError(f"its pickle is nested more than {DEEPEST} deep")
-                    path.pop()
+            size = self.memo.get(argument, 1)
+            self.repeated += size
+        elif name in ("PROTO", "FRAME", "STOP"):
+            return
+        if size > LARGEST_TUPLE or self.repeated > MOST_HASHED:
+            raise ValueError("its pickle has tuples nested more than 100 deep, or of too many things")
+        self.stack.append(size)
 
 
 def _names_in_checkpoint(path: Path) -> set[str]:

@@ -10,7 +10,7 @@ import torch
 import transformers
 from transformers import GenerationConfig
 
-from ...common.opening import check_one_set
+from ...common.opening import check_one_set, open_by
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ...model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from ..formats.files import named, read_bounded, read_json
@@ -166,7 +166,7 @@ def toolkit_model(checkpoint: Checkpoint, known: Collection[str]) -> Any:
     config = host.config_class(**{name: checkpoint.options[name] for name in names})
     config._attn_implementation = "eager"
     tensors = {name: checkpoint.tensors[name] for name in checkpoint.tensors}
-    return host.from_pretrained(None, config=config, state_dict=tensors, dtype=torch.float32)
+    return open_by(host, None, config=config, state_dict=tensors, dtype=torch.float32)
 
 
 # Settings of processors, of which transformers wrote one or the other.
@@ -222,7 +222,7 @@ def processor_of(
                 settings = _without_origin(read_json(checkpoint.uses(folder / name)))
                 Path(place, name).write_text(json.dumps(settings), encoding="utf-8")
         _copy_files(checkpoint, ("tokenizer.json", "added_tokens.json", *names), Path(place))
-        extractor, tokenizer = (each.from_pretrained(place, local_files_only=True) for each in classes)
+        extractor, tokenizer = (open_by(each, place, local_files_only=True) for each in classes)
         tokenizer.init_kwargs = _without_origin(tokenizer.init_kwargs)
     if extractor.feature_size != config.num_mel_bins:
         raise ConversionError(
@@ -239,7 +239,7 @@ def tokenizer_of(checkpoint: Checkpoint, host: Any, names: tuple[str, ...]) -> V
     with TemporaryDirectory() as place:  # transformers would open a file of any kind and size
         settings = ("tokenizer_config.json", "special_tokens_map.json")
         _copy_files(checkpoint, ("tokenizer.json", *settings, "added_tokens.json", *names), Path(place))
-        theirs = host.from_pretrained(place, local_files_only=True)
+        theirs = open_by(host, place, local_files_only=True)
     roles = {role: theirs._special_tokens_map.get(role) for role in ROLES}
     return VanillaTransformerTokenizer(
         tokenizer_object=theirs.backend_tokenizer,

@@ -44,21 +44,18 @@ def auto_models(config: Any) -> dict[str, str]:
     return AUTO_MODELS_OF_FRONT_ENDS.get(config.front_end) or AUTO_MODELS[config.stacks]
 
 
-def whole_auto_map(auto_map: dict[str, str], models: dict[str, str]) -> dict[str, Any]:
+def whole_auto_map(auto_map: dict[str, Any], models: dict[str, str]) -> dict[str, Any]:
     """
     The `auto_map` entry with all of `models`, the classes that can open the weights; nothing if it names none of them.
     transformers adds only the class that it saves, and keeps the entries of the model that training began with.
     """
     kinds = [*AUTO_MODELS.values(), *AUTO_MODELS_OF_FRONT_ENDS.values()]
     ours = {reference for kind in kinds for reference in kind.values()}
-    plain = {name: reference.rpartition("--") for name, reference in auto_map.items()}
+    plain = {name: one.rpartition("--") for name, one in auto_map.items() if isinstance(one, str)}  # not of tokenizers
     for name, (repository, found, reference) in plain.items():
         if reference == models.get(name):
             whole = {other: f"{repository}{found}{model}" for other, model in models.items()}
-            kept = {
-                other: auto_map[other]
-                for other, (*_, model) in plain.items()
-                if model not in ours or model == models.get(other)
-            }
+            former = {each for each, (*_, model) in plain.items() if model in ours and model != models.get(each)}
+            kept = {each: one for each, one in auto_map.items() if each not in former}
             return {"auto_map": {**whole, **kept}}
     return {}
