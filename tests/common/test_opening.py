@@ -16,7 +16,7 @@ from transformers import BertConfig, BertModel
 from vanilla_transformer_hf import VanillaTransformerTokenizer
 from vanilla_transformer_hf.common.opening import naming, open_config, open_model
 from vanilla_transformer_hf.conversion.source import ConversionError
-from vanilla_transformer_hf.conversion.sources.saved_model import read_saved_model
+from vanilla_transformer_hf.conversion.sources.saved_model import saved_weights
 from vanilla_transformer_hf.publishing import weight_files
 from vanilla_transformer_hf.publishing.weight_files import find_weights, weight_paths
 from vanilla_transformer_hf.training.checkpoints.weights import CheckpointWeights
@@ -208,7 +208,7 @@ def test_two_sets_of_weights_are_refused(broken):
         with pytest.raises(ValueError, match=said):
             read(broken)
     with pytest.raises(ConversionError, match=said):
-        read_saved_model(broken, "vanilla_transformer")
+        saved_weights(broken, trust=False)
     for shard in broken.glob("model-*.safetensors"):
         shard.unlink()
     open_model(broken)  # an index without its files, which earlier versions left, says nothing

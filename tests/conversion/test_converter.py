@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import test_fairseq
 import torch
+from greedy import compare_greedy
 from huggingface_hub import ModelCard
 from new_process import run_script
 from travelling_code import CODE
@@ -18,8 +19,8 @@ from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration, V
 from vanilla_transformer_hf.common.checksums import verify_folder, write_checksums
 from vanilla_transformer_hf.conversion import ConversionError, convert
 from vanilla_transformer_hf.conversion import converter as flow
-from vanilla_transformer_hf.conversion.sources import fairseq
-from vanilla_transformer_hf.conversion.verification import compare_greedy, try_tokenizer
+from vanilla_transformer_hf.conversion.sources.fairseq import Fairseq
+from vanilla_transformer_hf.conversion.verification import try_tokenizer
 
 
 ROOT = Path(__file__).parents[2]
@@ -169,8 +170,8 @@ def test_trust_runs_what_a_file_contains_and_nothing_else_does(checkpoint, tmp_p
 
 def test_the_weights_of_a_pt_file_are_never_copied(checkpoint):
     """They stay in the file until they are written, so that memory stays near the size of the checkpoint."""
-    found = fairseq.read(checkpoint[0])
-    model = flow.assemble(fairseq.SOURCE, found, fairseq.to_config(found))
+    found = Fairseq.read(checkpoint[0])
+    model = flow.assemble(found, found.to_config())
     if not (maps := Path("/proc/self/maps")).is_file():
         pytest.skip("only Linux tells where memory comes from")
     lines = [line.split() for line in maps.read_text().splitlines() if line.endswith(str(found.files[0]))]

@@ -25,7 +25,7 @@ import torch
 
 from vanilla_transformer_hf.conversion import CONVERTERS, ConversionError, convert
 from vanilla_transformer_hf.conversion.formats.safe_load import load_torch
-from vanilla_transformer_hf.conversion.key_table import convert_tensors
+from vanilla_transformer_hf.conversion.key_table import convert_tensors, empty_model
 
 
 # --------------------------------------------------------------------------------------------------- malicious pickles
@@ -230,12 +230,11 @@ WITHOUT_CHECKSUMS = {"safetensors": marianmt, "old pt": old_fairseq}
 
 def open_all(source, folder):
     """Config and tensors of a checkpoint, as the conversion reads them."""
-    module = CONVERTERS[source]
-    found = module.read(folder, False)
-    assert not module.unsupported(found)
-    config = module.to_config(found)
-    table = module.keys(config, found)
-    return config.to_dict(), {name: tensor.clone() for name, tensor in convert_tensors(table, found.tensors, config)}
+    found = CONVERTERS[source].read(folder)
+    assert not found.unsupported()
+    config = found.to_config()
+    converted = convert_tensors(found.keys(config), found.tensors, empty_model(config))
+    return config.to_dict(), {name: tensor.clone() for name, tensor in converted}
 
 
 def same(one, other):

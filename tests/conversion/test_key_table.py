@@ -1,16 +1,27 @@
 """Tables of keys."""
 
-from vanilla_transformer_hf.conversion.key_table import Rule, spelled_out, third, unchanged, written_out
+import pytest
+
+from vanilla_transformer_hf.conversion.key_table import Rule, third, unchanged, written_out
 
 
 def test_choices_are_a_shells():
-    assert spelled_out("layers.{}.{fc1,fc2}.{weight,bias}") == [
+    assert list(written_out({"layers.{}.{fc1,fc2}.{weight,bias}": None})) == [
         "layers.{}.fc1.weight",
         "layers.{}.fc1.bias",
         "layers.{}.fc2.weight",
         "layers.{}.fc2.bias",
     ]
-    assert spelled_out("layers.{}.weight") == ["layers.{}.weight"]
+    assert list(written_out({"layers.{}.weight": None})) == ["layers.{}.weight"]
+
+
+def test_several_names_of_one_of_ours():
+    table = {"{encoder,decoder}.{norm,ln}.{weight,bias}": "model.{encoder,decoder}.{layer_norm}.{weight,bias}"}
+    rows = {name: rule.target for name, (rule,) in written_out(table).items()}
+    assert rows["decoder.ln.bias"] == rows["decoder.norm.bias"] == "model.decoder.layer_norm.bias"
+    assert len(rows) == 8
+    with pytest.raises(ValueError, match="zip"):
+        written_out({"{encoder,decoder}.{norm,ln}.weight": "model.{encoder,decoder}.weight"})
 
 
 def test_each_name_has_a_row_of_its_own():

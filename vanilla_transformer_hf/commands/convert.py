@@ -60,7 +60,5 @@ def main(prog: str, argv: list[str]) -> None:
     if done.reference is not None:
         other = arguments.reference or "transformers' own model"
         print(f"and from {other} by {done.reference:.1e} ({done.reference_tokens:,} target positions)")
-    if done.greedy is not None:
-        print(f"greedy outputs identical: {done.greedy[0]} of {done.greedy[1]}")
     for note in done.notes:
         print(f"note: {note}")

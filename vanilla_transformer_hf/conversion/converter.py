@@ -6,9 +6,9 @@ import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
@@ -27,25 +27,22 @@ from ..publishing.model_card import CardFacts, ConversionFacts, SourceFile, writ
 from .formats import vocabularies
 from .given_options import ask, set_options, unstated_notes, with_options
 from .key_table import check_sizes, convert_tensors, empty_model, model_class
-from .source import Checkpoint, ConversionError, Source
-from .sources import (
-    annotated,
-    bert,
-    eole,
-    fairseq,
-    fsmt,
-    gpt2,
-    joeynmt,
-    marian,
-    marianmt,
-    opennmt_py,
-    speech_to_text,
-    tensor2tensor,
-    torch_nn,
-    whisper,
-)
+from .source import ConversionError, Source
+from .sources.annotated import Annotated
+from .sources.bert import Bert
+from .sources.eole import Eole
+from .sources.fairseq import Fairseq
+from .sources.fsmt import FSMT
+from .sources.gpt2 import GPT2
+from .sources.joeynmt import JoeyNMT
+from .sources.marian import Marian
+from .sources.marianmt import MarianMT
+from .sources.opennmt_py import OpenNMTPy
+from .sources.speech_to_text import SpeechToText
+from .sources.tensor2tensor import Tensor2Tensor
+from .sources.torch_nn import TorchNN
+from .sources.whisper import Whisper
 from .verification import (
-    compare_greedy,
     compare_with_reference,
     compare_with_toolkit,
     example_batch,
@@ -55,22 +52,12 @@ from .verification import (
 )
 
 
-# Name on the command line -> source
-CONVERTERS: dict[str, Source] = {
-    "eole": eole.SOURCE,
-    "fairseq": fairseq.SOURCE,
-    "marian": marian.SOURCE,
-    "marianmt": marianmt.SOURCE,
-    "fsmt": fsmt.SOURCE,
-    "joeynmt": joeynmt.SOURCE,
-    "opennmt_py": opennmt_py.SOURCE,
-    "tensor2tensor": tensor2tensor.SOURCE,
-    "torch_nn": torch_nn.SOURCE,
-    "annotated": annotated.SOURCE,
-    "bert": bert.SOURCE,
-    "gpt2": gpt2.SOURCE,
-    "whisper": whisper.SOURCE,
-    "speech_to_text": speech_to_text.SOURCE,
+CONVERTERS: dict[str, type[Source]] = {
+    source.name: source
+    for source in (
+        *(Eole, Fairseq, Marian, MarianMT, FSMT, JoeyNMT, OpenNMTPy, Tensor2Tensor, TorchNN, Annotated),
+        *(Bert, GPT2, Whisper, SpeechToText),
+    )
 }
 
 
@@ -85,42 +72,32 @@ class Conversion:
     reopened: float = math.nan
     reference: float | None = None
     reference_tokens: int = 0
-    greedy: tuple[int, int] | None = None  # (identical sentences, all)
     notes: list[str] = field(default_factory=list)
 
 
-def choose_source(source: str, path: Path) -> tuple[str, Source]:
-    """
-    The converter of that name, or for "auto" the one that recognises the files.
-
-    Raises:
-        ConversionError: The source is unknown; or, for "auto", no source or several recognise the files.
-    """
+def choose_source(source: str, path: Path) -> type[Source]:
+    """The source of that name, or for "auto" the only one that recognises the files."""
     if source in CONVERTERS:
-        return source, CONVERTERS[source]
+        return CONVERTERS[source]
     if source != "auto":
         raise ConversionError(f"{source!r} is not a source: expected one of auto, {', '.join(CONVERTERS)}")
-    found = [name for name, converter in CONVERTERS.items() if converter.recognises(path)]
+    found = [converter for converter in CONVERTERS.values() if converter.recognises(path)]
     if len(found) != 1:
-        what = f"could be from {' or '.join(found)}" if found else "is not recognised by any source"
+        names = " or ".join(converter.name for converter in found)
+        what = f"could be from {names}" if found else "is not recognised by any source"
         raise ConversionError(f"{path} {what}; name the source: {', '.join(CONVERTERS)}")
-    return found[0], CONVERTERS[found[0]]
+    return found[0]
 
 
-def assemble(
-    source: Source, checkpoint: Checkpoint, config: VanillaTransformerConfig, show: bool = True
-) -> VanillaTransformerForConditionalGeneration:
+def assemble(checkpoint: Source, config: VanillaTransformerConfig, show: bool = True) -> Any:
     """
     The model of a config with the weights of a checkpoint, which are copied only where they change.
 
     `show`: with a progress bar.
-
-    Raises:
-        ConversionError: As `check_sizes` and `convert_tensors`.
     """
     check_sizes(config, checkpoint.tensors)
     model = empty_model(config)
-    converted = convert_tensors(source.keys(config, checkpoint), checkpoint.tensors, config)
+    converted = convert_tensors(checkpoint.keys(config), checkpoint.tensors, model)
     count = len(model.state_dict().keys() - model.all_tied_weights_keys.keys())
     tensors = dict(tqdm(converted, desc="tensors", total=count, unit="", disable=not show))
     kinds = {tensor.dtype for tensor in tensors.values()}
@@ -137,38 +114,37 @@ def assemble(
     return model.eval().requires_grad_(False)
 
 
-def settle(
-    source: Source, found: Checkpoint, reference: Path, say: Callable[[str], None]
-) -> tuple[Checkpoint, list[str]]:
+def settle(found: Source, reference: Path, say: Callable[[str], None]) -> tuple[Source, list[str]]:
     """
     The checkpoint with the unstated options chosen by the reference, and a note about each.
 
     Of the options that the source lists as unstated, those that reproduce the reference are chosen; for the norm's ε,
     whose values hardly differ in effect, the closest. If none reproduce it, the defaults are kept.
     """
-    unstated = dict(source.unstated(found))
+    unstated = dict(found.unstated())
     if not unstated:
         return found, []
     norms = unstated.pop("layer_norm_eps", None)
     close = [{"layer_norm_eps": value} for value in norms] if norms else [{}]
+
+    def difference_with(options: Mapping[str, Any], rows: int | None) -> float:
+        trial = found.with_options({**found.options, **options})
+        model = assemble(trial, trial.to_config(), show=False).float()
+        return compare_with_reference(model, reference, rows)[0]
+
     for values in itertools.product(*unstated.values()):
         best, told = math.inf, {}
         for last in close:
             options = {**dict(zip(unstated, values, strict=True)), **last}
-            trial = replace(found, options={**found.options, **options})
-            model = assemble(source, trial, source.to_config(trial), show=False).float()
-            difference = compare_with_reference(model, reference, rows=1)[0]
-            if difference < best and difference <= source.tolerance:
+            difference = difference_with(options, rows=1)
+            if difference < best and difference <= found.tolerance:
                 best, told = difference, options
-        if not told:
-            continue
-        trial = replace(found, options={**found.options, **told})
-        model = assemble(source, trial, source.to_config(trial), show=False).float()
-        if compare_with_reference(model, reference)[0] <= source.tolerance:
+        if told and difference_with(told, rows=None) <= found.tolerance:
             words = ", ".join(f"{name}={value}" for name, value in told.items())
             say(f"not in the files, but as {reference.name} has it: {words}")
             found_so = f"not in the files; found as what gives the logits of {reference.name}"
-            return trial, [f"{name}={value}: {found_so}" for name, value in told.items()]
+            notes = [f"{name}={value}: {found_so}" for name, value in told.items()]
+            return found.with_options({**found.options, **told}), notes
     return found, []
 
 
@@ -218,6 +194,7 @@ def convert(
         OSError: A file cannot be read or written.
     """
     path, output = Path(checkpoint), Path(output)
+    record = None if reference is None else Path(reference)
     if not path.exists():
         raise ConversionError(f"{path} does not exist")
     check_new(output)
@@ -225,56 +202,67 @@ def convert(
     if (folder / SUMS_FILE).is_file() and (wrong := verify_folder(folder).wrong):
         raise ConversionError(f"{folder}: {', '.join(wrong)} do not fit {SUMS_FILE}; copy them again")
     with _one_line(path, source):
-        made = _make_model(source, path, None if reference is None else Path(reference), trust, say, options or {})
-    files = [describe_file(file) for file in dict.fromkeys(made.files)]  # all files have been read by now
+        made = _make_model(source, path, record, trust, say, options or {})
+    found, model = made.checkpoint, made.model
+    files = [  # all files have been read by now
+        SourceFile(file.name, file.stat().st_size, digest(file)) for file in dict.fromkeys(found.files)
+    ]
     # Paths without their folders, which mean nothing to a reader of the card.
-    command = ["vanilla-transformer", "convert", made.name, path.resolve().name, output.name]
-    command += ["--reference", Path(reference).name] if reference else []
+    command = ["vanilla-transformer", "convert", found.name, path.resolve().name, output.name]
+    command += ["--reference", record.name] if record else []
     command += ["--i-trust-this-file"] if trust else []
     command += set_options(options or {})
-    model, config = made.model, made.model.config
-    done = Conversion(made.name, path, config, model.num_parameters(), notes=made.notes)
+    done = Conversion(found.name, path, model.config, model.num_parameters(), notes=made.notes)
     if made.compared is not None:
         done.reference, done.reference_tokens = made.compared
     with new_folder(output) as folder:
         say(f"writing {done.parameters:,} parameters")
-        before = logits_of(model, batch := example_batch(config))
+        before = logits_of(model, batch := example_batch(model.config))
         model.save_pretrained(folder, max_shard_size=2**62)
         for part in (made.tokenizer, made.processor):
             if part is not None:
                 part.save_pretrained(folder)
-        model.to("meta")  # type: ignore[arg-type]  # the weights are not needed twice
+        model.to("meta")  # the weights are not needed twice
         say("opening what was written")
-        model, tokenizer = open_again(folder, made.tokenizer is not None)
+        model = open_again(folder)
         done.reopened = (logits_of(model, batch) - before).abs().max().item()
+        tokenizer = made.tokenizer and VanillaTransformerTokenizer.from_pretrained(folder)
         if tokenizer is not None and try_tokenizer(tokenizer) != made.tried:
             raise ConversionError("the reopened tokenizer gives other ids than before saving")
         if made.processor is not None and try_processor(open_processor(folder)) != made.tried:
             raise ConversionError("the reopened processor gives other ids or frames than before saving")
-        check(done, model, reference, made.tolerance, made.pieces, tokenizer)
-        write_card(card_facts(done, output.name, shlex.join(command), files), folder)
+        if not done.reopened <= found.tolerance:
+            raise ConversionError(
+                f"the reopened model's logits differ by {done.reopened:.1e} from those before saving"
+            )
+        if record is not None:
+            done.reference, done.reference_tokens = compare_with_reference(model.float(), record)
+            if not done.reference <= found.tolerance:
+                raise ConversionError(
+                    f"the model's logits differ by {done.reference:.1e} from those of {record}; "
+                    f"{found.tolerance:.0e} is allowed" + "".join(f"\n  note: {note}" for note in done.notes)
+                )
+        measured = (done.reopened, done.reference, done.reference_tokens, None, done.notes)
+        facts = ConversionFacts(done.source, shlex.join(command), files, *measured)
+        write_card(CardFacts(name=output.name, conversion=facts), folder)
     return done
 
 
-@dataclass
-class _Converted:
+class _Made(NamedTuple):
     """
-    A model of a checkpoint of the source `name` with its tokenizer or processor, before they are written.
+    A model of a checkpoint with its tokenizer or processor, before they are written.
 
     `tried` are the ids of example texts and the frames of an example, `compared` the largest difference from the
     toolkit's own model and the number of positions, if this package can run that model.
     """
 
-    name: str
+    checkpoint: Source
     model: Any
     tokenizer: VanillaTransformerTokenizer | None
     processor: Any
     tried: Any
     notes: list[str]
-    pieces: Any
-    tolerance: float
-    files: list[Path]
-    compared: tuple[float, int] | None = None
+    compared: tuple[float, int] | None
 
 
 def _make_model(
@@ -284,103 +272,49 @@ def _make_model(
     trust: bool,
     say: Callable[[str], None],
     options: Mapping[str, Any],
-) -> _Converted:
+) -> _Made:
     """Read a checkpoint and move its tensors into a model of this package; nothing is written."""
-    name, converter = choose_source(source, path)
-    say(f"reading {path} as a checkpoint of {name}")
-    found = with_options(name, converter, converter.read(path, trust), options)
-    if problems := converter.unsupported(found):
+    converter = choose_source(source, path)
+    say(f"reading {path} as a checkpoint of {converter.name}")
+    found = with_options(converter.read(path, trust), options)
+    if problems := found.unsupported():
         raise ConversionError("the model cannot express these options:\n  " + "\n  ".join(problems))
     told: list[str] = []
-    if reference is not None and converter.toolkit_model is not None:
+    if reference is not None and found.has_model:
         raise ConversionError(
-            f"a reference is not needed: {name} is compared with transformers' own model; leave out --reference"
+            f"a reference is not needed: {found.name} is compared with transformers' own model; leave out --reference"
         )
     if reference is not None:
-        found, told = settle(converter, found, reference, say)
-    config = converter.to_config(found)
+        found, told = settle(found, reference, say)
+    config = found.to_config()
     check_sizes(config, found.tensors)
-    tokenizer = vocabularies.limited(converter.to_tokenizer(found, config), config)
+    tokenizer = vocabularies.limited(found.to_tokenizer(config), config)
     tokenizer = vocabularies.with_language_tags(tokenizer)
     tried = [] if tokenizer is None else try_tokenizer(tokenizer)
-    if (processor := converter.to_processor(found, config)) is not None:
+    if (processor := found.to_processor(config)) is not None:
         tried = try_processor(processor)
-    model = assemble(converter, found, config)
+    model = assemble(found, config)
     # This class writes it without `_from_model_config`, with which transformers would read only its own fields.
     if model.can_generate():
-        model.generation_config = VanillaTransformerGenerationConfig.of(converter.to_generation_config(found, config))
+        model.generation_config = VanillaTransformerGenerationConfig.of(found.to_generation_config(config))
     compared = None
-    if converter.toolkit_model is not None:
-        compared = compare_with_toolkit(model, converter.toolkit_model(found), example_batch(config))
-        if not compared[0] <= converter.tolerance:
+    if found.has_model:
+        compared = compare_with_toolkit(model, found.toolkit_model(), example_batch(config))
+        if not compared[0] <= found.tolerance:
             raise ConversionError(
                 f"the model's outputs differ by {compared[0]:.1e} from those of transformers' own; "
-                f"{converter.tolerance:.0e} is allowed"
+                f"{found.tolerance:.0e} is allowed"
             )
-    guessed = converter.guessed(found)
+    guessed = found.guessed()
     if reference is None:
-        ask(path, guessed, can_be_shown=converter.toolkit_model is None)
-    told += unstated_notes(guessed, converter.defaulted(found), reference.name if reference else None)
-    notes, pieces = told + converter.decoding_notes(found), converter.target_pieces(found)
+        ask(path, guessed, can_be_shown=not found.has_model)
+    told += unstated_notes(guessed, found.defaulted(), reference.name if reference else None)
+    notes = told + found.decoding_notes()
     if processor is None and not reads_tokens(config):
         notes.append("the files of a processor are missing beside the checkpoint: the model has none")
-    return _Converted(
-        *(name, model, tokenizer, processor, tried, notes, pieces, converter.tolerance, list(found.files), compared)
-    )
+    return _Made(found, model, tokenizer, processor, tried, notes, compared)
 
 
-def open_again(folder: Path, has_tokenizer: bool) -> tuple[VanillaTransformerForConditionalGeneration, Any]:
-    """Reopen the model and the tokenizer from the written files, in the type of the weights."""
-    model = open_by(model_class(VanillaTransformerConfig.from_pretrained(folder)), folder, dtype="auto").eval()
-    return model, VanillaTransformerTokenizer.from_pretrained(folder) if has_tokenizer else None
-
-
-def check(
-    done: Conversion,
-    model: VanillaTransformerForConditionalGeneration,
-    reference: str | os.PathLike | None,
-    tolerance: float,
-    pieces: Any = (),
-    tokenizer: Any = None,
-):
-    """
-    Measure the reopened model against its own forward before saving, and against a reference where there is one.
-
-    Raises:
-        ConversionError: A difference is larger than `tolerance`, or a greedy output differs.
-    """
-    if not done.reopened <= tolerance:
-        raise ConversionError(f"the reopened model's logits differ by {done.reopened:.1e} from those before saving")
-    if reference is None:
-        return
-    model = model.float()
-    done.reference, done.reference_tokens = compare_with_reference(model, Path(reference))
-    agreement = compare_greedy(model, Path(reference), pieces, tokenizer)
-    if not done.reference <= tolerance:
-        raise ConversionError(
-            f"the model's logits differ by {done.reference:.1e} from those of {reference}; {tolerance:.0e} is allowed"
-            + "".join(f"\n  note: {note}" for note in done.notes)
-        )
-    if agreement is None:
-        return
-    done.greedy = agreement.same, agreement.all
-    if agreement.cut:
-        done.notes.append(
-            f"{agreement.cut} of {agreement.all} greedy outputs of {Path(reference).name} were cut at the toolkit's "
-            "limit; they are the beginnings of the model's"
-        )
-    if agreement.same < agreement.all:
-        raise ConversionError(f"only {done.greedy[0]} of {done.greedy[1]} greedy outputs of {reference} are the same")
-
-
-def describe_file(path: Path) -> SourceFile:
-    """Name, size in bytes, and SHA-256 of a file."""
-    return SourceFile(path.name, path.stat().st_size, digest(path))
-
-
-def card_facts(done: Conversion, name: str, command: str, files: list[SourceFile]) -> CardFacts:
-    """The facts of a conversion by `command` for the card: the origin of the weights, and the measurements."""
-    facts = ConversionFacts(
-        done.source, command, files, done.reopened, done.reference, done.reference_tokens, done.greedy, done.notes
-    )
-    return CardFacts(name=name, conversion=facts)
+def open_again(folder: Path) -> VanillaTransformerForConditionalGeneration:
+    """The model from the written files, in the type of the weights."""
+    return open_by(model_class(VanillaTransformerConfig.from_pretrained(folder)), folder, dtype="auto").eval()

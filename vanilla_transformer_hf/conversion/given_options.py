@@ -3,11 +3,10 @@
 import json
 import shlex
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .source import Checkpoint, ConversionError, Source
+from .source import ConversionError, Source
 
 
 def parse_option(text: str) -> tuple[str, Any]:
@@ -26,20 +25,17 @@ def parse_option(text: str) -> tuple[str, Any]:
         return name, value
 
 
-def with_options(name: str, source: Source, checkpoint: Checkpoint, given: Mapping[str, Any]) -> Checkpoint:
+def with_options(found: Source, given: Mapping[str, Any]) -> Source:
     """
     The checkpoint with options in place of its own; dots in a name stand between sections ("model.encoder.num_heads").
-
-    Raises:
-        ConversionError: The source `name` has no such option.
     """
-    options = checkpoint.options
+    options = found.options
     for option, value in given.items():
-        if option not in source.settable:
-            known = f"expected one of {', '.join(source.settable)}" if source.settable else "its files hold them all"
-            raise ConversionError(f"{option!r} is not an option of {name} that --set changes: {known}")
+        if option not in found.settable:
+            known = f"expected one of {', '.join(found.settable)}" if found.settable else "its files hold them all"
+            raise ConversionError(f"{option!r} is not an option of {found.name} that --set changes: {known}")
         options = _changed(options, option.split("."), value)
-    return replace(checkpoint, options=options)
+    return found.with_options(options)
 
 
 def _changed(options: Any, path: list[str], value: Any) -> dict[str, Any]:
@@ -50,12 +46,9 @@ def _changed(options: Any, path: list[str], value: Any) -> dict[str, Any]:
 
 def ask(path: Path, guessed: Mapping[str, Any], can_be_shown: bool = True):
     """
-    Raise an error for a checkpoint whose files lack options on which the outputs depend.
+    An error with a line for each option that the files lack and on which the outputs depend.
 
     `can_be_shown`: by a reference.
-
-    Raises:
-        ConversionError: There are some; with a line for each.
     """
     if not guessed:
         return

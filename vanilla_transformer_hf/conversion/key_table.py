@@ -3,7 +3,7 @@
 import itertools
 import re
 import reprlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,6 +29,11 @@ Transform = Callable[[torch.Tensor, VanillaTransformerConfig], torch.Tensor]
 def unchanged(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
     """The tensor itself."""
     return tensor
+
+
+def no_bias(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
+    """Zeros as the bias of a linear map (out, in) or a norm without one, from its weight."""
+    return tensor.new_zeros(len(tensor))
 
 
 def transposed(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
@@ -65,32 +70,37 @@ class Rule:
 # Source name -> target name, a Rule, a list of either, or None where a tensor is dropped on purpose (with the reason
 # beside it). "{}" stands for a layer index; a target takes the indices of its source in order. The first row that
 # matches counts.
-KeyTable = Mapping[str, "str | Rule | list[str | Rule] | None"]
+Row = str | Rule | Sequence[str | Rule] | None
+KeyTable = Mapping[str, Row]
 
-# Names to choose from, as in a shell: "{weight,bias}", but not "{}".
+# Names to choose from, as in a shell: "{weight,bias}", but not "{}". A source writes them out itself: names that come
+# from a file may have braces, and as many as they like.
 _CHOICE = re.compile(r"\{([^{}]+)\}")
 
 
-def spelled_out(pattern: str) -> list[str]:
-    """The names that a shell makes of `layer.{fc1,fc2}.{weight,bias}`."""
+def _spelled(pattern: str, choice: Sequence[int]) -> str:
+    """`layer.{fc1,fc2}.{weight}` with the choice (1, 0) is `layer.fc2.weight`; an only name is always chosen."""
     parts = _CHOICE.split(pattern)  # what stands between choices, and each choice
-    choices = [part.split(",") if place % 2 else [part] for place, part in enumerate(parts)]
-    return ["".join(names) for names in itertools.product(*choices)]
+    for place, number in zip(range(1, len(parts), 2), choice, strict=True):
+        names = parts[place].split(",")
+        parts[place] = names[number if len(names) > 1 else 0]
+    return "".join(parts)
 
 
 def written_out(table: KeyTable) -> dict[str, list[Rule]]:
-    """A table with a row for each name of its patterns. A target has the same number of choices as its source."""
+    """A table with a row for each name of its patterns. A target has its source's choices, each as long or of one."""
     rows: dict[str, list[Rule]] = {}
     for pattern, row in table.items():
-        rules = _as_rules(row)
-        targets_of_rules = [spelled_out(rule.target) for rule in rules]
-        for name, *targets in zip(spelled_out(pattern), *targets_of_rules, strict=True):
-            rows[name] = [replace(rule, target=target) for rule, target in zip(rules, targets, strict=True)]
+        sizes = [names.count(",") + 1 for names in _CHOICE.findall(pattern)]
+        for choice in itertools.product(*map(range, sizes)):
+            rows[_spelled(pattern, choice)] = [
+                replace(rule, target=_spelled(rule.target, choice)) for rule in _as_rules(row)
+            ]
     return rows
 
 
-def _as_rules(row: "str | Rule | list[str | Rule] | None") -> list[Rule]:
-    rows = row if isinstance(row, list) else [] if row is None else [row]
+def _as_rules(row: Row) -> list[Rule]:
+    rows = [] if row is None else [row] if isinstance(row, str | Rule) else row
     return [Rule(entry) if isinstance(entry, str) else entry for entry in rows]
 
 
@@ -114,12 +124,7 @@ POSITIONS = {
 
 
 def check_sizes(config: VanillaTransformerConfig, tensors: Tensors):
-    """
-    Compare the sizes in the options with the existing tensors, before a model of these sizes is built.
-
-    Raises:
-        ConversionError: There are more layers than tensors, or a size is larger than any tensor is long.
-    """
+    """Compare the sizes in the options with the existing tensors, before a model of these sizes is built."""
     shapes = [tensors.shape(name) for name in tensors]
     longest = max((size for shape in shapes for size in shape), default=0)
     layers = config.encoder_layers + config.decoder_layers
@@ -170,19 +175,14 @@ def empty_model(config: VanillaTransformerConfig) -> Any:
         return model_class(config)(config)
 
 
-def convert_tensors(
-    table: KeyTable, tensors: Tensors, config: VanillaTransformerConfig
-) -> Iterator[tuple[str, torch.Tensor]]:
+def convert_tensors(table: KeyTable, tensors: Tensors, model: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """
-    The tensors of a source under our names, one at a time; a tied matrix comes once.
+    The tensors of a source under the names of our empty model, one at a time; a tied matrix comes once.
 
-    Raises:
-        ConversionError: At the call, before a tensor is read: tensors that no row of the table names or that do not
-            belong to the model, and missing tensors, all listed. While iterating: a tensor with another shape, without
-            a floating-point type or with values that are not finite, and tensors that differ although the options tie
-            them.
+    At the call, before a tensor is read, tensors that no row of the table names or that do not belong to the model,
+    and missing tensors, are errors, all listed. While iterating: a tensor with another shape, without a floating-point
+    type or with values that are not finite, and tensors that differ although the options tie them.
     """
-    model = empty_model(config)
     shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
     aliases = model.all_tied_weights_keys
     patterns = [(re.compile(re.escape(key).replace(r"\{\}", r"(\d+)")), _as_rules(row)) for key, row in table.items()]
@@ -201,7 +201,7 @@ def convert_tensors(
     problems += [f"missing: {target}" for target, sources in plan.items() if not sources]
     if problems:
         raise ConversionError("the weights are not those that the options describe:\n  " + "\n  ".join(problems))
-    return _apply(plan, tensors, config, shapes)
+    return _apply(plan, tensors, model.config, shapes)
 
 
 def _apply(
@@ -224,6 +224,15 @@ def _apply(
             if not torch.equal(tensor, other.transform(tensors[name], config)):
                 raise ConversionError(f"{first} and {name} differ, and the options call them one matrix")
         yield target, tensor
+
+
+def not_expressed(options: Mapping[str, Any], expressed: Mapping[str, Sequence[Any]], where: str = "") -> list[str]:
+    """A line for each option whose value is not among those that our model supports."""
+    return [
+        f"{where}{name}: {options[name]!r} (supported: {', '.join(map(repr, values))})"
+        for name, values in expressed.items()
+        if options[name] not in values
+    ]
 
 
 def filled(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,10 +1,9 @@
 """The interface of a source: how a toolkit's checkpoint is recognised, read and mapped to our model."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from transformers import GenerationConfig
@@ -37,12 +36,7 @@ class Tensors(Mapping[str, torch.Tensor]):
 
 
 class LoadedTensors(Tensors):
-    """
-    Tensors that were unpickled, whose memory is the file's.
-
-    Raises:
-        ConversionError: A value is not a dense tensor on the CPU, or claims more numbers than the files have.
-    """
+    """Tensors that were unpickled, whose memory is the file's: dense, on the CPU, and not larger than the files."""
 
     def __init__(self, found: Any, size: int):
         if not isinstance(found, Mapping):
@@ -81,69 +75,101 @@ class LoadedTensors(Tensors):
         return len(self.found)
 
 
-@dataclass
-class Checkpoint:
+class Source:
     """
-    The result of a source's `read`, without any computation.
+    A toolkit whose checkpoints can be converted; an instance is a checkpoint that was read, without any computation.
 
-    `options` are the toolkit's own names and values as found, defaults not filled in; `tensors` the toolkit's own
-    names, given as what was unpickled or as tensors that stay in their file; `vocabulary` whatever the source's
-    `to_tokenizer` needs; `folder` where everything was found; `files` those that were read, some more than once, for
-    the model card's checksums.
-
-    Raises:
-        ConversionError: As `LoadedTensors`.
+    Attributes:
+        name: The toolkit's on the command line.
+        settable: Options that may be given with the command, dots between sections.
+        tolerance: Largest allowed difference of logits.
+        has_model: Whether `toolkit_model` gives the toolkit's own model, because the toolkit is transformers.
+        options: The toolkit's own names and values as found, defaults not filled in.
+        tensors: Under the toolkit's own names.
+        vocabulary: Whatever `to_tokenizer` needs.
+        folder: Where everything was found.
+        files: Those that were read, some more than once, for the model card's checksums.
     """
 
-    options: dict[str, Any]
-    tensors: Any
-    vocabulary: Any
-    folder: Path
-    files: list[Path] = field(default_factory=list)
+    name: str
+    settable: Sequence[str] = ()
+    tolerance: float = TOLERANCE
+    has_model: bool = False
 
-    def __post_init__(self):
-        if not isinstance(self.tensors, Tensors):
-            size = sum(path.stat().st_size for path in dict.fromkeys(self.files))
-            self.tensors: Tensors = LoadedTensors(self.tensors, size)
+    def __init__(
+        self, options: dict[str, Any], tensors: Any, vocabulary: Any, folder: Path, files: Sequence[Path] = ()
+    ):
+        self.options, self.vocabulary, self.folder, self.files = options, vocabulary, folder, list(files)
+        if not isinstance(tensors, Tensors):
+            tensors = LoadedTensors(tensors, sum(path.stat().st_size for path in dict.fromkeys(files)))
+        self.tensors: Tensors = tensors
 
     def uses(self, path: Path) -> Path:
         """The path of a file that is about to be read."""
         self.files.append(path)
         return path
 
+    def with_options(self, options: dict[str, Any]) -> Self:
+        """The checkpoint with other options."""
+        return type(self)(options, self.tensors, self.vocabulary, self.folder, self.files)
 
-@dataclass(frozen=True)
-class Source:
-    """
-    A toolkit whose checkpoints can be converted.
+    @classmethod
+    def recognises(cls, path: Path) -> bool:
+        """Whether a file or folder may be the toolkit's, by file names alone."""
+        return False
 
-    `recognises` decides from file names only whether a file or folder may be the toolkit's. `read` returns the
-    checkpoint; if its second argument is true, it uses Python's own unpickler. `unsupported` lists the options that
-    our model cannot express, a line each. `keys` is the table of a checkpoint and the config that it becomes.
-    `decoding_notes` lists steps of the toolkit's translation that `generate()` and the tokenizer do not perform.
-    `to_processor` makes that of a model of speech or images, with its tokenizer; None of others.
-    `target_pieces` is the toolkit's target vocabulary, where it records its outputs as pieces. `toolkit_model` is the
-    toolkit's own model, where the toolkit is transformers itself: the converted one must give its outputs. `unstated`
-    are the options that the files lack and a reference shows, with their possible values, the default first. `guessed`
-    are the options that the files lack although the outputs depend on them, with the value that would be taken: they
-    must be given, unless a reference confirms them. `defaulted` are the others that the files lack, with their values.
-    `settable` are the names of the options that may be given with the command, dots between sections.
-    """
+    @classmethod
+    @abstractmethod
+    def read(cls, path: Path, trust: bool = False) -> Self:
+        """The checkpoint at a path; with `trust`, by Python's own unpickler."""
 
-    options: Mapping[str, Any]
-    recognises: Callable[[Path], bool]
-    read: Callable[[Path, bool], Checkpoint]
-    unsupported: Callable[[Checkpoint], list[str]]
-    to_config: Callable[[Checkpoint], VanillaTransformerConfig]
-    keys: Callable[[VanillaTransformerConfig, Checkpoint], Mapping[str, Any]]
-    to_tokenizer: Callable[[Checkpoint, VanillaTransformerConfig], VanillaTransformerTokenizer | None]
-    to_generation_config: Callable[[Checkpoint, VanillaTransformerConfig], GenerationConfig]
-    decoding_notes: Callable[[Checkpoint], list[str]]
-    to_processor: Callable[[Checkpoint, VanillaTransformerConfig], Any] = lambda checkpoint, config: None
-    target_pieces: Callable[[Checkpoint], Sequence[str]] = lambda checkpoint: ()
-    toolkit_model: Callable[[Checkpoint], Any] | None = None
-    unstated: Callable[[Checkpoint], Mapping[str, Sequence[Any]]] = lambda checkpoint: {}
-    guessed: Callable[[Checkpoint], Mapping[str, Any]] = lambda checkpoint: {}
-    defaulted: Callable[[Checkpoint], Mapping[str, Any]] = lambda checkpoint: {}
-    settable: Sequence[str] = ()
-    tolerance: float = TOLERANCE
+    @abstractmethod
+    def unsupported(self) -> list[str]:
+        """A line for each option that our model cannot express."""
+
+    @abstractmethod
+    def to_config(self) -> VanillaTransformerConfig:
+        """The config of the model that the options, the names and the shapes describe."""
+
+    @abstractmethod
+    def keys(self, config: VanillaTransformerConfig) -> Mapping[str, Any]:
+        """The table of the tensors' names, and of what each becomes."""
+
+    def to_tokenizer(self, config: VanillaTransformerConfig) -> VanillaTransformerTokenizer | None:
+        """The tokenizer with the toolkit's ids; None without the files."""
+        return None
+
+    def to_processor(self, config: VanillaTransformerConfig) -> Any:
+        """The processor of a model of speech or images, with its tokenizer; None of others."""
+        return None
+
+    @abstractmethod
+    def to_generation_config(self, config: VanillaTransformerConfig) -> GenerationConfig:
+        """The toolkit's settings of its search."""
+
+    def decoding_notes(self) -> list[str]:
+        """Steps of the toolkit's translation that `generate()` and the tokenizer do not perform."""
+        return []
+
+    def toolkit_model(self) -> Any:
+        """The toolkit's own model, in float32, whose outputs the converted one must give."""
+        raise NotImplementedError
+
+    def unstated(self) -> dict[str, Sequence[Any]]:
+        """Options that the files lack and a reference shows -> their possible values, the default first."""
+        return {}
+
+    def guessed(self) -> dict[str, Any]:
+        """Options that the files lack although the outputs depend on them -> the usual value: they must be given,
+        unless a reference confirms them."""
+        return {}
+
+    def defaulted(self) -> dict[str, Any]:
+        """The other options that the files lack -> their values."""
+        return {}
+
+
+def search_settings(config: VanillaTransformerConfig, **settings: Any) -> GenerationConfig:
+    """Settings of a search, with the special tokens of a config."""
+    names = ("pad_token_id", "eos_token_id", "bos_token_id", "decoder_start_token_id")
+    return GenerationConfig(**settings, **{name: getattr(config, name) for name in names})

@@ -275,8 +275,8 @@ def _marianmt_problems(config: VanillaTransformerConfig) -> list[str]:
 
 
 def _open_fairseq(folder: Path) -> torch.nn.Module:
-    found = fairseq.read(folder)
-    return assemble(fairseq.SOURCE, found, fairseq.to_config(found))
+    found = fairseq.Fairseq.read(folder)
+    return assemble(found, found.to_config())
 
 
 class Target(NamedTuple):

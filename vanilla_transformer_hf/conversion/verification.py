@@ -5,14 +5,12 @@ outputs.
 
 import copy
 import itertools
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 
-from ..common import settings
 from ..model.config.front_ends import input_name_of, reads_tokens, shape_of_source
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
@@ -23,7 +21,6 @@ from .source import ConversionError
 
 
 REFERENCE_NAMES = ("src_ids", "src_mask", "tgt_in_ids", "tgt_mask", "logits")
-LARGEST_RECORD = 64 * 2**20  # bytes of a ref.json
 
 # Test texts for tokenizers: letters and marks that normalization changes, spaces, and an empty text.
 TEXTS = (
@@ -38,9 +35,6 @@ def read_reference(path: Path) -> dict[str, torch.Tensor]:
     """
     The arrays of a reference, an `.npz` file: src_ids (B, S), src_mask, tgt_in_ids (B, T), tgt_mask and
     logits (B, T, V); masks are true on real tokens.
-
-    Raises:
-        ConversionError: The file is damaged, lacks an array, or its arrays do not fit each other.
     """
     try:
         found = Arrays(path)
@@ -63,9 +57,6 @@ def compare_with_reference(
     first `rows` sentences.
 
     The reference may lack the last of the model's pieces: those that the toolkit does not have.
-
-    Raises:
-        ConversionError: As `read_reference`, or the file is of another model.
     """
     arrays = read_reference(path)
     pieces = arrays["logits"].shape[-1]
@@ -133,9 +124,7 @@ def example_sources(config: VanillaTransformerConfig, generator: torch.Generator
 
 @torch.no_grad()
 def logits_of(model: VanillaTransformerForConditionalGeneration, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-    """
-    Logits (B, T, V) of a batch, or the first output of a model without a head, as float64.
-    """
+    """Logits (B, T, V) of a batch, or the first output of a model without a head, as float64."""
     options = {"use_cache": False} if model.config.is_encoder_decoder else {}
     return model(**batch, **options)[0].double()
 
@@ -154,80 +143,6 @@ def compare_with_toolkit(model: Any, toolkit: Any, batch: dict[str, torch.Tensor
     return (found - expected).abs().max().item() / max(1.0, expected.abs().max().item()), int(real.sum())
 
 
-def own_tokens(ids: list[int], config: Any) -> list[int]:
-    """Ids of one output without the start token before and the end token and padding behind."""
-    if ids and ids[0] == config.decoder_start_token_id:
-        ids = ids[1:]
-    return ids[: ids.index(config.eos_token_id)] if config.eos_token_id in ids else ids
-
-
-class Agreement(NamedTuple):
-    """Greedy outputs of the toolkit: how many the model repeats, how many there are, and how many were cut short."""
-
-    same: int
-    all: int
-    cut: int
-
-
-def compare_greedy(
-    model: VanillaTransformerForConditionalGeneration, path: Path, pieces: Sequence[str], tokenizer: Any = None
-) -> Agreement | None:
-    """
-    Compare the model with the greedy outputs of a `ref.json` beside the reference; None where there are none. They are
-    ids, pieces of the vocabulary `pieces`, or texts.
-
-    A toolkit cuts outputs at its limit, which is a number of tokens, or the source's length plus a number. The record
-    does not say which were cut. So an output that reaches such a limit, by the longest of the record, agrees if the
-    model's begins with it.
-
-    Raises:
-        ConversionError: The record is not one of outputs.
-    """
-    record = path.with_name("ref.json")
-    if not record.is_file():
-        return None
-    arrays = read_reference(path)
-    source, mask = arrays["src_ids"].long(), arrays["src_mask"].long()
-    content = settings.read_json(record, LARGEST_RECORD)
-    outputs = content.get("greedy") if isinstance(content, dict) else None
-    if not outputs:
-        return None
-    if not isinstance(outputs, list) or len(outputs) != len(source):
-        raise ConversionError(f"{record}: `greedy` is not a list with an output for each of {len(source)} sources")
-    texts = all(isinstance(output, str) for output in outputs)
-    try:
-        ids = tokenizer(text_target=outputs)["input_ids"] if texts else _ids_of(outputs, pieces)
-    except (TypeError, KeyError, AttributeError) as error:
-        raise ConversionError(f"{record}: `greedy` holds neither ids nor pieces nor texts") from error
-    longest = max(map(len, ids))
-    with torch.no_grad():
-        found = model.generate(source, attention_mask=mask, num_beams=1, max_new_tokens=longest + 1).tolist()
-    theirs = [own_tokens(output, model.config) for output in ids]
-    beyond = max(len(output) - int(length) for output, length in zip(theirs, mask.sum(1), strict=True))
-    same = cut = 0
-    written = tokenizer.batch_decode(found, skip_special_tokens=True) if texts else []
-    for row, (other, whole) in enumerate(zip(theirs, ids, strict=True)):
-        own: Any = own_tokens(found[row], model.config)
-        if own == other or (texts and written[row] == outputs[row]):
-            same += 1
-        # Retokenized, a text that was cut within a word may have a token more or less.
-        elif len(whole) >= longest - 1 or len(other) >= int(mask[row].sum()) + beyond - texts:
-            length = min(len(other), longest - 2)
-            begins = written[row].startswith(outputs[row]) if texts else own[:length] == other[:length]
-            same, cut = same + begins, cut + begins
-    return Agreement(same, len(outputs), cut)
-
-
-def _ids_of(outputs: list, pieces: Sequence[str]) -> list[list[int]]:
-    place = {piece: index for index, piece in enumerate(pieces)}
-    return [
-        output
-        if isinstance(output, list)
-        else output.get("ids") or [place.get(piece, -1) for piece in output["tokens"]]
-        for output in outputs
-    ]
-
-
 def try_processor(processor: Any) -> list[Any]:
     """What `try_tokenizer` finds of its tokenizer, and the frames of a tone."""
     extractor = processor.feature_extractor
@@ -239,10 +154,7 @@ def try_processor(processor: Any) -> list[Any]:
 def try_tokenizer(tokenizer: Any) -> list[list[int] | str]:
     """
     The ids of some texts as source and as target, which are also decoded; or the error of one, because a toolkit whose
-    vocabulary has no unknown word also fails on new words.
-
-    Raises:
-        ConversionError: The tokenizer panics, as one of a damaged model does.
+    vocabulary has no unknown word also fails on new words. A tokenizer of a damaged model may panic: an error.
     """
     found: list[list[int] | str] = []
     for text, side in itertools.product(TEXTS, ("text", "text_target")):

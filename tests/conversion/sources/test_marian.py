@@ -13,7 +13,7 @@ from samples import files_on_the_card, write_reference
 
 from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration, VanillaTransformerTokenizer
 from vanilla_transformer_hf.conversion import ConversionError, convert
-from vanilla_transformer_hf.conversion.sources import marian
+from vanilla_transformer_hf.conversion.sources.marian import Marian
 
 
 RECORDED = Path(__file__).parents[1] / "recorded"
@@ -323,4 +323,4 @@ def test_settings_inside_are_text_and_never_unpickled(tmp_path):
 
 def test_a_file_of_numpy_is_not_taken_for_marians(tmp_path):
     np.savez(tmp_path / "ref.npz", logits=np.zeros(3))
-    assert not marian.recognises(tmp_path)
+    assert not Marian.recognises(tmp_path)

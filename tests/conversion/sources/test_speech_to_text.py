@@ -134,7 +134,7 @@ def test_texts_are_those_of_speech_to_text(tmp_path):
         ({"conv_kernel_sizes": [5]}, r"conv_kernel_sizes=\[5\]: must be num_conv_layers=2 times one size"),
         ({"pad_token_id": 0}, "pad_token_id=0: Speech2Text then gives no frame a position"),
         ({"architectures": ["Speech2TextModel"]}, r"architectures=\['Speech2TextModel'\]: must be one of"),
-        ({"num_conv_layers": "2"}, "num_conv_layers: '2' .a value such as 2 is needed"),
+        ({"num_conv_layers": "2"}, "num_conv_layers: '2' .expected int"),
         ({"input_feat_per_channel": 10**6}, "num_mel_bins=1,000,000, and no tensor is longer than"),
         ({"conv_channels": 9 * 10**6}, "conv_channels=9,000,000, and no tensor is longer than"),
         ({"model_type": "whisper"}, "model_type='whisper', must be 'speech_to_text'"),

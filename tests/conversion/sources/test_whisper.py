@@ -25,8 +25,7 @@ from transformers import (
 from vanilla_transformer_hf import VanillaTransformerForSpeechSeq2Seq
 from vanilla_transformer_hf.common.recordings import read_recording, write_wave
 from vanilla_transformer_hf.conversion import ConversionError, convert
-from vanilla_transformer_hf.conversion.source import Checkpoint
-from vanilla_transformer_hf.conversion.sources import whisper
+from vanilla_transformer_hf.conversion.sources.whisper import Whisper
 from vanilla_transformer_hf.translation.recognition import Recognizer
 
 
@@ -167,9 +166,9 @@ def settings_of(tmp_path):
     def made(generation, given):
         write_settings = tmp_path / "generation_config.json"
         write_settings.write_text(json.dumps(generation), encoding="utf-8")
-        found = Checkpoint({**SIZES, **IDS, "vocab_size": 330, **given}, {}, None, tmp_path, [write_settings])
-        config = whisper.to_config(found)
-        return whisper.to_generation_config(found, config).to_dict(), whisper.guessed(found)
+        options = {"model_type": "whisper", **SIZES, **IDS, "vocab_size": 330, **given}
+        found = Whisper(options, {}, None, tmp_path, [write_settings])
+        return found.to_generation_config(found.to_config()).to_dict(), found.guessed()
 
     return made
 

@@ -7,8 +7,9 @@ fairseq/modules, fairseq/data/dictionary.py and fairseq/sequence_generator.py.
 """
 
 import re
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from tokenizers import Tokenizer
 from transformers import GenerationConfig
@@ -20,7 +21,7 @@ from ..formats.files import named, read_lines
 from ..formats.moses import add_moses, note
 from ..formats.safe_load import load_torch, plain
 from ..key_table import KeyTable, Rule, third, written_out, wrong_types
-from ..source import Checkpoint, ConversionError, Source
+from ..source import ConversionError, Source
 
 
 # Dictionary.__init__: these come before the tokens of dict.txt.
@@ -167,39 +168,6 @@ def _folders(checkpoint: Path, data: str = "") -> list[Path]:
     return [folder, *own, folder.parent]
 
 
-def recognises(path: Path) -> bool:
-    """Whether there is a `.pt` file and a dictionary beside it."""
-    found = _checkpoint(path)
-    return found is not None and any(file for folder in _folders(found) for file in folder.glob("dict.*.txt"))
-
-
-def read(path: Path, trust: bool = False) -> Checkpoint:
-    """
-    Raises:
-        ConversionError: The checkpoint is missing, cannot be read safely or is not one of fairseq's, or a dictionary
-            is missing.
-    """
-    found = _checkpoint(path)
-    if found is None:
-        raise ConversionError(f"{path} holds no checkpoint_best.pt and no checkpoint_last.pt; name the file itself")
-    content = load_torch(found, trust)
-    if not isinstance(content, dict) or "model" not in content or not ({"cfg", "args"} & content.keys()):
-        raise ConversionError(f"{found} is not a checkpoint of fairseq: it has no `model` beside `cfg` or `args`")
-    options = _flatten(plain(content.get("cfg") or content["args"]))
-    languages = {side: str(options.get(f"{side}_lang")) for side in ("source", "target")}
-    names = [f"dict.{language}.txt" for language in languages.values()]
-    if odd := [name for name in names if Path(name).name != name]:
-        raise ConversionError(f"{found}: {odd[0]!r} is not the name of a dictionary: a language has the wrong name")
-    for folder in _folders(found, str(options.get("data", ""))):
-        if all((folder / name).is_file() for name in names):
-            checkpoint = Checkpoint(options, content["model"], vocabulary={}, folder=folder, files=[found])
-            for side, name in zip(languages, names, strict=True):
-                checkpoint.vocabulary[side] = _dictionary(checkpoint.uses(folder / name))
-            return checkpoint
-    missing = " and ".join(dict.fromkeys(names))
-    raise ConversionError(f"{missing} are missing beside {found}: they lie with the preprocessed data")
-
-
 def _flatten(settings: dict[str, Any]) -> dict[str, Any]:
     """One level of options, as fairseq 0.9 has them, from the groups of 0.10 to 0.12."""
     if not isinstance(settings.get("model"), dict):
@@ -220,105 +188,10 @@ def _flatten(settings: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _options(checkpoint: Checkpoint) -> dict[str, Any]:
-    """The options with fairseq's defaults for those that are absent."""
-    options = {**OPTIONS, **checkpoint.options}
-    for name, other in (
-        ("decoder_embed_dim", "encoder_embed_dim"),
-        ("decoder_ffn_embed_dim", "encoder_ffn_embed_dim"),
-        ("decoder_input_dim", "decoder_embed_dim"),
-        ("decoder_output_dim", "decoder_embed_dim"),
-        ("activation_dropout", "relu_dropout"),
-    ):
-        options[name] = options[name] or options[other]
-    return options
-
-
-def unsupported(checkpoint: Checkpoint) -> list[str]:
-    """A line for each option that our model does not support."""
-    if problems := wrong_types(checkpoint.options, OPTIONS):
-        return problems
-    options = _options(checkpoint)
-    problems = [
-        f"{name}={options[name]!r}: only {neutral!r} can be converted"
-        for name, neutral in NEUTRAL.items()
-        if options.get(name) not in (None, neutral)
-    ]
-    if not ARCHITECTURES.fullmatch(options["arch"]):
-        problems.append(f"arch={options['arch']!r}: not one of fairseq's encoder-decoder transformer architectures")
-    if options["task"] != "translation":
-        problems.append(
-            f"task={options['task']!r}: only 'translation' can be converted; others add tokens of their own"
-        )
-    if options["activation_fn"] not in ACTIVATIONS:
-        problems.append(f"activation_fn={options['activation_fn']!r}: must be one of {', '.join(ACTIVATIONS)}")
-    for name in ("decoder_input_dim", "decoder_output_dim"):
-        if options[name] != options["decoder_embed_dim"]:
-            problems.append(f"{name}={options[name]}: must be decoder_embed_dim={options['decoder_embed_dim']}")
-    if options["bpe"] not in (None, "subword_nmt", "fastbpe", "sentencepiece"):
-        problems.append(f"bpe={options['bpe']!r}: must be subword_nmt, fastbpe or sentencepiece")
-    if options["tokenizer"] not in TOKENIZERS:
-        known = ", ".join(map(str, TOKENIZERS))
-        problems.append(f"tokenizer={options['tokenizer']!r}: must be one of {known}")
-    return problems
-
-
-def _version(checkpoint: Checkpoint, stack: str) -> float:
-    """The version of a stack's format; a checkpoint without one has the first version (upgrade_state_dict_named)."""
-    version = checkpoint.tensors.get(f"{stack}.version")
-    return 1 if version is None else float(version[0])
-
-
 def _positions(options: dict[str, Any], stack: str) -> Any:
     if options["no_token_positional_embeddings"]:
         return "none"
     return "learned" if options[f"{stack}_learned_pos"] else "sinusoidal_halves_inclusive"
-
-
-def to_config(checkpoint: Checkpoint) -> VanillaTransformerConfig:
-    """Config of the model that the options describe."""
-    options = _options(checkpoint)
-    sharing: Any = "decoder" if options["share_decoder_input_output_embed"] else "none"
-    if options["share_all_embeddings"]:
-        sharing = "all"
-    source, target = checkpoint.vocabulary["source"], checkpoint.vocabulary["target"]
-    return VanillaTransformerConfig(
-        vocab_size=len(target),
-        source_vocab_size=None if source == target else len(source),
-        d_model=options["decoder_embed_dim"],
-        encoder_d_model=options["encoder_embed_dim"],
-        encoder_layers=options["encoder_layers"],
-        decoder_layers=options["decoder_layers"],
-        encoder_attention_heads=options["encoder_attention_heads"],
-        decoder_attention_heads=options["decoder_attention_heads"],
-        encoder_ffn_dim=options["encoder_ffn_embed_dim"],
-        decoder_ffn_dim=options["decoder_ffn_embed_dim"],
-        dropout=options["dropout"],
-        attention_dropout=options["attention_dropout"],
-        activation_dropout=options["activation_dropout"],
-        activation_function=ACTIVATIONS[options["activation_fn"]],
-        scale_embedding=not options["no_scale_embedding"],
-        layernorm_embedding=options["layernorm_embedding"],
-        embedding_sharing=sharing,
-        position_encoding=_positions(options, "encoder"),
-        decoder_position_encoding=_positions(options, "decoder"),
-        position_offset=PAD + 1,
-        max_position_embeddings=options["max_source_positions"],
-        decoder_max_position_embeddings=options["max_target_positions"],
-        encoder_norm_position="pre" if options["encoder_normalize_before"] else "post",
-        decoder_norm_position="pre" if options["decoder_normalize_before"] else "post",
-        # The loader drops the final norms of earlier formats.
-        encoder_final_norm=bool(options["encoder_normalize_before"]) and _version(checkpoint, "encoder") >= 2,
-        decoder_final_norm=bool(options["decoder_normalize_before"])
-        and not options["no_decoder_final_norm"]
-        and _version(checkpoint, "decoder") > 2,
-        attention_bias=True,
-        label_smoothing=options["label_smoothing"],
-        pad_token_id=PAD,
-        bos_token_id=BOS,
-        eos_token_id=EOS,
-        decoder_start_token_id=EOS,
-    )
 
 
 def _dictionary(path: Path) -> list[str]:
@@ -338,23 +211,6 @@ def _dictionary(path: Path) -> list[str]:
     return tokens
 
 
-def _cutting_file(checkpoint: Checkpoint, language: str) -> Path | None:
-    """The file that splits the words of a language: its own codes or SentencePiece model, or one for both
-    languages."""
-    files = [
-        path
-        for folder in dict.fromkeys((checkpoint.folder, checkpoint.files[0].parent))
-        for path in sorted(folder.iterdir())
-        if re.search(r"code|\.(spm|model)$|\.(spm|model)\.", path.name.lower()) and path.is_file()
-    ]
-    own = [path for path in files if language in re.split(r"[._-]", path.name)]
-    shared = [path for path in files if not own]
-    if len(found := own or shared) > 1:
-        names = ", ".join(path.name for path in found)
-        raise ConversionError(f"{checkpoint.folder}: {names} could each cut the words of {language!r}; leave one")
-    return checkpoint.uses(found[0]) if found else None
-
-
 def _backend(tokens: list[str], cutting: Path | None) -> Tokenizer:
     if cutting is None:
         joined = any(token.endswith("@@") for token in tokens)
@@ -368,87 +224,222 @@ def _backend(tokens: list[str], cutting: Path | None) -> Tokenizer:
     return vocabularies.ends_with(backend, "</s>")
 
 
-def to_tokenizer(checkpoint: Checkpoint, config: VanillaTransformerConfig) -> VanillaTransformerTokenizer:
-    """Tokenizer with the ids of the dictionaries."""
-    options = _options(checkpoint)
-    backends = {
-        side: _backend(tokens, _cutting_file(checkpoint, options[f"{side}_lang"]))
-        for side, tokens in checkpoint.vocabulary.items()
-    }
-    if options["tokenizer"] == "moses":
-        settings = {"splits_dashes": not options["moses_no_dash_splits"], "escapes": not options["moses_no_escape"]}
-        for side, backend in backends.items():
-            add_moses(backend, options[f"{side}_lang"], uniform=None, **settings)
-    separate = backends["source"].to_str() != backends["target"].to_str()
-    return VanillaTransformerTokenizer(
-        tokenizer_object=backends["target"],
-        source_tokenizer_object=backends["source"] if separate else None,
-        separate_vocabularies=separate,
-        src_lang=options["source_lang"],
-        tgt_lang=options["target_lang"],
-        split_special_tokens=True,
-        bos_token="<s>",
-        pad_token="<pad>",
-        eos_token="</s>",
-        unk_token="<unk>",
-    )
+class Fairseq(Source):
+    name = "fairseq"
+    settable = tuple(OPTIONS)
 
+    @classmethod
+    def recognises(cls, path: Path) -> bool:
+        """Whether there is a `.pt` file and a dictionary beside it."""
+        found = _checkpoint(path)
+        return found is not None and any(file for folder in _folders(found) for file in folder.glob("dict.*.txt"))
 
-def to_generation_config(checkpoint: Checkpoint, config: VanillaTransformerConfig) -> GenerationConfig:
-    """The defaults of fairseq-generate (dataclass/configs.py, sequence_generator.py)."""
-    options = _options(checkpoint)
-    longest = min(options["max_len_b"], options["max_target_positions"] - 1)
-    return GenerationConfig(
-        num_beams=options["beam"],
-        length_penalty=0.0
-        if options["unnormalized"]
-        else float(options["lenpen"]),  # sum / length^lenpen, with the end
-        early_stopping=True,  # a sentence is done when as many hypotheses have ended as there are beams
-        min_new_tokens=options["min_len"],
-        max_new_tokens=longest + 1,  # and the end token, which is then forced
-        forced_eos_token_id=EOS,
-        suppress_tokens=[PAD],
-        pad_token_id=PAD,
-        eos_token_id=EOS,
-        bos_token_id=BOS,
-        decoder_start_token_id=EOS,
-    )
+    @classmethod
+    def read(cls, path: Path, trust: bool = False) -> Self:
+        found = _checkpoint(path)
+        if found is None:
+            raise ConversionError(
+                f"{path} holds no checkpoint_best.pt and no checkpoint_last.pt; name the file itself"
+            )
+        content = load_torch(found, trust)
+        if not isinstance(content, dict) or "model" not in content or not ({"cfg", "args"} & content.keys()):
+            raise ConversionError(f"{found} is not a checkpoint of fairseq: it has no `model` beside `cfg` or `args`")
+        options = _flatten(plain(content.get("cfg") or content["args"]))
+        languages = {side: str(options.get(f"{side}_lang")) for side in ("source", "target")}
+        names = [f"dict.{language}.txt" for language in languages.values()]
+        if odd := [name for name in names if Path(name).name != name]:
+            raise ConversionError(
+                f"{found}: {odd[0]!r} is not the name of a dictionary: a language has the wrong name"
+            )
+        for folder in _folders(found, str(options.get("data", ""))):
+            if all((folder / name).is_file() for name in names):
+                checkpoint = cls(options, content["model"], vocabulary={}, folder=folder, files=[found])
+                for side, name in zip(languages, names, strict=True):
+                    checkpoint.vocabulary[side] = _dictionary(checkpoint.uses(folder / name))
+                return checkpoint
+        missing = " and ".join(dict.fromkeys(names))
+        raise ConversionError(f"{missing} are missing beside {found}: they lie with the preprocessed data")
 
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """The options with fairseq's defaults for those that are absent."""
+        options = {**OPTIONS, **self.options}
+        for name, other in (
+            ("decoder_embed_dim", "encoder_embed_dim"),
+            ("decoder_ffn_embed_dim", "encoder_ffn_embed_dim"),
+            ("decoder_input_dim", "decoder_embed_dim"),
+            ("decoder_output_dim", "decoder_embed_dim"),
+            ("activation_dropout", "relu_dropout"),
+        ):
+            options[name] = options[name] or options[other]
+        return options
 
-def decoding_notes(checkpoint: Checkpoint) -> list[str]:
-    """Steps of fairseq's translation that `generate()` and the tokenizer do not perform."""
-    options = _options(checkpoint)
-    notes = []
-    if options["max_len_a"]:
-        notes.append(f"max_len_a={options['max_len_a']}: the longest translation does not grow with the source")
-    if options["unkpen"]:
-        notes.append(f"unkpen={options['unkpen']}: the unknown token is not penalised")
-    if options["tokenizer"] == "moses":
-        notes.append(note("tokenizer"))
-    elif options["tokenizer"]:
-        notes.append(
-            f"tokenizer={options['tokenizer']!r}: texts are expected, and translations come out, tokenized so"
+    def keys(self, config: VanillaTransformerConfig) -> KeyTable:
+        return KEYS
+
+    def unsupported(self) -> list[str]:
+        if problems := wrong_types(self.options, OPTIONS):
+            return problems
+        options = self.settings
+        problems = [
+            f"{name}={options[name]!r}: only {neutral!r} can be converted"
+            for name, neutral in NEUTRAL.items()
+            if options.get(name) not in (None, neutral)
+        ]
+        if not ARCHITECTURES.fullmatch(options["arch"]):
+            problems.append(
+                f"arch={options['arch']!r}: not one of fairseq's encoder-decoder transformer architectures"
+            )
+        if options["task"] != "translation":
+            problems.append(
+                f"task={options['task']!r}: only 'translation' can be converted; others add tokens of their own"
+            )
+        if options["activation_fn"] not in ACTIVATIONS:
+            problems.append(f"activation_fn={options['activation_fn']!r}: must be one of {', '.join(ACTIVATIONS)}")
+        for name in ("decoder_input_dim", "decoder_output_dim"):
+            if options[name] != options["decoder_embed_dim"]:
+                problems.append(f"{name}={options[name]}: must be decoder_embed_dim={options['decoder_embed_dim']}")
+        if options["bpe"] not in (None, "subword_nmt", "fastbpe", "sentencepiece"):
+            problems.append(f"bpe={options['bpe']!r}: must be subword_nmt, fastbpe or sentencepiece")
+        if options["tokenizer"] not in TOKENIZERS:
+            known = ", ".join(map(str, TOKENIZERS))
+            problems.append(f"tokenizer={options['tokenizer']!r}: must be one of {known}")
+        return problems
+
+    def _version(self, stack: str) -> float:
+        """The version of a stack's format; without one it is the first (upgrade_state_dict_named)."""
+        version = self.tensors.get(f"{stack}.version")
+        return 1 if version is None else float(version[0])
+
+    def to_config(self) -> VanillaTransformerConfig:
+        options = self.settings
+        sharing: Any = "decoder" if options["share_decoder_input_output_embed"] else "none"
+        if options["share_all_embeddings"]:
+            sharing = "all"
+        source, target = self.vocabulary["source"], self.vocabulary["target"]
+        return VanillaTransformerConfig(
+            vocab_size=len(target),
+            source_vocab_size=None if source == target else len(source),
+            d_model=options["decoder_embed_dim"],
+            encoder_d_model=options["encoder_embed_dim"],
+            encoder_layers=options["encoder_layers"],
+            decoder_layers=options["decoder_layers"],
+            encoder_attention_heads=options["encoder_attention_heads"],
+            decoder_attention_heads=options["decoder_attention_heads"],
+            encoder_ffn_dim=options["encoder_ffn_embed_dim"],
+            decoder_ffn_dim=options["decoder_ffn_embed_dim"],
+            dropout=options["dropout"],
+            attention_dropout=options["attention_dropout"],
+            activation_dropout=options["activation_dropout"],
+            activation_function=ACTIVATIONS[options["activation_fn"]],
+            scale_embedding=not options["no_scale_embedding"],
+            layernorm_embedding=options["layernorm_embedding"],
+            embedding_sharing=sharing,
+            position_encoding=_positions(options, "encoder"),
+            decoder_position_encoding=_positions(options, "decoder"),
+            position_offset=PAD + 1,
+            max_position_embeddings=options["max_source_positions"],
+            decoder_max_position_embeddings=options["max_target_positions"],
+            encoder_norm_position="pre" if options["encoder_normalize_before"] else "post",
+            decoder_norm_position="pre" if options["decoder_normalize_before"] else "post",
+            # The loader drops the final norms of earlier formats.
+            encoder_final_norm=bool(options["encoder_normalize_before"]) and self._version("encoder") >= 2,
+            decoder_final_norm=bool(options["decoder_normalize_before"])
+            and not options["no_decoder_final_norm"]
+            and self._version("decoder") > 2,
+            attention_bias=True,
+            label_smoothing=options["label_smoothing"],
+            pad_token_id=PAD,
+            bos_token_id=BOS,
+            eos_token_id=EOS,
+            decoder_start_token_id=EOS,
         )
-    else:
-        notes.append(
-            "the checkpoint names no tokenizer: if texts were tokenized by Moses, convert with --set tokenizer=moses"
-        )
-    if any(_cutting_file(checkpoint, options[f"{side}_lang"]) is None for side in checkpoint.vocabulary):
-        notes.append(
-            "the codes or the SentencePiece model are missing beside the checkpoint: whole words are looked up"
-        )
-    return notes
 
+    def _cutting_file(self, language: str) -> Path | None:
+        """The file that splits the words of a language: its own codes or SentencePiece model, or one for both
+        languages."""
+        files = [
+            path
+            for folder in dict.fromkeys((self.folder, self.files[0].parent))
+            for path in sorted(folder.iterdir())
+            if re.search(r"code|\.(spm|model)$|\.(spm|model)\.", path.name.lower()) and path.is_file()
+        ]
+        own = [path for path in files if language in re.split(r"[._-]", path.name)]
+        shared = [path for path in files if not own]
+        if len(found := own or shared) > 1:
+            names = ", ".join(path.name for path in found)
+            raise ConversionError(f"{self.folder}: {names} could each cut the words of {language!r}; leave one")
+        return self.uses(found[0]) if found else None
 
-SOURCE = Source(
-    options=OPTIONS,
-    recognises=recognises,
-    read=read,
-    unsupported=unsupported,
-    to_config=to_config,
-    keys=lambda config, checkpoint: KEYS,
-    to_tokenizer=to_tokenizer,
-    to_generation_config=to_generation_config,
-    decoding_notes=decoding_notes,
-    settable=tuple(OPTIONS),
-)
+    def to_tokenizer(self, config: VanillaTransformerConfig) -> VanillaTransformerTokenizer:
+        """Tokenizer with the ids of the dictionaries."""
+        options = self.settings
+        backends = {
+            side: _backend(tokens, self._cutting_file(options[f"{side}_lang"]))
+            for side, tokens in self.vocabulary.items()
+        }
+        if options["tokenizer"] == "moses":
+            settings = {
+                "splits_dashes": not options["moses_no_dash_splits"],
+                "escapes": not options["moses_no_escape"],
+            }
+            for side, backend in backends.items():
+                add_moses(backend, options[f"{side}_lang"], uniform=None, **settings)
+        separate = backends["source"].to_str() != backends["target"].to_str()
+        return VanillaTransformerTokenizer(
+            tokenizer_object=backends["target"],
+            source_tokenizer_object=backends["source"] if separate else None,
+            separate_vocabularies=separate,
+            src_lang=options["source_lang"],
+            tgt_lang=options["target_lang"],
+            split_special_tokens=True,
+            bos_token="<s>",
+            pad_token="<pad>",
+            eos_token="</s>",
+            unk_token="<unk>",
+        )
+
+    def to_generation_config(self, config: VanillaTransformerConfig) -> GenerationConfig:
+        """The defaults of fairseq-generate (dataclass/configs.py, sequence_generator.py)."""
+        options = self.settings
+        longest = min(options["max_len_b"], options["max_target_positions"] - 1)
+        return GenerationConfig(
+            num_beams=options["beam"],
+            length_penalty=0.0
+            if options["unnormalized"]
+            else float(options["lenpen"]),  # sum / length^lenpen, with the end
+            early_stopping=True,  # a sentence is done when as many hypotheses have ended as there are beams
+            min_new_tokens=options["min_len"],
+            max_new_tokens=longest + 1,  # and the end token, which is then forced
+            forced_eos_token_id=EOS,
+            suppress_tokens=[PAD],
+            pad_token_id=PAD,
+            eos_token_id=EOS,
+            bos_token_id=BOS,
+            decoder_start_token_id=EOS,
+        )
+
+    def decoding_notes(self) -> list[str]:
+        """Steps of fairseq's translation that `generate()` and the tokenizer do not perform."""
+        options = self.settings
+        notes = []
+        if options["max_len_a"]:
+            notes.append(f"max_len_a={options['max_len_a']}: the longest translation does not grow with the source")
+        if options["unkpen"]:
+            notes.append(f"unkpen={options['unkpen']}: the unknown token is not penalised")
+        if options["tokenizer"] == "moses":
+            notes.append(note("tokenizer"))
+        elif options["tokenizer"]:
+            notes.append(
+                f"tokenizer={options['tokenizer']!r}: texts are expected, and translations come out, tokenized so"
+            )
+        else:
+            notes.append(
+                "the checkpoint names no tokenizer: if texts were tokenized by Moses, convert with "
+                "--set tokenizer=moses"
+            )
+        if any(self._cutting_file(options[f"{side}_lang"]) is None for side in self.vocabulary):
+            notes.append(
+                "the codes or the SentencePiece model are missing beside the checkpoint: whole words are looked up"
+            )
+        return notes

@@ -11,8 +11,9 @@ import re
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -26,8 +27,8 @@ from ..formats.files import named, parse_yaml, read_lines, read_yaml, read_yaml_
 from ..formats.npz import GROWTH, Arrays
 from ..formats.safe_load import check_archive
 from ..formats.sentencepiece_model import UNKNOWN, read_sentencepiece
-from ..key_table import KeyTable, Rule, filled, transposed, wrong_types
-from ..source import Checkpoint, ConversionError, Source
+from ..key_table import KeyTable, Rule, filled, transposed, written_out, wrong_types
+from ..source import ConversionError, Source
 
 
 SETTINGS = "special:model.yml"
@@ -144,22 +145,8 @@ def bias_of_columns(tensor: torch.Tensor, config: VanillaTransformerConfig) -> t
     return bias_of_rows(tensor.T, config)
 
 
-def _projections(ours: str) -> dict[str, Rule]:
-    pairs = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "o": "out_proj"}
-    return {f"W{letter}": Rule(f"{ours}.{name}.weight", transposed) for letter, name in pairs.items()} | {
-        f"b{letter}": Rule(f"{ours}.{name}.bias", as_vector) for letter, name in pairs.items()
-    }
-
-
-def _norm(ours: str) -> dict[str, Rule]:
-    """A norm before its sublayer has "_pre" in its name; the options allow only one of the two."""
-    pairs = {"scale": "weight", "bias": "bias"}
-    return {
-        f"ln_{theirs}{when}": Rule(f"{ours}.{kind}", as_vector)
-        for theirs, kind in pairs.items()
-        for when in ("", "_pre")
-    }
-
+# A norm before its sublayer has "_pre" in its name; the options allow only one of the two.
+_NORM = "ln_{scale,bias,scale_pre,bias_pre}", "{weight,bias,weight,bias}"
 
 # Candidates for the output matrix, of which the first that exists is used, and the function that makes a bias from it.
 OUTPUT_MATRICES = {
@@ -170,49 +157,29 @@ OUTPUT_MATRICES = {
 }
 
 # Names inside a layer; layers are counted from 1, and one may be used several times ("transformer-tied-layers").
-LAYER_KEYS: dict[str, Rule] = {
-    **{f"self_{name}": rule for name, rule in _projections("self_attn").items()},
-    **{f"context_{name}": rule for name, rule in _projections("encoder_attn").items()},
-    **{f"self_Wo_{name}": rule for name, rule in _norm("self_attn_layer_norm").items()},
-    **{f"context_Wo_{name}": rule for name, rule in _norm("encoder_attn_layer_norm").items()},
-    **{f"ffn_W{number}": Rule(f"fc{number}.weight", transposed) for number in (1, 2)},
-    **{f"ffn_b{number}": Rule(f"fc{number}.bias", as_vector) for number in (1, 2)},
-    **{f"ffn_ffn_{name}": rule for name, rule in _norm("final_layer_norm").items()},
-}
+LAYER_KEYS = written_out(
+    {
+        "{self,context}_W{q,k,v,o}": Rule("{self,encoder}_attn.{q,k,v,out}_proj.weight", transposed),
+        "{self,context}_b{q,k,v,o}": Rule("{self,encoder}_attn.{q,k,v,out}_proj.bias", as_vector),
+        f"{{self,context}}_Wo_{_NORM[0]}": Rule(f"{{self,encoder}}_attn_layer_norm.{_NORM[1]}", as_vector),
+        "ffn_W{1,2}": Rule("fc{1,2}.weight", transposed),
+        "ffn_b{1,2}": Rule("fc{1,2}.bias", as_vector),
+        f"ffn_ffn_{_NORM[0]}": Rule(f"final_layer_norm.{_NORM[1]}", as_vector),
+    }
+)
 
-KEYS: dict[str, Any] = {
-    "encoder_Wemb": Rule("model.encoder.embed_tokens.weight", padded),
-    "decoder_Wemb": Rule("model.decoder.embed_tokens.weight", padded),
-    "decoder_ff_logit_out_Wt": Rule("lm_head.weight", padded),
-    "decoder_ff_logit_out_W": Rule("lm_head.weight", padded_transposed),
-    "decoder_ff_logit_out_b": Rule("lm_head.bias", padded_bias),
-    "Wpos": ["model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"],
-    **{
-        f"{stack}_{theirs}_{name}": Rule(f"model.{stack}.{rule.target}", rule.transform)
-        for stack in ("encoder", "decoder")
-        for theirs, ours in (("emb", "layernorm_embedding"), ("top", "layer_norm"))
-        for name, rule in _norm(ours).items()
-    },
-}
-
-
-def keys(config: VanillaTransformerConfig, checkpoint: Checkpoint) -> KeyTable:
-    """The table of a checkpoint. The options determine which layers share a name and which matrices are tied."""
-    options = _options(checkpoint)
-    embeddings = [f"model.{stack}.embed_tokens.weight" for stack in ("encoder", "decoder")]
-    shared = ["model.shared.weight"] if config.embedding_sharing == "all" else embeddings
-    table: dict[str, Any] = {name: row if isinstance(row, list) else [row] for name, row in KEYS.items()}
-    table["Wemb"] = [Rule(name, padded) for name in shared]
-    if "decoder_ff_logit_out_b" not in checkpoint.tensors:
-        output, bias = next(pair for pair in OUTPUT_MATRICES.items() if pair[0] in (*checkpoint.tensors, "Wemb"))
-        table[output].append(Rule("lm_head.bias", bias))
-    numbers = {"encoder": range(1, options["enc-depth"] + 1), "decoder": _decoder_layers(options)}
-    for stack in numbers:
-        for layer, number in enumerate(numbers[stack]):
-            for name, rule in LAYER_KEYS.items():
-                target = Rule(f"model.{stack}.layers.{layer}.{rule.target}", rule.transform)
-                table.setdefault(f"{stack}_l{number}_{name}", []).append(target)
-    return table
+KEYS = written_out(
+    {
+        "{encoder,decoder}_Wemb": Rule("model.{encoder,decoder}.embed_tokens.weight", padded),
+        "decoder_ff_logit_out_Wt": Rule("lm_head.weight", padded),
+        "decoder_ff_logit_out_W": Rule("lm_head.weight", padded_transposed),
+        "decoder_ff_logit_out_b": Rule("lm_head.bias", padded_bias),
+        "Wpos": ["model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"],
+        f"{{encoder,decoder}}_{{emb,top}}_{_NORM[0]}": Rule(
+            f"model.{{encoder,decoder}}.{{layernorm_embedding,layer_norm}}.{_NORM[1]}", as_vector
+        ),
+    }
+)
 
 
 def _decoder_layers(options: dict[str, Any]) -> Sequence[int]:
@@ -234,42 +201,10 @@ def _has_settings(file: Path) -> bool:
         return False
 
 
-def recognises(path: Path) -> bool:
-    """Whether a file, or a file in a folder, has Marian's settings inside."""
-    return bool(_models(path))
-
-
 def _settings_beside(model: Path) -> list[Path]:
     """The settings that training and decoding saved beside the model: vocabularies, dropout and decoding options."""
     files = (Path(f"{model}.yml"), model.parent / "decoder.yml", Path(f"{model}.decoder.yml"))
     return [file for file in files if file.is_file()]
-
-
-def read(path: Path, trust: bool = False) -> Checkpoint:
-    """
-    Raises:
-        ConversionError: There is not exactly one model, it is damaged, or its vocabularies are missing.
-    """
-    models = _models(path)
-    if not models and path.suffix == ".npz":
-        check_archive(path, GROWTH)
-    if len(models) != 1:
-        found = ", ".join(file.name for file in models) or f"no .npz file with {SETTINGS} inside"
-        raise ConversionError(f"{path} should hold one model of Marian, and holds {found}; name the file itself")
-    try:
-        tensors = Arrays(models[0])
-        text = tensors.pop(SETTINGS).numpy().tobytes().rstrip(b"\0").decode()
-    except (UnicodeDecodeError, ConversionError) as error:
-        raise ConversionError(f"{models[0]} is not a complete model of Marian: {error}") from error
-    options: dict[str, Any] = {}
-    for settings in (beside := _settings_beside(models[0])):
-        options |= read_yaml(settings)
-    options |= parse_yaml(text, f"{SETTINGS} in {models[0]}")
-    if problems := wrong_types(filled(OPTIONS, options), OPTIONS):  # checked first: they name the vocabularies
-        raise ConversionError("\n  ".join([f"{models[0]} has options that cannot be used:", *problems]))
-    vocabulary = dict(zip(SIDES, _vocabularies(models[0].parent, options), strict=True))
-    files = [file for side in vocabulary.values() for file in side.files]
-    return Checkpoint(options, tensors, vocabulary, models[0].parent, [models[0], *beside, *files])
 
 
 @dataclass(frozen=True)
@@ -326,53 +261,8 @@ def _read_vocabulary(file: Path, beside: Path) -> Vocabulary:
     return Vocabulary(tokens, eos, unk, spm, (file, spm) if spm else (file,))
 
 
-def _options(checkpoint: Checkpoint) -> dict[str, Any]:
-    return filled(OPTIONS, checkpoint.options)
-
-
 def _without_dropout(options: dict[str, Any], name: str) -> str:
     return options[f"transformer-{name}"].replace("d", "")
-
-
-def unsupported(checkpoint: Checkpoint) -> list[str]:
-    """A line for each option that our model does not support."""
-    options = _options(checkpoint)
-    problems = []
-    for name, expressed in EXPRESSED.items():
-        value = options[name]
-        if (value.replace("d", "") if name.startswith("transformer-postprocess") else value) not in expressed:
-            problems.append(f"{name}: {value!r} (supported: {', '.join(map(repr, expressed))})")
-    if (_without_dropout(options, "preprocess"), _without_dropout(options, "postprocess")) not in NORM_POSITIONS:
-        problems.append(
-            f"transformer-preprocess: {options['transformer-preprocess']!r} with transformer-postprocess: "
-            f"{options['transformer-postprocess']!r} (supported: 'n' with 'da', '' with 'dan')"
-        )
-    if len(options["dim-vocabs"]) != 2:
-        problems.append(f"dim-vocabs: {options['dim-vocabs']} (supported: one source and one target)")
-    if not set(options["input-types"]) <= {"sequence"}:
-        problems.append(f"input-types: {options['input-types']} (supported: sequence)")
-    if len(_decoder_layers(options)) != options["dec-depth"]:
-        problems.append(f"transformer-tied-layers: {options['transformer-tied-layers']} (not one for each layer)")
-    return problems
-
-
-def _are_separate(checkpoint: Checkpoint) -> bool:
-    source, target = (checkpoint.vocabulary[side] for side in SIDES)
-    return (source.tokens, source.sentencepiece) != (target.tokens, target.sentencepiece)
-
-
-def _rows(checkpoint: Checkpoint) -> dict[str, int]:
-    """Numbers of rows of the embeddings of "source" and "target"; Marian has more rows than tokens if dim-vocabs says
-    so."""
-    rows = {}
-    for side, own in zip(SIDES, ("encoder_Wemb", "decoder_Wemb"), strict=True):
-        name = own if own in checkpoint.tensors else "Wemb"
-        if name not in checkpoint.tensors:
-            raise ConversionError(f"the model has no embeddings of the {side}: neither {own} nor Wemb")
-        rows[side], tokens = len(checkpoint.tensors[name]), len(checkpoint.vocabulary[side].tokens)
-        if tokens > rows[side]:
-            raise ConversionError(f"the {side} vocabulary has {tokens} tokens, and {name} has {rows[side]} rows")
-    return rows
 
 
 def _activation(options: dict[str, Any]) -> str:
@@ -381,118 +271,198 @@ def _activation(options: dict[str, Any]) -> str:
     return "quick_gelu" if name == "gelu" and version <= LAST_WITH_QUICK_GELU else name
 
 
-def to_config(checkpoint: Checkpoint) -> VanillaTransformerConfig:
-    """Config of the model that the options describe, with one piece more than the larger vocabulary."""
-    options, tensors = _options(checkpoint), checkpoint.tensors
-    padding = max(_rows(checkpoint).values())
-    tied = options["tied-embeddings"] or options["tied-embeddings-all"]
-    shared = options["tied-embeddings-src"] or options["tied-embeddings-all"]
-    norm_position = NORM_POSITIONS[_without_dropout(options, "preprocess"), _without_dropout(options, "postprocess")]
-    target, learned = checkpoint.vocabulary["target"], "Wpos" in tensors
-    positions: Any = "learned" if learned else "none" if options[NO_POSITIONS] else SINUSOIDS
-    final_norm = _without_dropout(options, "postprocess-top") == "n"
-    return VanillaTransformerConfig(
-        vocab_size=padding + 1,
-        source_vocab_size=padding + 1 if _are_separate(checkpoint) else None,
-        d_model=options["dim-emb"],
-        encoder_layers=options["enc-depth"],
-        decoder_layers=options["dec-depth"],
-        encoder_attention_heads=options["transformer-heads"],
-        decoder_attention_heads=options["transformer-heads"],
-        encoder_ffn_dim=options["transformer-dim-ffn"],
-        decoder_ffn_dim=options["transformer-decoder-dim-ffn"] or options["transformer-dim-ffn"],
-        dropout=options["transformer-dropout"],
-        attention_dropout=options["transformer-dropout-attention"],
-        activation_dropout=options["transformer-dropout-ffn"],
-        activation_function=_activation(options),
-        scale_embedding=positions == SINUSOIDS,  # addPositionalEmbeddings scales embeddings only if it adds positions
-        layernorm_embedding=_without_dropout(options, "postprocess-emb") == "n",
-        embedding_sharing="none" if not tied else "all" if shared else "decoder",
-        position_encoding=positions,
-        max_position_embeddings=len(tensors["Wpos"]) if learned else 1024,
-        encoder_norm_position=norm_position,
-        decoder_norm_position=norm_position,
-        encoder_final_norm=final_norm,
-        decoder_final_norm=final_norm,
-        layer_norm_eps=NORM_EPSILON,
-        attention_bias=True,
-        output_bias=True,
-        label_smoothing=options["label-smoothing"],
-        pad_token_id=padding,
-        eos_token_id=target.tokens.index(target.eos),
-    )
+class Marian(Source):
+    name = "marian"
 
+    def keys(self, config: VanillaTransformerConfig) -> KeyTable:
+        """The table. The options determine which layers share a name and which matrices are tied."""
+        options = self.settings
+        embeddings = [f"model.{stack}.embed_tokens.weight" for stack in ("encoder", "decoder")]
+        shared = ["model.shared.weight"] if config.embedding_sharing == "all" else embeddings
+        table = {name: [*rules] for name, rules in KEYS.items()}
+        table["Wemb"] = [Rule(name, padded) for name in shared]
+        if "decoder_ff_logit_out_b" not in self.tensors:
+            output, bias = next(pair for pair in OUTPUT_MATRICES.items() if pair[0] in (*self.tensors, "Wemb"))
+            table[output].append(Rule("lm_head.bias", bias))
+        numbers = {"encoder": range(1, options["enc-depth"] + 1), "decoder": _decoder_layers(options)}
+        for stack in numbers:
+            for layer, number in enumerate(numbers[stack]):
+                for name, (rule,) in LAYER_KEYS.items():
+                    target = Rule(f"model.{stack}.layers.{layer}.{rule.target}", rule.transform)
+                    table.setdefault(f"{stack}_l{number}_{name}", []).append(target)
+        return table
 
-def to_tokenizer(checkpoint: Checkpoint, config: VanillaTransformerConfig) -> VanillaTransformerTokenizer:
-    """Tokenizer with the ids of the vocabularies, followed by a padding token with the same id in both."""
-    backends, names = [], []
-    for side in (checkpoint.vocabulary[side] for side in SIDES):
-        tokens = side.tokens + [f"<unused{number}>" for number in range(len(side.tokens), config.pad_token_id)]
-        padding = "<pad>" if "<pad>" not in tokens else f"<pad{config.pad_token_id}>"
-        if side.sentencepiece:
-            backend = vocabularies.sentencepiece(side.sentencepiece, [*tokens, padding], side.unk)
-        else:
-            backend = vocabularies.words([*tokens, padding], side.unk)
-            backend.pre_tokenizer = pre_tokenizers.Split(" ", behavior="removed")
-        backends.append(vocabularies.ends_with(backend, side.eos))
-        names.append({"pad_token": padding, "eos_token": side.eos, "unk_token": side.unk})
-    if names[0] != names[1]:
-        raise ConversionError(f"the vocabularies call their special tokens differently: {names[0]} and {names[1]}")
-    separate = _are_separate(checkpoint)
-    return VanillaTransformerTokenizer(
-        tokenizer_object=backends[1],
-        source_tokenizer_object=backends[0] if separate else None,
-        separate_vocabularies=separate,
-        split_special_tokens=True,
-        **names[1],
-    )
+    @classmethod
+    def recognises(cls, path: Path) -> bool:
+        """Whether a file, or a file in a folder, has Marian's settings inside."""
+        return bool(_models(path))
 
+    @classmethod
+    def read(cls, path: Path, trust: bool = False) -> Self:
+        models = _models(path)
+        if not models and path.suffix == ".npz":
+            check_archive(path, GROWTH)
+        if len(models) != 1:
+            found = ", ".join(file.name for file in models) or f"no .npz file with {SETTINGS} inside"
+            raise ConversionError(f"{path} should hold one model of Marian, and holds {found}; name the file itself")
+        try:
+            tensors = Arrays(models[0])
+            text = tensors.pop(SETTINGS).numpy().tobytes().rstrip(b"\0").decode()
+        except (UnicodeDecodeError, ConversionError) as error:
+            raise ConversionError(f"{models[0]} is not a complete model of Marian: {error}") from error
+        options: dict[str, Any] = {}
+        for settings in (beside := _settings_beside(models[0])):
+            options |= read_yaml(settings)
+        options |= parse_yaml(text, f"{SETTINGS} in {models[0]}")
+        if problems := wrong_types(filled(OPTIONS, options), OPTIONS):  # checked first: they name the vocabularies
+            raise ConversionError("\n  ".join([f"{models[0]} has options that cannot be used:", *problems]))
+        vocabulary = dict(zip(SIDES, _vocabularies(models[0].parent, options), strict=True))
+        files = [file for side in vocabulary.values() for file in side.files]
+        return cls(options, tensors, vocabulary, models[0].parent, [models[0], *beside, *files])
 
-def to_generation_config(checkpoint: Checkpoint, config: VanillaTransformerConfig) -> GenerationConfig:
-    """The settings of decoder.yml, otherwise marian-decoder's defaults: config_parser.cpp and translator/history.h."""
-    options, target = _options(checkpoint), checkpoint.vocabulary["target"]
-    unknown = [] if options["allow-unk"] else [target.tokens.index(target.unk)]
-    return GenerationConfig(
-        num_beams=options["beam-size"],
-        length_penalty=float(options["normalize"]),  # score / length^normalize, including the end token
-        early_stopping="never",
-        max_new_tokens=LONGEST,
-        suppress_tokens=[*unknown, config.pad_token_id],
-        pad_token_id=config.pad_token_id,
-        eos_token_id=config.eos_token_id,
-        decoder_start_token_id=config.pad_token_id,
-    )
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        return filled(OPTIONS, self.options)
 
+    def unsupported(self) -> list[str]:
+        options = self.settings
+        problems = []
+        for name, expressed in EXPRESSED.items():
+            value = options[name]
+            if (value.replace("d", "") if name.startswith("transformer-postprocess") else value) not in expressed:
+                problems.append(f"{name}: {value!r} (supported: {', '.join(map(repr, expressed))})")
+        if (_without_dropout(options, "preprocess"), _without_dropout(options, "postprocess")) not in NORM_POSITIONS:
+            problems.append(
+                f"transformer-preprocess: {options['transformer-preprocess']!r} with transformer-postprocess: "
+                f"{options['transformer-postprocess']!r} (supported: 'n' with 'da', '' with 'dan')"
+            )
+        if len(options["dim-vocabs"]) != 2:
+            problems.append(f"dim-vocabs: {options['dim-vocabs']} (supported: one source and one target)")
+        if not set(options["input-types"]) <= {"sequence"}:
+            problems.append(f"input-types: {options['input-types']} (supported: sequence)")
+        if len(_decoder_layers(options)) != options["dec-depth"]:
+            problems.append(f"transformer-tied-layers: {options['transformer-tied-layers']} (not one for each layer)")
+        return problems
 
-def decoding_notes(checkpoint: Checkpoint) -> list[str]:
-    """Steps of marian-decoder that `generate()` does not perform."""
-    options = _options(checkpoint)
-    notes = [
-        "marian-decoder narrows its beam by one with each finished translation, generate() keeps its width",
-        f"marian-decoder stops at {options['max-length-factor']:g} times the source's length, generate() after "
-        f"{LONGEST} tokens",
-    ]
-    if _without_dropout(options, "preprocess"):
-        # Seen in 1.12.42: other scores for the same translations of the same model, from the second token on.
-        notes.append("marian-decoder disagrees with its own scorer on pre-norm models; generate() follows the scorer")
-    for side, rows in _rows(checkpoint).items():
-        if rows > (tokens := len(checkpoint.vocabulary[side].tokens)):
-            notes.append(f"the {side} vocabulary names {tokens} of {rows} tokens; the others are called <unused...>")
-    if options["word-penalty"]:
-        notes.append(f"word-penalty: {options['word-penalty']:g} for every token is not subtracted")
-    if "Wpos" in checkpoint.tensors:
-        notes.append("marian uses its last trained position for all positions after it; here these are an error")
-    return notes
+    def _are_separate(self) -> bool:
+        source, target = (self.vocabulary[side] for side in SIDES)
+        return (source.tokens, source.sentencepiece) != (target.tokens, target.sentencepiece)
 
+    def _rows(self) -> dict[str, int]:
+        """Numbers of rows of the embeddings of a side; Marian has more rows than tokens if dim-vocabs says so."""
+        rows = {}
+        for side, own in zip(SIDES, ("encoder_Wemb", "decoder_Wemb"), strict=True):
+            name = own if own in self.tensors else "Wemb"
+            if name not in self.tensors:
+                raise ConversionError(f"the model has no embeddings of the {side}: neither {own} nor Wemb")
+            rows[side], tokens = len(self.tensors[name]), len(self.vocabulary[side].tokens)
+            if tokens > rows[side]:
+                raise ConversionError(f"the {side} vocabulary has {tokens} tokens, and {name} has {rows[side]} rows")
+        return rows
 
-SOURCE = Source(
-    options=OPTIONS,
-    recognises=recognises,
-    read=read,
-    unsupported=unsupported,
-    to_config=to_config,
-    keys=keys,
-    to_tokenizer=to_tokenizer,
-    to_generation_config=to_generation_config,
-    decoding_notes=decoding_notes,
-)
+    def to_config(self) -> VanillaTransformerConfig:
+        """Config of the model that the options describe, with one piece more than the larger vocabulary."""
+        options, tensors = self.settings, self.tensors
+        padding = max(self._rows().values())
+        tied = options["tied-embeddings"] or options["tied-embeddings-all"]
+        shared = options["tied-embeddings-src"] or options["tied-embeddings-all"]
+        norm_position = NORM_POSITIONS[
+            _without_dropout(options, "preprocess"), _without_dropout(options, "postprocess")
+        ]
+        target, learned = self.vocabulary["target"], "Wpos" in tensors
+        positions: Any = "learned" if learned else "none" if options[NO_POSITIONS] else SINUSOIDS
+        final_norm = _without_dropout(options, "postprocess-top") == "n"
+        return VanillaTransformerConfig(
+            vocab_size=padding + 1,
+            source_vocab_size=padding + 1 if self._are_separate() else None,
+            d_model=options["dim-emb"],
+            encoder_layers=options["enc-depth"],
+            decoder_layers=options["dec-depth"],
+            encoder_attention_heads=options["transformer-heads"],
+            decoder_attention_heads=options["transformer-heads"],
+            encoder_ffn_dim=options["transformer-dim-ffn"],
+            decoder_ffn_dim=options["transformer-decoder-dim-ffn"] or options["transformer-dim-ffn"],
+            dropout=options["transformer-dropout"],
+            attention_dropout=options["transformer-dropout-attention"],
+            activation_dropout=options["transformer-dropout-ffn"],
+            activation_function=_activation(options),
+            scale_embedding=positions
+            == SINUSOIDS,  # addPositionalEmbeddings scales embeddings only if it adds positions
+            layernorm_embedding=_without_dropout(options, "postprocess-emb") == "n",
+            embedding_sharing="none" if not tied else "all" if shared else "decoder",
+            position_encoding=positions,
+            max_position_embeddings=len(tensors["Wpos"]) if learned else 1024,
+            encoder_norm_position=norm_position,
+            decoder_norm_position=norm_position,
+            encoder_final_norm=final_norm,
+            decoder_final_norm=final_norm,
+            layer_norm_eps=NORM_EPSILON,
+            attention_bias=True,
+            output_bias=True,
+            label_smoothing=options["label-smoothing"],
+            pad_token_id=padding,
+            eos_token_id=target.tokens.index(target.eos),
+        )
+
+    def to_tokenizer(self, config: VanillaTransformerConfig) -> VanillaTransformerTokenizer:
+        """Tokenizer with the ids of the vocabularies, followed by a padding token with the same id in both."""
+        backends, names = [], []
+        for side in (self.vocabulary[side] for side in SIDES):
+            tokens = side.tokens + [f"<unused{number}>" for number in range(len(side.tokens), config.pad_token_id)]
+            padding = "<pad>" if "<pad>" not in tokens else f"<pad{config.pad_token_id}>"
+            if side.sentencepiece:
+                backend = vocabularies.sentencepiece(side.sentencepiece, [*tokens, padding], side.unk)
+            else:
+                backend = vocabularies.words([*tokens, padding], side.unk)
+                backend.pre_tokenizer = pre_tokenizers.Split(" ", behavior="removed")
+            backends.append(vocabularies.ends_with(backend, side.eos))
+            names.append({"pad_token": padding, "eos_token": side.eos, "unk_token": side.unk})
+        if names[0] != names[1]:
+            raise ConversionError(f"the vocabularies call their special tokens differently: {names[0]} and {names[1]}")
+        separate = self._are_separate()
+        return VanillaTransformerTokenizer(
+            tokenizer_object=backends[1],
+            source_tokenizer_object=backends[0] if separate else None,
+            separate_vocabularies=separate,
+            split_special_tokens=True,
+            **names[1],
+        )
+
+    def to_generation_config(self, config: VanillaTransformerConfig) -> GenerationConfig:
+        """decoder.yml's, otherwise marian-decoder's defaults: config_parser.cpp and translator/history.h."""
+        options, target = self.settings, self.vocabulary["target"]
+        unknown = [] if options["allow-unk"] else [target.tokens.index(target.unk)]
+        return GenerationConfig(
+            num_beams=options["beam-size"],
+            length_penalty=float(options["normalize"]),  # score / length^normalize, including the end token
+            early_stopping="never",
+            max_new_tokens=LONGEST,
+            suppress_tokens=[*unknown, config.pad_token_id],
+            pad_token_id=config.pad_token_id,
+            eos_token_id=config.eos_token_id,
+            decoder_start_token_id=config.pad_token_id,
+        )
+
+    def decoding_notes(self) -> list[str]:
+        """Steps of marian-decoder that `generate()` does not perform."""
+        options = self.settings
+        notes = [
+            "marian-decoder narrows its beam by one with each finished translation, generate() keeps its width",
+            f"marian-decoder stops at {options['max-length-factor']:g} times the source's length, generate() after "
+            f"{LONGEST} tokens",
+        ]
+        if _without_dropout(options, "preprocess"):
+            # Seen in 1.12.42: other scores for the same translations of the same model, from the second token on.
+            notes.append(
+                "marian-decoder disagrees with its own scorer on pre-norm models; generate() follows the scorer"
+            )
+        for side, rows in self._rows().items():
+            if rows > (tokens := len(self.vocabulary[side].tokens)):
+                notes.append(
+                    f"the {side} vocabulary names {tokens} of {rows} tokens; the others are called <unused...>"
+                )
+        if options["word-penalty"]:
+            notes.append(f"word-penalty: {options['word-penalty']:g} for every token is not subtracted")
+        if "Wpos" in self.tensors:
+            notes.append("marian uses its last trained position for all positions after it; here these are an error")
+        return notes

@@ -21,9 +21,10 @@ names: {ours: theirs}              # where things stand in the state dict, in th
 ```
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from tokenizers import Tokenizer, processors
@@ -36,7 +37,7 @@ from ..formats import vocabularies
 from ..formats.files import named, read_json, read_lines, read_yaml
 from ..formats.safe_load import SafetensorsFiles, load_torch, plain
 from ..key_table import wrong_types
-from ..source import Checkpoint, ConversionError
+from ..source import ConversionError, Source, search_settings
 
 
 OPTIONS: dict[str, Any] = {
@@ -80,51 +81,6 @@ def weights_in(path: Path) -> list[Path]:
     """The files with weights at `path`: the file itself, or the files of a folder."""
     files = sorted(path.iterdir()) if path.is_dir() else [path]
     return [file for file in files if file.suffix in WEIGHTS]
-
-
-def read(path: Path, trust: bool, known: Mapping[str, Any], by_stack: Sequence[str] = ()) -> Checkpoint:
-    """
-    State dict, settings and vocabularies; of settings inside the file, those that are `known`, a name with a default.
-    Those of `by_stack` may be {encoder: …, decoder: …}.
-
-    Raises:
-        ConversionError: A file is missing, cannot be read safely, or has another content.
-    """
-    folder = path if path.is_dir() else path.parent
-    found: list[Path] = (
-        [path] if path.suffix in SETTINGS else sorted(file for file in folder.iterdir() if file.suffix in SETTINGS)
-    )
-    if len(found) > 1:
-        raise ConversionError(f"{folder} holds {len(found)} YAML files; name the one with the settings as CHECKPOINT")
-    options = read_yaml(found[0]) if found else {}
-    if problems := _wrong_settings(options, known, by_stack):
-        raise ConversionError(f"{found[0]}: " + "\n  ".join(["settings that cannot be used", *problems]))
-    given = options.get("checkpoint")
-    weights = [named(folder, given)] if given else weights_in(path if path.suffix not in SETTINGS else folder)
-    if len(weights) != 1 or not weights[0].is_file():
-        what = ", ".join(file.name for file in weights) or "no file with weights"
-        raise ConversionError(
-            f"{folder} should hold one state dict, and holds {what}; name it: `checkpoint: model.pt`"
-        )
-    tensors, inside = _state_dict(weights[0], trust)
-    vocabulary, files = _vocabularies(folder, options)
-    inside = {name: value for name, value in inside.items() if name in known}
-    return Checkpoint({**inside, **options}, tensors, vocabulary, folder, [weights[0], *found, *files])
-
-
-def _wrong_settings(options: dict[str, Any], known: Mapping[str, Any], by_stack: Sequence[str]) -> list[str]:
-    """Settings of the wrong type, a line each."""
-    files = dict.fromkeys(("checkpoint", "vocabulary", "source_vocabulary", "target_vocabulary"), "model.pt")
-    given = {name: value for name, value in options.items() if value is not None}
-    problems = []
-    for name in [name for name in by_stack if isinstance(given.get(name), dict)]:
-        values, default = given.pop(name), known[name]
-        problems += wrong_types({**dict.fromkeys(STACKS), **values}, dict.fromkeys(STACKS, default), f"{name}.")
-    problems += wrong_types(given, {**known, **files})
-    for name, theirs in given.get("names", {}).items() if not problems else ():
-        if not isinstance(theirs, (list if name == "ignored" else str, type(None))):
-            problems.append(f"names.{name}: {theirs!r} is not a name")
-    return problems
 
 
 def _state_dict(path: Path, trust: bool) -> tuple[Mapping[str, torch.Tensor], dict[str, Any]]:
@@ -188,11 +144,6 @@ def as_table(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Te
     return tensor.reshape(-1, tensor.shape[-1])
 
 
-def no_bias(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
-    """Zeros as the bias of a linear map (out, in) or a norm without one, from its weight."""
-    return tensor.new_zeros(len(tensor))
-
-
 def position_encoding(tables: list[torch.Tensor]) -> Any:
     """The kind of position encoding in stored tables: one of three kinds of sinusoids, or learned positions."""
     for kind in ("sinusoidal", "sinusoidal_halves", "sinusoidal_halves_inclusive"):
@@ -216,61 +167,156 @@ def sharing(source: torch.Tensor, target: torch.Tensor, output: torch.Tensor | N
     return "all" if torch.equal(source, target) else "decoder"
 
 
-def special_tokens(checkpoint: Checkpoint) -> dict[str, str]:
-    """unk, pad, bos and eos -> token, from the settings or the vocabulary."""
-    given = {**OPTIONS, **checkpoint.options}["special_tokens"]
-    target = (checkpoint.vocabulary or {}).get("tgt", ())
-    return {
-        name: given.get(name) or next((token for token in spellings if token in target), spellings[0])
-        for name, spellings in SPECIAL_TOKENS.items()
-    }
-
-
-def special_ids(checkpoint: Checkpoint) -> dict[str, int]:
-    """unk, pad, bos and eos -> id."""
-    if checkpoint.vocabulary is None:
-        return {name: index for index, name in enumerate(SPECIAL_TOKENS)}
-    return {name: checkpoint.vocabulary["tgt"].index(token) for name, token in special_tokens(checkpoint).items()}
-
-
-def unsupported(checkpoint: Checkpoint, known: Mapping[str, Any], by_stack: Sequence[str] = ()) -> list[str]:
+class StateDict(Source):
     """
-    A line for each setting of the wrong type; or for each unknown one, and each special token that a vocabulary lacks
-    or that has different ids.
+    A state dict with its settings.
+
+    Attributes:
+        known: The settings with their defaults.
+        by_stack: Those that may be {encoder: …, decoder: …}.
     """
-    if problems := _wrong_settings(checkpoint.options, known, by_stack):  # settings that the command gives, too
-        return problems
-    problems = [
-        f"{name} is not a setting: expected one of {', '.join(known)}"
-        for name in checkpoint.options
-        if name not in known
-    ]
-    for name, token in special_tokens(checkpoint).items() if checkpoint.vocabulary else ():
-        ids = [tokens.index(token) if token in tokens else None for tokens in checkpoint.vocabulary.values()]
-        if None in ids or (name in ("pad", "eos") and ids[0] != ids[1]):
-            problems.append(
-                f"special_tokens.{name}: {token} is {ids[0]} in the source's and {ids[1]} in the target's vocabulary"
+
+    known: Mapping[str, Any]
+    by_stack: Sequence[str] = ()
+
+    @classmethod
+    def read(cls, path: Path, trust: bool = False) -> Self:
+        """State dict, settings and vocabularies; of settings inside the file, those that are known."""
+        folder = path if path.is_dir() else path.parent
+        found: list[Path] = (
+            [path] if path.suffix in SETTINGS else sorted(file for file in folder.iterdir() if file.suffix in SETTINGS)
+        )
+        if len(found) > 1:
+            raise ConversionError(
+                f"{folder} holds {len(found)} YAML files; name the one with the settings as CHECKPOINT"
             )
-    return problems
+        options = read_yaml(found[0]) if found else {}
+        if problems := cls._wrong_settings(options):
+            raise ConversionError(f"{found[0]}: " + "\n  ".join(["settings that cannot be used", *problems]))
+        given = options.get("checkpoint")
+        weights = [named(folder, given)] if given else weights_in(path if path.suffix not in SETTINGS else folder)
+        if len(weights) != 1 or not weights[0].is_file():
+            what = ", ".join(file.name for file in weights) or "no file with weights"
+            raise ConversionError(
+                f"{folder} should hold one state dict, and holds {what}; name it: `checkpoint: model.pt`"
+            )
+        tensors, inside = _state_dict(weights[0], trust)
+        vocabulary, files = _vocabularies(folder, options)
+        inside = {name: value for name, value in inside.items() if name in cls.known}
+        return cls({**inside, **options}, tensors, vocabulary, folder, [weights[0], *found, *files])
+
+    @classmethod
+    def _wrong_settings(cls, options: dict[str, Any]) -> list[str]:
+        """Settings of the wrong type, a line each."""
+        files = dict.fromkeys(("checkpoint", "vocabulary", "source_vocabulary", "target_vocabulary"), "model.pt")
+        given = {name: value for name, value in options.items() if value is not None}
+        problems = []
+        for name in [name for name in cls.by_stack if isinstance(given.get(name), dict)]:
+            values, default = given.pop(name), cls.known[name]
+            problems += wrong_types({**dict.fromkeys(STACKS), **values}, dict.fromkeys(STACKS, default), f"{name}.")
+        problems += wrong_types(given, {**cls.known, **files})
+        for name, theirs in given.get("names", {}).items() if not problems else ():
+            if not isinstance(theirs, (list if name == "ignored" else str, type(None))):
+                problems.append(f"names.{name}: {theirs!r} is not a name")
+        return problems
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """The settings with defaults."""
+        return {**self.known, **self.options}
+
+    @cached_property
+    def special_tokens(self) -> dict[str, str]:
+        """unk, pad, bos and eos -> token, from the settings or the vocabulary."""
+        given, target = self.settings["special_tokens"], (self.vocabulary or {}).get("tgt", ())
+        return {
+            name: given.get(name) or next((token for token in spellings if token in target), spellings[0])
+            for name, spellings in SPECIAL_TOKENS.items()
+        }
+
+    @cached_property
+    def special_ids(self) -> dict[str, Any]:
+        """The fields of a config for the special tokens."""
+        ids = {name: index for index, name in enumerate(SPECIAL_TOKENS)}
+        if self.vocabulary is not None:
+            ids = {name: self.vocabulary["tgt"].index(token) for name, token in self.special_tokens.items()}
+        return {
+            "pad_token_id": ids["pad"],
+            "bos_token_id": ids["bos"],
+            "eos_token_id": ids["eos"],
+            "decoder_start_token_id": ids["bos"],
+        }
+
+    def unsupported(self) -> list[str]:
+        """
+        A line for each setting of the wrong type; or for each unknown one, and each special token that a vocabulary
+        lacks or that has different ids.
+        """
+        if problems := self._wrong_settings(self.options):  # settings that the command gives, too
+            return problems
+        known = ", ".join(self.known)
+        problems = [
+            f"{name} is not a setting: expected one of {known}" for name in self.options if name not in self.known
+        ]
+        for name, token in self.special_tokens.items() if self.vocabulary else ():
+            ids = [tokens.index(token) if token in tokens else None for tokens in self.vocabulary.values()]
+            if None in ids or (name in ("pad", "eos") and ids[0] != ids[1]):
+                problems.append(
+                    f"special_tokens.{name}: {token} is {ids[0]} in the source's and {ids[1]} in the target's "
+                    "vocabulary"
+                )
+        return problems
+
+    def has_two_vocabularies(self) -> bool:
+        """Whether the vocabularies of source and target are known to differ."""
+        return self.vocabulary is not None and self.vocabulary["src"] != self.vocabulary["tgt"]
+
+    def to_tokenizer(self, config: VanillaTransformerConfig) -> VanillaTransformerTokenizer | None:
+        """Tokenizer with the ids of the vocabularies. The settings say which tokens surround a source."""
+        if self.vocabulary is None:
+            return None
+        options, names = self.settings, self.special_tokens
+        source, target = (vocabularies.words(self.vocabulary[side], names["unk"]) for side in ("src", "tgt"))
+        _frame(
+            source, names["bos"] if options["source_bos"] else None, names["eos"] if options["source_eos"] else None
+        )
+        _frame(target, None, names["eos"])
+        tokens: dict[str, Any] = {f"{name}_token": token for name, token in names.items()}
+        return VanillaTransformerTokenizer(
+            tokenizer_object=target,
+            source_tokenizer_object=source,
+            separate_vocabularies=True,  # two pipelines, even if the vocabulary is shared
+            split_special_tokens=True,
+            **tokens,
+        )
+
+    def to_generation_config(self, config: VanillaTransformerConfig) -> GenerationConfig:
+        """Greedy search, as in the tutorials that these models come from."""
+        return search_settings(config, num_beams=1, max_new_tokens=self.settings["max_length"])
+
+    def not_given(self, names: Sequence[str], given: set[str]) -> dict[str, Any]:
+        """The values of those of the settings, and of the frame of a source, that are not among `given`."""
+        frame = ("source_bos", "source_eos") if self.vocabulary is not None else ()
+        return {name: self.settings[name] for name in (*names, *frame) if name not in given}
+
+    def defaulted(self) -> dict[str, Any]:
+        """The common settings that no file gives, besides those of `guessed`."""
+        names = ("max_length", "dropout", "label_smoothing")
+        found = {name: OPTIONS[name] for name in names if name not in self.options}
+        ids = {f"{name}_token_id": index for index, name in enumerate(SPECIAL_TOKENS)}
+        return found | (ids if self.vocabulary is None else {})
+
+    def decoding_notes(self) -> list[str]:
+        if self.vocabulary is None:
+            return ["the checkpoint has no vocabulary, so the model has no tokenizer"]
+        return []
 
 
-def to_tokenizer(checkpoint: Checkpoint) -> VanillaTransformerTokenizer | None:
-    """Tokenizer with the ids of the vocabularies, or None without any. The settings say which tokens surround a
-    source."""
-    if checkpoint.vocabulary is None:
-        return None
-    options, names = {**OPTIONS, **checkpoint.options}, special_tokens(checkpoint)
-    source, target = (vocabularies.words(checkpoint.vocabulary[side], names["unk"]) for side in ("src", "tgt"))
-    _frame(source, names["bos"] if options["source_bos"] else None, names["eos"] if options["source_eos"] else None)
-    _frame(target, None, names["eos"])
-    tokens: dict[str, Any] = {f"{name}_token": token for name, token in names.items()}
-    return VanillaTransformerTokenizer(
-        tokenizer_object=target,
-        source_tokenizer_object=source,
-        separate_vocabularies=True,  # two pipelines, even if the vocabulary is shared
-        split_special_tokens=True,
-        **tokens,
-    )
+def settable(known: Mapping[str, Any], names: Sequence[str]) -> tuple[str, ...]:
+    """Names of the settings that may be given with the command: not the files, which are found before."""
+    files = ("checkpoint", "vocabulary", "source_vocabulary", "target_vocabulary")
+    tokens = [f"special_tokens.{name}" for name in SPECIAL_TOKENS]
+    return (*(name for name in known if name not in files), *tokens, *(f"names.{name}" for name in names))
 
 
 def _frame(backend: Tokenizer, first: str | None, last: str | None):
@@ -281,46 +327,7 @@ def _frame(backend: Tokenizer, first: str | None, last: str | None):
     )
 
 
-def to_generation_config(checkpoint: Checkpoint, config: VanillaTransformerConfig) -> GenerationConfig:
-    """Greedy search, as in the tutorials that these models come from."""
-    return GenerationConfig(
-        num_beams=1,
-        max_new_tokens={**OPTIONS, **checkpoint.options}["max_length"],
-        pad_token_id=config.pad_token_id,
-        eos_token_id=config.eos_token_id,
-        bos_token_id=config.bos_token_id,
-        decoder_start_token_id=config.decoder_start_token_id,
-    )
-
-
 def possible_heads(width: int, default: int) -> list[int]:
     """All numbers of heads that divide the width, the default first."""
     heads = [number for number in range(1, width + 1) if width % number == 0]
     return sorted(heads, key=lambda number: number != default)
-
-
-def guessed(checkpoint: Checkpoint) -> list[str]:
-    """The common settings on which the outputs depend: how a tokenizer frames a source."""
-    return ["source_bos", "source_eos"] if checkpoint.vocabulary is not None else []
-
-
-def defaulted(checkpoint: Checkpoint) -> dict[str, Any]:
-    """The common settings that no file gives, besides those of `guessed`."""
-    values = {name: OPTIONS[name] for name in ("max_length", "dropout", "label_smoothing")}
-    found = {name: value for name, value in values.items() if name not in checkpoint.options}
-    ids = special_ids(checkpoint) if checkpoint.vocabulary is None else {}
-    return found | {f"{name}_token_id": index for name, index in ids.items()}
-
-
-def settable(known: Mapping[str, Any], names: Iterable[str]) -> tuple[str, ...]:
-    """Names of the settings that may be given with the command: not the files, which are found before."""
-    files = ("checkpoint", "vocabulary", "source_vocabulary", "target_vocabulary")
-    tokens = [f"special_tokens.{name}" for name in SPECIAL_TOKENS]
-    return (*(name for name in known if name not in files), *tokens, *(f"names.{name}" for name in names))
-
-
-def notes(checkpoint: Checkpoint) -> list[str]:
-    """A note about a vocabulary that is missing."""
-    if checkpoint.vocabulary is None:
-        return ["the checkpoint has no vocabulary, so the model has no tokenizer"]
-    return []

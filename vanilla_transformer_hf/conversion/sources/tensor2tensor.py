@@ -11,9 +11,9 @@ vector for the kind of the target is added to every source embedding. So they be
 import math
 import re
 from collections.abc import Iterator
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from transformers import GenerationConfig
@@ -24,8 +24,8 @@ from ..formats import vocabularies
 from ..formats.files import named, read_json, read_lines, read_text
 from ..formats.subword_text import subwords
 from ..formats.tensor_bundle import TensorBundle
-from ..key_table import KeyTable, Rule, filled, transposed, wrong_types
-from ..source import Checkpoint, ConversionError, Source, Tensors
+from ..key_table import KeyTable, Rule, filled, not_expressed, transposed, written_out, wrong_types
+from ..source import ConversionError, Source, Tensors
 
 
 SETTINGS = "hparams.json"
@@ -112,70 +112,26 @@ def input_rows(
     return rows
 
 
-def _layer(stack: str) -> dict[str, Any]:
-    names = {"self_attention": ("self_attn", "self_attn_layer_norm"), "ffn": (None, "final_layer_norm")}
-    if stack == "decoder":
-        names["encdec_attention"] = ("encoder_attn", "encoder_attn_layer_norm")
-    theirs, ours = f"body/{stack}/layer_{{}}", f"model.{stack}.layers.{{}}"
-    table: dict[str, Any] = {}
-    for part, (attention, norm) in names.items():
-        for when in ("layer_prepostprocess", "layer_postprocess"):
-            for name, kind in (("scale", "weight"), ("bias", "bias")):
-                table[f"{theirs}/{part}/{when}/layer_norm/layer_norm_{name}"] = f"{ours}.{norm}.{kind}"
-        if attention:
-            for name in ("q", "k", "v", "output_transform"):
-                projection = f"{ours}.{attention}.{'out' if name == 'output_transform' else name}_proj.weight"
-                table[f"{theirs}/{part}/multihead_attention/{name}/kernel"] = Rule(projection, transposed)
-    for number in (1, 2):
-        table[f"{theirs}/ffn/conv{number}/kernel"] = Rule(f"{ours}.fc{number}.weight", transposed)
-        table[f"{theirs}/ffn/conv{number}/bias"] = f"{ours}.fc{number}.bias"
-    for name, kind in (("scale", "weight"), ("bias", "bias")):
-        final = f"body/{stack}/layer_prepostprocess/layer_norm/layer_norm_{name}"
-        table[final] = f"model.{stack}.layer_norm.{kind}"
-    return table
-
-
 # Names without the scopes around them (see `_plain_name`).
-KEYS: dict[str, Any] = {
-    **_layer("encoder"),
-    **_layer("decoder"),
-    "body/inputs_positional_embedding": "model.encoder.embed_positions.weight",
-    "body/targets_positional_embedding": "model.decoder.embed_positions.weight",
-    "body/target_space_embedding/kernel": None,  # the only row in use is already part of the source embeddings
-}
-
-
-def keys(config: VanillaTransformerConfig, checkpoint: Checkpoint) -> KeyTable:
-    """The table of a checkpoint. The options determine the roles of the matrices, and the vector added to the
-    source's."""
-    options, tensors = _options(checkpoint), checkpoint.tensors
-    space = None
-    if options["use_target_space_embedding"] and "body/target_space_embedding/kernel" in tensors:
-        space = tensors["body/target_space_embedding/kernel"][options["target_space_id"]]
-    source, target, output = _matrices(checkpoint)
-    table = {**KEYS, **{name: [] for name in (source, target, output)}}
-    table[source].append(Rule("model.encoder.embed_tokens.weight", partial(input_rows, space=space)))
-    table[target].append(Rule("model.decoder.embed_tokens.weight", input_rows))
-    table[output].append("lm_head.weight")
-    return table
-
-
-def _matrices(checkpoint: Checkpoint) -> tuple[str, str, str]:
-    """Names of the matrices of source, target and output, which may be the same matrix."""
-    tables = {name: len(checkpoint.tensors[name]) for name in checkpoint.tensors if name.startswith("symbol_modality")}
-    found = []
-    for side, leaf in (("source", "input_emb"), ("target", "target_emb"), ("target", "softmax")):
-        pieces = len(checkpoint.vocabulary[side])
-        own = [name for name in tables if name.endswith(f"/{leaf}")]
-        shared = [name for name in tables if name.endswith("/shared")]
-        # One matrix for each vocabulary, with its number of rows rounded up.
-        divisor = _options(checkpoint)["vocab_divisor"]
-        names = [name for name in own or shared if tables[name] == pieces + -pieces % divisor]
-        if len(names) != 1:
-            sizes = ", ".join(f"{name} with {size} rows" for name, size in tables.items()) or "none"
-            raise ConversionError(f"expected one matrix for the {side} vocabulary of {pieces} pieces, got {sizes}")
-        found.append(names[0])
-    return found[0], found[1], found[2]
+_NORM = "{layer_prepostprocess,layer_postprocess}/layer_norm/layer_norm_{scale,bias}"
+_LAYER, _OURS = "body/{encoder,decoder}/layer_{}", "model.{encoder,decoder}.layers.{}"
+KEYS = written_out(
+    {
+        f"{_LAYER}/self_attention/{_NORM}": f"{_OURS}.{{self_attn_layer_norm}}.{{weight,bias}}",
+        f"{_LAYER}/encdec_attention/{_NORM}": f"{_OURS}.{{encoder_attn_layer_norm}}.{{weight,bias}}",
+        f"{_LAYER}/ffn/{_NORM}": f"{_OURS}.{{final_layer_norm}}.{{weight,bias}}",
+        f"{_LAYER}/{{self,encdec}}_attention/multihead_attention/{{q,k,v,output_transform}}/kernel": Rule(
+            f"{_OURS}.{{self,encoder}}_attn.{{q,k,v,out}}_proj.weight", transposed
+        ),
+        f"{_LAYER}/ffn/conv{{1,2}}/kernel": Rule(f"{_OURS}.fc{{1,2}}.weight", transposed),
+        f"{_LAYER}/ffn/conv{{1,2}}/bias": f"{_OURS}.fc{{1,2}}.bias",
+        "body/{encoder,decoder}/layer_prepostprocess/layer_norm/layer_norm_{scale,bias}": (
+            "model.{encoder,decoder}.layer_norm.{weight,bias}"
+        ),
+        "body/{inputs,targets}_positional_embedding": "model.{encoder,decoder}.embed_positions.weight",
+        "body/target_space_embedding/kernel": None,  # the only row in use is already part of the source embeddings
+    }
+)
 
 
 def _plain_name(name: str) -> str:
@@ -241,38 +197,6 @@ def _prefixes(path: Path) -> list[Path]:
     return sorted(file.with_suffix("") for file in path.glob("*.index"))
 
 
-def recognises(path: Path) -> bool:
-    """Whether the path has an index of a TensorFlow checkpoint, or is part of one."""
-    return any(Path(f"{prefix}.index").is_file() for prefix in _prefixes(path))
-
-
-def read(path: Path, trust: bool = False) -> Checkpoint:
-    """
-    Raises:
-        ConversionError: There is not exactly one checkpoint, or one of its files is damaged or missing.
-    """
-    prefixes = _prefixes(path)
-    if len(prefixes) != 1 or not Path(f"{prefixes[0]}.index").is_file():
-        found = ", ".join(prefix.name for prefix in prefixes) or "no .index file"
-        raise ConversionError(f"{path} should hold one checkpoint of TensorFlow, and holds {found}; name its .index")
-    folder = prefixes[0].parent
-    bundle = TensorBundle(prefixes[0])
-    settings = folder / SETTINGS
-    if not settings.is_file():
-        raise ConversionError(f"{settings} is missing: tensor2tensor writes it into the folder of every training")
-    options = read_json(settings)
-    files = [*bundle.files(), settings, *sorted(folder.glob("vocab.*"))]
-    flags = folder / "flags_t2t.txt"
-    if flags.is_file():
-        files.append(flags)
-        for line in read_lines(flags):
-            name, _, value = line.removeprefix("--").partition("=")
-            if name in ("model", "problem") and value:
-                options.setdefault(name, value)
-    vocabulary = _vocabularies(folder, options.get("problem"))
-    return Checkpoint(options, Variables(bundle), vocabulary, folder, files)
-
-
 def _vocabularies(folder: Path, problem: str | None) -> dict[str, list[str]]:
     """The lines of the vocabularies of "source" and "target"; a problem has a name like "translate_ende_wmt32k"."""
     files = sorted(folder.glob("vocab.*"))
@@ -305,130 +229,170 @@ def _read_vocabulary(file: Path) -> list[str]:
     return tokens
 
 
-def _options(checkpoint: Checkpoint) -> dict[str, Any]:
-    options = filled(OPTIONS, checkpoint.options)
-    for stack in ("encoder", "decoder"):
-        options[f"num_{stack}_layers"] = options[f"num_{stack}_layers"] or options["num_hidden_layers"]
-    return options
-
-
 def _norms(options: dict[str, Any]) -> tuple[str, str]:
     sequences = (options["layer_preprocess_sequence"], options["layer_postprocess_sequence"])
     before, after = ("" if sequence == "none" else sequence.replace("d", "") for sequence in sequences)
     return before, after
 
 
-def unsupported(checkpoint: Checkpoint) -> list[str]:
-    """A line for each option that our model does not support."""
-    options = _options(checkpoint)
-    if problems := wrong_types(options, OPTIONS):
+class Tensor2Tensor(Source):
+    name = "tensor2tensor"
+    settable = tuple(OPTIONS)
+
+    def keys(self, config: VanillaTransformerConfig) -> KeyTable:
+        """The table of a self. The options determine the roles of the matrices, and the vector added to the
+        source's."""
+        options, tensors = self.settings, self.tensors
+        space = None
+        if options["use_target_space_embedding"] and "body/target_space_embedding/kernel" in tensors:
+            space = tensors["body/target_space_embedding/kernel"][options["target_space_id"]]
+        source, target, output = self._matrices()
+        table = {**KEYS, **{name: [] for name in (source, target, output)}}
+        table[source].append(Rule("model.encoder.embed_tokens.weight", partial(input_rows, space=space)))
+        table[target].append(Rule("model.decoder.embed_tokens.weight", input_rows))
+        table[output].append(Rule("lm_head.weight"))
+        return table
+
+    def _matrices(self) -> tuple[str, str, str]:
+        """Names of the matrices of source, target and output, which may be the same matrix."""
+        tables = {name: len(self.tensors[name]) for name in self.tensors if name.startswith("symbol_modality")}
+        found = []
+        for side, leaf in (("source", "input_emb"), ("target", "target_emb"), ("target", "softmax")):
+            pieces = len(self.vocabulary[side])
+            own = [name for name in tables if name.endswith(f"/{leaf}")]
+            shared = [name for name in tables if name.endswith("/shared")]
+            # One matrix for each vocabulary, with its number of rows rounded up.
+            divisor = self.settings["vocab_divisor"]
+            names = [name for name in own or shared if tables[name] == pieces + -pieces % divisor]
+            if len(names) != 1:
+                sizes = ", ".join(f"{name} with {size} rows" for name, size in tables.items()) or "none"
+                raise ConversionError(f"expected one matrix for the {side} vocabulary of {pieces} pieces, got {sizes}")
+            found.append(names[0])
+        return found[0], found[1], found[2]
+
+    @classmethod
+    def recognises(cls, path: Path) -> bool:
+        """Whether the path has an index of a TensorFlow checkpoint, or is part of one."""
+        return any(Path(f"{prefix}.index").is_file() for prefix in _prefixes(path))
+
+    @classmethod
+    def read(cls, path: Path, trust: bool = False) -> Self:
+        prefixes = _prefixes(path)
+        if len(prefixes) != 1 or not Path(f"{prefixes[0]}.index").is_file():
+            found = ", ".join(prefix.name for prefix in prefixes) or "no .index file"
+            raise ConversionError(
+                f"{path} should hold one checkpoint of TensorFlow, and holds {found}; name its .index"
+            )
+        folder = prefixes[0].parent
+        bundle = TensorBundle(prefixes[0])
+        settings = folder / SETTINGS
+        if not settings.is_file():
+            raise ConversionError(f"{settings} is missing: tensor2tensor writes it into the folder of every training")
+        options = read_json(settings)
+        files = [*bundle.files(), settings, *sorted(folder.glob("vocab.*"))]
+        flags = folder / "flags_t2t.txt"
+        if flags.is_file():
+            files.append(flags)
+            for line in read_lines(flags):
+                name, _, value = line.removeprefix("--").partition("=")
+                if name in ("model", "problem") and value:
+                    options.setdefault(name, value)
+        vocabulary = _vocabularies(folder, options.get("problem"))
+        return cls(options, Variables(bundle), vocabulary, folder, files)
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        options = filled(OPTIONS, self.options)
+        for stack in ("encoder", "decoder"):
+            options[f"num_{stack}_layers"] = options[f"num_{stack}_layers"] or options["num_hidden_layers"]
+        return options
+
+    def unsupported(self) -> list[str]:
+        options = self.settings
+        if problems := wrong_types(options, OPTIONS):
+            return problems
+        problems = not_expressed(options, EXPRESSED)
+        if options["num_heads"] < 1:
+            problems.append(f"num_heads: {options['num_heads']} (supported: at least 1)")
+        if _norms(options) not in NORM_POSITIONS:
+            problems.append(
+                f"layer_preprocess_sequence: {options['layer_preprocess_sequence']!r} with "
+                f"layer_postprocess_sequence: {options['layer_postprocess_sequence']!r} "
+                "(supported: 'n' with 'da', 'none' with 'dan')"
+            )
         return problems
-    problems = [
-        f"{name}: {options[name]!r} (supported: {', '.join(map(repr, expressed))})"
-        for name, expressed in EXPRESSED.items()
-        if options[name] not in expressed
-    ]
-    if options["num_heads"] < 1:
-        problems.append(f"num_heads: {options['num_heads']} (supported: at least 1)")
-    if _norms(options) not in NORM_POSITIONS:
-        problems.append(
-            f"layer_preprocess_sequence: {options['layer_preprocess_sequence']!r} with layer_postprocess_sequence: "
-            f"{options['layer_postprocess_sequence']!r} (supported: 'n' with 'da', 'none' with 'dan')"
+
+    def to_config(self) -> VanillaTransformerConfig:
+        options = self.settings
+        heads, width = options["num_heads"], options["hidden_size"]
+        source, target, _ = (len(self.tensors[name]) for name in self._matrices())
+        shared = self.vocabulary["source"] == self.vocabulary["target"]
+        return VanillaTransformerConfig(
+            vocab_size=target,
+            source_vocab_size=None if shared and source == target else source,
+            d_model=width,
+            encoder_layers=options["num_encoder_layers"],
+            decoder_layers=options["num_decoder_layers"],
+            encoder_attention_heads=heads,
+            decoder_attention_heads=heads,
+            encoder_ffn_dim=options["filter_size"],
+            decoder_ffn_dim=options["filter_size"],
+            d_k=options["attention_key_channels"] // heads or None,
+            d_v=options["attention_value_channels"] // heads or None,
+            dropout=options["layer_prepostprocess_dropout"],
+            attention_dropout=options["attention_dropout"],
+            activation_dropout=options["relu_dropout"],
+            scale_embedding=options["multiply_embedding_mode"] == "sqrt_depth",
+            embedding_sharing="none",
+            position_encoding=POSITIONS[options["pos"]],
+            max_position_embeddings=options["max_length"] if options["pos"] == "emb" else 1024,
+            encoder_norm_position=NORM_POSITIONS[_norms(options)],
+            decoder_norm_position=NORM_POSITIONS[_norms(options)],
+            layer_norm_eps=options["norm_epsilon"],
+            label_smoothing=options["label_smoothing"],
+            pad_token_id=PAD,
+            eos_token_id=EOS,
+            decoder_start_token_id=PAD,
         )
-    return problems
 
+    def to_tokenizer(self, config: VanillaTransformerConfig) -> VanillaTransformerTokenizer:
+        """Tokenizer with the ids of the vocabularies: subwords, or the words of a text that is tokenized already."""
+        backends = {}
+        for side, tokens in self.vocabulary.items():
+            if tokens[PAD].endswith("_"):
+                backend = subwords(tokens)
+            else:
+                backend = vocabularies.words(tokens, next((token for token in UNKNOWN if token in tokens), ""))
+            backends[side] = vocabularies.ends_with(backend, tokens[EOS])
+        separate = self.vocabulary["source"] != self.vocabulary["target"]
+        return VanillaTransformerTokenizer(
+            tokenizer_object=backends["target"],
+            source_tokenizer_object=backends["source"] if separate else None,
+            separate_vocabularies=separate,
+            split_special_tokens=True,
+            pad_token=self.vocabulary["target"][PAD],
+            eos_token=self.vocabulary["target"][EOS],
+        )
 
-def to_config(checkpoint: Checkpoint) -> VanillaTransformerConfig:
-    """Config of the model that the options describe."""
-    options = _options(checkpoint)
-    heads, width = options["num_heads"], options["hidden_size"]
-    source, target, _ = (len(checkpoint.tensors[name]) for name in _matrices(checkpoint))
-    shared = checkpoint.vocabulary["source"] == checkpoint.vocabulary["target"]
-    return VanillaTransformerConfig(
-        vocab_size=target,
-        source_vocab_size=None if shared and source == target else source,
-        d_model=width,
-        encoder_layers=options["num_encoder_layers"],
-        decoder_layers=options["num_decoder_layers"],
-        encoder_attention_heads=heads,
-        decoder_attention_heads=heads,
-        encoder_ffn_dim=options["filter_size"],
-        decoder_ffn_dim=options["filter_size"],
-        d_k=options["attention_key_channels"] // heads or None,
-        d_v=options["attention_value_channels"] // heads or None,
-        dropout=options["layer_prepostprocess_dropout"],
-        attention_dropout=options["attention_dropout"],
-        activation_dropout=options["relu_dropout"],
-        scale_embedding=options["multiply_embedding_mode"] == "sqrt_depth",
-        embedding_sharing="none",
-        position_encoding=POSITIONS[options["pos"]],
-        max_position_embeddings=options["max_length"] if options["pos"] == "emb" else 1024,
-        encoder_norm_position=NORM_POSITIONS[_norms(options)],
-        decoder_norm_position=NORM_POSITIONS[_norms(options)],
-        layer_norm_eps=options["norm_epsilon"],
-        label_smoothing=options["label_smoothing"],
-        pad_token_id=PAD,
-        eos_token_id=EOS,
-        decoder_start_token_id=PAD,
-    )
+    def to_generation_config(self, config: VanillaTransformerConfig) -> GenerationConfig:
+        """The defaults of t2t_decoder: decode_hparams in utils/decoding.py, beam_search in utils/beam_search.py."""
+        return GenerationConfig(
+            num_beams=4,
+            length_penalty=0.6,
+            length_penalty_type="gnmt",
+            early_stopping=False,
+            max_extra_tokens=100,
+            pad_token_id=PAD,
+            eos_token_id=EOS,
+            decoder_start_token_id=PAD,
+        )
 
-
-def to_tokenizer(checkpoint: Checkpoint, config: VanillaTransformerConfig) -> VanillaTransformerTokenizer:
-    """Tokenizer with the ids of the vocabularies: subwords, or the words of a text that is tokenized already."""
-    backends = {}
-    for side, tokens in checkpoint.vocabulary.items():
-        if tokens[PAD].endswith("_"):
-            backend = subwords(tokens)
-        else:
-            backend = vocabularies.words(tokens, next((token for token in UNKNOWN if token in tokens), ""))
-        backends[side] = vocabularies.ends_with(backend, tokens[EOS])
-    separate = checkpoint.vocabulary["source"] != checkpoint.vocabulary["target"]
-    return VanillaTransformerTokenizer(
-        tokenizer_object=backends["target"],
-        source_tokenizer_object=backends["source"] if separate else None,
-        separate_vocabularies=separate,
-        split_special_tokens=True,
-        pad_token=checkpoint.vocabulary["target"][PAD],
-        eos_token=checkpoint.vocabulary["target"][EOS],
-    )
-
-
-def to_generation_config(checkpoint: Checkpoint, config: VanillaTransformerConfig) -> GenerationConfig:
-    """The defaults of t2t_decoder: decode_hparams in utils/decoding.py, beam_search in utils/beam_search.py."""
-    return GenerationConfig(
-        num_beams=4,
-        length_penalty=0.6,
-        length_penalty_type="gnmt",
-        early_stopping=False,
-        max_extra_tokens=100,
-        pad_token_id=PAD,
-        eos_token_id=EOS,
-        decoder_start_token_id=PAD,
-    )
-
-
-def guessed(checkpoint: Checkpoint) -> dict[str, Any]:
-    """The target space of a problem that is not one of tensor2tensor's own translation problems."""
-    options = _options(checkpoint)
-    told = "target_space_id" in checkpoint.options or str(options["problem"]).startswith("translate_")
-    return {} if told or not options["use_target_space_embedding"] else {"target_space_id": options["target_space_id"]}
-
-
-def decoding_notes(checkpoint: Checkpoint) -> list[str]:
-    """Steps of t2t_decoder that `generate()` does not perform."""
-    return []
-
-
-SOURCE = Source(
-    options=OPTIONS,
-    recognises=recognises,
-    read=read,
-    unsupported=unsupported,
-    to_config=to_config,
-    keys=keys,
-    to_tokenizer=to_tokenizer,
-    to_generation_config=to_generation_config,
-    decoding_notes=decoding_notes,
-    guessed=guessed,
-    settable=tuple(OPTIONS),
-)
+    def guessed(self) -> dict[str, Any]:
+        """The target space of a problem that is not one of tensor2tensor's own translation problems."""
+        options = self.settings
+        told = "target_space_id" in self.options or str(options["problem"]).startswith("translate_")
+        return (
+            {}
+            if told or not options["use_target_space_embedding"]
+            else {"target_space_id": options["target_space_id"]}
+        )
