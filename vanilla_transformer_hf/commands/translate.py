@@ -156,6 +156,12 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
         help="a document, which stays one: .docx, .odt, .html, .srt, .txt; of .xliff, .xlf and .po, messages "
         "without a translation get one",
     )
+    parser.add_argument(
+        "--encoding",
+        metavar="NAME",
+        help="of a --file that is text, subtitles or a page and not UTF-8, such as cp1251; the translation of text "
+        "and subtitles is UTF-8",
+    )
     inputs.add_argument("--audio", nargs="+", metavar="FILE", help="recordings, for a model that reads speech")
     inputs.add_argument("--image", nargs="+", metavar="FILE", help="images, for a model that reads them")
     parser.add_argument(
@@ -204,6 +210,8 @@ def main(prog: str, argv: list[str]) -> None:
         return _recognize(arguments)
     if arguments.file is not None or arguments.format == "html":
         return _translate_document(arguments)
+    if arguments.encoding is not None:
+        raise ValueError("--encoding says that of a document: name it by --file, or --format html")
     if arguments.format is None and str(arguments.input).lower().endswith(NO_LINES):
         raise ValueError(f"{arguments.input} is a document: name it by --file, or its lines' --format")
     from ..translation.streams.command import run_command

@@ -37,7 +37,8 @@ from ..common.http import CLIENT_LEFT, ERROR_HANDLERS, RequestError, media_type,
 from ..model.tokenizer.limits import TokenizerError
 from ..translation.documents.document import Document, Reading, read_document, readable_endings
 from ..translation.results import Translation
-from ..translation.text.markup import Align, MarkupText, with_translations
+from ..translation.text.markup import MarkupText, with_translations
+from ..translation.text.places import Align
 from ..translation.translator import Translator
 from .batcher import Batcher, DeadlineError, QueueFullError, Ticket
 from .downloads import Downloads

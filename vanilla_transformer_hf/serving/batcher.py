@@ -16,7 +16,7 @@ import torch
 
 from ..model.tokenizer.limits import TokenizerError
 from ..translation.results import Translation
-from ..translation.text.markup import aligner
+from ..translation.text.places import aligner
 from ..translation.text.texts import BATCH_SENTENCES, BATCH_TOKENS, Part
 from ..translation.translator import Translator
 from .fair_queue import FairQueue

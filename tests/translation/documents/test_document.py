@@ -1,13 +1,24 @@
 """Documents by their endings; text and pages, in their encodings."""
 
+import io
 import re
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 
 from vanilla_transformer_hf.commands.translate import NO_LINES
 from vanilla_transformer_hf.translation.documents.document import READERS
+from vanilla_transformer_hf.translation.documents.plain import checked_encoding
+
+
+def archive_of(parts):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, content in parts.items():
+            archive.writestr(name, content)
+    return buffer.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -16,6 +27,7 @@ from vanilla_transformer_hf.translation.documents.document import READERS
         ("a.txt", "one\r\n\n  two  \né".encode(), "ONE\r\n\n  TWO  \nÉ".encode()),
         ("a.TXT", "one".encode("utf-16"), "ONE".encode("utf-16")),
         ("a.txt", b"", b""),
+        ("a.txt", b"one\rtwo\r\rthree", b"ONE\rTWO\r\rTHREE"),
         ("a.html", b"<p>one <b>two</b> &lt;</p>", b"<p>ONE <b>TWO</b> &lt;</p>"),
         ("a.htm", "<meta charset='latin-1'>é".encode("latin-1"), "<meta charset='latin-1'>É".encode("latin-1")),
     ],
@@ -45,6 +57,44 @@ def test_what_is_no_document_is_one_line(shout, name, content, message):
     with pytest.raises(ValueError, match=re.escape(message)) as error:
         shout(content, name)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("a.srt", "1\n00:00:01,000 --> 00:00:02,000\n{}\n", "utf-8"),
+        ("a.txt", "{}", "utf-8"),
+        ("a.html", "<p>{}</p>", "cp1251"),
+    ],
+)
+def test_an_encoding_that_is_given(shout, name, content, expected):
+    text = content.format("собака спит")
+    assert shout(text.encode("cp1251"), name, encoding="cp1251") == content.format("СОБАКА СПИТ").encode(expected)
+    with pytest.raises(ValueError, match=f"{name}, byte .*: not ascii"):
+        shout(text.encode("cp1251"), name, encoding="ascii")
+
+
+@pytest.mark.parametrize("name", ["rot13", "no-such", "hex"])
+def test_what_is_no_encoding_of_text_is_one_line(name):
+    with pytest.raises(ValueError, match=f"--encoding {name}: not an encoding of text"):
+        checked_encoding(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.srt", b"the dog sleeps\n", "a.srt: no subtitles found"),
+        ("a.srt", b"\xef\xbb\xbf1\n00h01 00h02\ndog\n", "a.srt: no subtitles found"),
+        ("a.xlf", b"<xliff version='1.2'><file><body/></file></xliff>", "a.xlf: has no units"),
+        ("a.xliff", b"<xliff version='2.0'><file><group/></file></xliff>", "a.xliff: has no units"),
+        ("a.po", b'msgid ""\nmsgstr "Language: de\\n"\n', "a.po: has no messages"),
+        ("a.docx", archive_of({"word/document.xml": "<w/>"}), "a.docx: has no paragraphs"),
+        ("a.odt", archive_of({"content.xml": "<w/>"}), "a.odt: has no paragraphs"),
+    ],
+)
+def test_a_file_of_which_nothing_was_read_is_an_error(shout, name, content, message):
+    with pytest.raises(ValueError, match=message):
+        shout(content, name)
 
 
 def test_a_missing_library_is_named(shout, monkeypatch):

@@ -121,7 +121,7 @@ def test_texts_of_opendocument(shout):
         '>ONE <text:a xlink:href="http://x.example/" xlink:type="simple"><text:span>TWO</text:span> THREE</text:a>'
         in found
     )
-    assert "<text:p>THE NOTE</text:p>" in found and ", FOUR FIVE<text:line-break/>SIX</text:p>" in found
+    assert "<text:p>THE NOTE</text:p>" in found and ", FOUR<text:s/>FIVE<text:line-break/>SIX</text:p>" in found
     assert '<text:bookmark text:name="x"/>' in found
     first = archive.infolist()[0]
     assert (first.filename, first.compress_type) == ("mimetype", zipfile.ZIP_STORED)
@@ -133,6 +133,26 @@ def archive_of(parts, compression=zipfile.ZIP_DEFLATED):
         for name, content in parts.items():
             archive.writestr(name, content)
     return buffer.getvalue()
+
+
+WORD = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'
+MAIN = "application/vnd.openxmlformats-officedocument.wordprocessingml.document.main+xml"
+
+
+@pytest.mark.parametrize("type_of_main", [MAIN, "application/vnd.ms-word.document.macroEnabled.main+xml"])
+@pytest.mark.parametrize("by_extension", [False, True])
+def test_the_main_part_is_the_one_that_the_archive_calls_so(shout, type_of_main, by_extension):
+    """Word Online names it word/document2.xml."""
+    stated = f'<Override PartName="/Word/document2.xml" ContentType="{type_of_main}"/>'
+    if by_extension:
+        stated = f'<Default Extension="XML" ContentType="{type_of_main}"/>'
+    types = f'<Types xmlns="http://schemas.openxmlformats.org/package/2006/content-types">{stated}</Types>'
+    body = f"<w:document {WORD}><w:body><w:p>{words('the dog sleeps')}</w:p></w:body></w:document>"
+    translated = shout(archive_of({"[Content_Types].xml": types, "word/document2.xml": body}), "a.docx")
+    assert b"THE DOG SLEEPS" in zipfile.ZipFile(io.BytesIO(translated)).read("word/document2.xml")
+    header = types.replace(type_of_main, MAIN.replace("document.main", "header"))
+    with pytest.raises(ValueError, match="not a document of this kind: it has no text"):
+        shout(archive_of({"[Content_Types].xml": header, "word/document2.xml": body}), "a.docx")
 
 
 LAUGH = '<!DOCTYPE w [<!ENTITY a "b">]><w>&a;</w>'

@@ -97,17 +97,19 @@ def test_accelerators_are_not_translated_and_come_back(label, shout):
 
 
 def test_what_the_model_gets_has_no_accelerator():
-    from vanilla_transformer_hf.translation.documents.accelerators import Accelerator, without_accelerator
-    from vanilla_transformer_hf.translation.documents.po import CODES
-    from vanilla_transformer_hf.translation.documents.strings import as_string, string_pieces
+    from vanilla_transformer_hf.translation.documents.accelerators import without_accelerator
+    from vanilla_transformer_hf.translation.documents.strings import string_pieces
+    from vanilla_transformer_hf.translation.text.inline import Piece, as_string
+
+    def read(label, mark=""):
+        return without_accelerator(string_pieces([Piece("text", label)])[0], mark)
 
     for label, (given, _) in LABELS.items():
-        pieces, found = without_accelerator(string_pieces(label, CODES))
+        pieces, found = read(label)
         assert as_string(pieces) == given and (found is None) == (label == given)
-    pieces, found = without_accelerator(string_pieces("E~xit", CODES), "~")
-    assert as_string(pieces) == "Exit" and found == Accelerator("~", "x")
-    long = f"_a {'word ' * 20}"
-    assert without_accelerator(string_pieces(long, CODES))[1] is None
+    pieces, found = read("E~xit", "~")
+    assert as_string(pieces) == "Exit" and (found.mark, found.letter) == ("~", "x")
+    assert read(f"_a {'word ' * 20}")[1] is None
 
 
 @pytest.mark.parametrize(
@@ -123,8 +125,7 @@ def test_what_the_model_gets_has_no_accelerator():
 )
 def test_where_the_mark_stands_in_a_translation(translated, expected):
     from vanilla_transformer_hf.translation.documents.accelerators import Accelerator, with_accelerator
-    from vanilla_transformer_hf.translation.documents.inline import Piece
-    from vanilla_transformer_hf.translation.documents.strings import as_string
+    from vanilla_transformer_hf.translation.text.inline import Piece, as_string
 
     assert as_string(with_accelerator([Piece("text", translated)], Accelerator("_", "F"))) == expected
 
@@ -171,4 +172,4 @@ def test_what_only_looks_like_a_code_is_translated(text, shout):
 
 def test_a_tag_behind_a_percentage_is_no_code_of_ruby(shout):
     (entry,) = polib.pofile(f"\n{shout(labels('100%<b>a</b>'), 'a.po').decode()}")
-    assert entry.msgstr == "<b>100%A</b>"  # tags go around words
+    assert entry.msgstr == "100%<b>A</b>"

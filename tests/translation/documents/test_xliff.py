@@ -92,6 +92,7 @@ def test_entities_of_entities_take_no_time(shout):
 
 
 def test_characters_of_markup_are_text(shout):
-    unit = '<unit id="1"><segment><source>one\u2028two &lt;b&gt;</source></segment></unit>'
+    unit = '<unit id="1"><segment><source>one\u2028two &lt; a &amp; &lt;b&gt;c&lt;/b&gt;</source></segment></unit>'
     written = shout(TWO.format(unit).encode(), "a.xliff")
-    assert etree.fromstring(written).xpath("string(//*[local-name()='target'])") == "ONE\u2028TWO <B>"
+    found = etree.fromstring(written).xpath("string(//*[local-name()='target'])")
+    assert found == "ONE\u2028TWO < A & <b>C</b>"

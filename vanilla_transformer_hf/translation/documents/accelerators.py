@@ -8,7 +8,7 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .inline import Piece
+from ..text.inline import Piece
 
 
 # Without a header that names the mark: one mark before the first letter of a word, in a text as short as a label.
@@ -22,10 +22,16 @@ NO_KEYS = ("CJK ", "HIRAGANA", "KATAKANA", "HANGUL")
 
 @dataclass(frozen=True)
 class Accelerator:
-    """The mark and the letter behind it."""
+    """
+    The mark and the letter behind it; and the word that has them, with the place of the letter in it and the number of
+    such words before.
+    """
 
     mark: str
     letter: str
+    word: str = ""
+    place: int = 0
+    number: int = 0
 
 
 def without_accelerator(pieces: Sequence[Piece], mark: str = "") -> tuple[list[Piece], Accelerator | None]:
@@ -36,23 +42,45 @@ def without_accelerator(pieces: Sequence[Piece], mark: str = "") -> tuple[list[P
         mark: That of the catalogue; empty if it names none, so that it is "_" or "&" at the beginning of a word.
     """
     pattern = re.compile(rf"(?P<mark>{re.escape(mark)})(?=\w)") if mark else LABEL
-    found = [
+    matches = [
         (place, match)
         for place, piece in enumerate(pieces)
         if piece.kind == "text"
         for match in pattern.finditer(piece.value)
     ]
     length = sum(len(piece.value) for piece in pieces if piece.kind == "text")
-    if len(found) != 1 or (not mark and length > MOST_CHARACTERS):
+    if len(matches) != 1 or (not mark and length > MOST_CHARACTERS):
         return [*pieces], None
-    ((place, match),) = found
+    ((place, match),) = matches
     text = pieces[place].value
-    plain = pieces[place]._replace(value=text[: match.start()] + text[match.end() :])
-    return [*pieces[:place], plain, *pieces[place + 1 :]], Accelerator(match["mark"], text[match.end()])
+    plain = text[: match.start()] + text[match.end() :]
+    found = [*pieces[:place], pieces[place]._replace(value=plain), *pieces[place + 1 :]]
+    words = [word for word in _words(plain) if word.start() <= match.start() < word.end()]
+    if not words:
+        return found, Accelerator(match["mark"], text[match.end()])
+    alike = [each for piece in found[:place] if piece.kind == "text" for each in _words(piece.value)]
+    alike += [each for each in _words(plain) if each.start() < words[0].start()]
+    number = sum(each[0].lower() == words[0][0].lower() for each in alike)
+    where = match.start() - words[0].start()
+    return found, Accelerator(match["mark"], text[match.end()], words[0][0].lower(), where, number)
+
+
+def _words(text: str) -> list[re.Match[str]]:
+    return [*re.finditer(r"\w+", text)]
 
 
 def with_accelerator(pieces: Sequence[Piece], accelerator: Accelerator) -> list[Piece]:
     """Pieces of a translation with the mark; as they are where they have no letter."""
+    number = 0
+    for place, piece in enumerate(pieces):
+        for word in _words(piece.value) if piece.kind == "text" else ():
+            if word[0].lower() != accelerator.word:
+                continue
+            if number == accelerator.number:  # the word stayed
+                at = word.start() + accelerator.place
+                text = piece.value[:at] + accelerator.mark + piece.value[at:]
+                return [*pieces[:place], piece._replace(value=text), *pieces[place + 1 :]]
+            number += 1
     letter = re.escape(accelerator.letter)
     for pattern in (rf"(?<!\w){letter}", letter):
         if found := _marked(pieces, re.compile(pattern, re.IGNORECASE), accelerator.mark):

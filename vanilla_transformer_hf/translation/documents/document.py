@@ -9,12 +9,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import PurePath
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
 from ..results import Translation
-from ..text.markup import Align, MarkupText, with_translations
+from ..text.inline import Text
+from ..text.markup import MarkupText
+from ..text.places import Align, find_weights
 
 
 EXTRA = "pip install 'vanilla_transformer_hf[documents]'"
@@ -48,12 +50,12 @@ class Document:
     """
     Attributes:
         segments: What is translated.
-        write: The translations of the segments, which are markup where they are, and the code of their language, which
-            some formats say -> the translated document.
+        write: What the segments render with their translations, and the code of their language, which some formats
+            say -> the translated document.
     """
 
-    segments: Sequence[MarkupText | PlainText]
-    write: Callable[[Sequence[str], str | None], bytes]
+    segments: Sequence[Text | MarkupText | PlainText]
+    write: Callable[[Sequence[Any], str | None], bytes]
 
     @property
     def texts(self) -> list[str]:
@@ -68,11 +70,18 @@ class Document:
 
         Args:
             translations: A list for each of them, of which the first translation is taken.
-            align: As in `with_translations`.
+            align: As in `find_weights`.
             language: Code of the language of the translations.
         """
-        best = [each[:1] for each in translations]
-        return self.write([str(each) for (each,) in with_translations(self.segments, best, 1, align)], language)
+        best = [str(each[0]) for each in translations]
+        sentences = [sentence for segment in self.segments for sentence in segment.sentences]
+        weights = find_weights([*zip(sentences, best, strict=True)], align)
+        rendered, first = list[Any](), 0
+        for segment in self.segments:
+            last = first + len(segment.sentences)
+            rendered.append(segment.render(best[first:last], weights[first:last]))
+            first = last
+        return self.write(rendered, language)
 
 
 @dataclass(frozen=True)
@@ -83,6 +92,8 @@ class Reading:
     Attributes:
         name: Of the file, for messages.
         on_bad_bytes: What is done with bytes of text that are not UTF-8: "strict", "replace" or "ignore".
+        encoding: That of text, subtitles and pages; None: UTF-8, or what a page or a byte-order mark says. The
+            translation is UTF-8, but for pages.
         fallback: The encoding of text that is neither UTF-8 nor what it says that it is; None: it is refused. The
             translation is UTF-8 then.
         most_bytes: Of all parts of an archive together.
@@ -90,6 +101,7 @@ class Reading:
 
     name: str
     on_bad_bytes: str = "strict"
+    encoding: str | None = None
     fallback: str | None = None
     most_bytes: int = LARGEST_UNPACKED
 

@@ -14,9 +14,9 @@ from typing import Any
 
 from lxml import etree
 
-from ..text.markup import MarkupText
+from ..text.inline import WIDE_SPACE, Piece, Text, apart
+from ..text.variables import PROSE, pattern_of
 from .document import Document, Reading
-from .inline import Pair, Piece, as_markup, from_markup, without_crossings
 from .xml_parts import (
     DEEPEST,
     NO_XML,
@@ -32,8 +32,14 @@ from .xml_parts import (
 
 
 MOST_PARTS = 10_000
-PARTS_OF_DOCX = re.compile(r"word/(?:document|header\d*|footer\d*|footnotes|endnotes|comments)\.xml")
-PARTS_OF_ODT = re.compile(r"(?:content|styles)\.xml")
+TYPES = "[Content_Types].xml"
+# What the list of a docx calls its parts with text, the names that they have where there is no list, and the main one.
+TYPES_OF_DOCX = re.compile(
+    r"application/vnd\.(?:openxmlformats-officedocument\.wordprocessingml|ms-word)\."
+    r"(?:(?P<main>(?:document|template)(?:\.macroEnabled(?:Template)?)?\.main)|header|footer|footnotes|endnotes|comments)\+xml"
+)
+PARTS_OF_DOCX = re.compile(r"word/(?:(?P<main>document)|header\d*|footer\d*|footnotes|endnotes|comments)\.xml")
+PARTS_OF_ODT = re.compile(r"(?P<main>content|styles)\.xml")
 
 
 class Archive:
@@ -49,7 +55,7 @@ class Archive:
     """
 
     def __init__(self, content: bytes, reading: Reading):
-        self._name = reading.name
+        self.name = reading.name
         try:
             with zipfile.ZipFile(BytesIO(content)) as archive:
                 self._infos = archive.infolist()
@@ -57,36 +63,48 @@ class Archive:
                 self.parts = {info.filename: archive.read(info) for info in self._infos}
         except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError, OSError) as error:
             raise ValueError(
-                f"{self._name}: not an office document, or one that is damaged or has a password ({error})."
+                f"{self.name}: not an office document, or one that is damaged or has a password ({error})."
             ) from error
 
     def _check(self, reading: Reading) -> None:
         """No part becomes larger than the size that the archive states."""
         size = sum(info.file_size for info in self._infos)
         if size > reading.most_bytes:
-            raise ValueError(f"{self._name}: unpacks to {size:,} bytes; at most {reading.most_bytes:,} are read")
+            raise ValueError(f"{self.name}: unpacks to {size:,} bytes; at most {reading.most_bytes:,} are read")
         if len(self._infos) > MOST_PARTS or len({info.filename for info in self._infos}) < len(self._infos):
-            raise ValueError(f"{self._name}: has more than {MOST_PARTS:,} parts, or two of one name")
+            raise ValueError(f"{self.name}: has more than {MOST_PARTS:,} parts, or two of one name")
         if any(info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for info in self._infos):
-            raise ValueError(f"{self._name}: is compressed in a way that office documents are not")
+            raise ValueError(f"{self.name}: is compressed in a way that office documents are not")
 
-    def trees(self, names: re.Pattern[str]) -> dict[str, Any]:
+    def trees(self, names: re.Pattern[str], types: re.Pattern[str] | None = None) -> dict[str, Any]:
         """
-        The parts of these names as trees.
+        The parts with text as trees.
+
+        Args:
+            names: Their names.
+            types: Their types, which are decisive in an archive that states them.
 
         Raises:
-            ValueError: There is none, or one is no XML of an office document.
+            ValueError: The main one is not there, or one is no XML of an office document.
         """
-        trees = {
-            name: parse_xml(part, f"{self._name}, {name}")
-            for name, part in self.parts.items()
-            if names.fullmatch(name)
-        }
+        found = {name: names.fullmatch(name) for name in self.parts}
+        if types is not None and TYPES in self.parts:
+            stated = self._types()
+            extension = {name: stated.get(name.rpartition(".")[2].lower(), "") for name in self.parts}
+            found = {name: types.fullmatch(stated.get(f"/{name}".lower(), extension[name])) for name in self.parts}
+        trees = {name: parse_xml(self.parts[name], f"{self.name}, {name}") for name, match in found.items() if match}
         if any(tree.docinfo.doctype for tree in trees.values()):
-            raise ValueError(f"{self._name}: has a document type, which office documents may not have")
-        if not trees:
-            raise ValueError(f"{self._name}: not a document of this kind: it has no text")
+            raise ValueError(f"{self.name}: has a document type, which office documents may not have")
+        if not any(match and match["main"] for match in found.values()):
+            raise ValueError(f"{self.name}: not a document of this kind: it has no text")
         return trees
+
+    def _types(self) -> dict[str, str]:
+        """The types that the archive states, by the extensions and the names of parts in lower case."""
+        root = parse_xml(self.parts[TYPES], f"{self.name}, {TYPES}").getroot()
+        defaults = {each.get("Extension", ""): each for each in root.iterchildren("{*}Default")}
+        parts = {each.get("PartName", ""): each for each in root.iterchildren("{*}Override")}
+        return {name.lower(): each.get("ContentType", "") for name, each in (defaults | parts).items()}
 
     def written(self, changed: dict[str, bytes]) -> bytes:
         """The archive with some of its parts changed, all in their order."""
@@ -103,30 +121,26 @@ class Paragraph:
 
     Args:
         pieces: Its text and codes, not nested yet.
-        fill: Put the pieces of the translation, as markup and codes, in place of what it has.
+        fill: Put the pieces of the translation in place of what it has.
     """
 
-    def __init__(self, pieces: Iterable[Piece], fill: Callable[[str, Sequence[Any]], None]):
-        markup, self._codes = as_markup(without_crossings([*pieces]))
-        self.segment, self._fill = MarkupText(markup), fill
-
-    def write(self, markup: str) -> None:
-        """Set the translation."""
-        self._fill(markup, self._codes)
+    def __init__(self, pieces: Iterable[Piece], fill: Callable[[Sequence[Piece]], None]):
+        coded = apart(apart(pieces, pattern_of(PROSE), "alone"), WIDE_SPACE, "ending")
+        self.segment, self.fill = Text(coded), fill
 
 
 def _document(
-    content: bytes, reading: Reading, names: re.Pattern[str], paragraphs_of: Callable[[Any], Iterator[Paragraph]]
+    archive: Archive, trees: dict[str, Any], paragraphs_of: Callable[[Any], Iterator[Paragraph]]
 ) -> Document:
-    archive = Archive(content, reading)
-    trees = archive.trees(names)
-    found = (paragraph for tree in trees.values() for paragraph in paragraphs_of(tree.getroot()))
+    found = [paragraph for tree in trees.values() for paragraph in paragraphs_of(tree.getroot())]
+    if not found:
+        raise ValueError(f"{archive.name}: has no paragraphs")
     # Those without text are not touched.
     paragraphs = [paragraph for paragraph in found if paragraph.segment.sentences]
 
-    def write(translations: Sequence[str], language: str | None) -> bytes:
-        for paragraph, markup in zip(paragraphs, translations, strict=True):
-            paragraph.write(markup)
+    def write(translations: Sequence[Sequence[Piece]], language: str | None) -> bytes:
+        for paragraph, translation in zip(paragraphs, translations, strict=True):
+            paragraph.fill(translation)
         return archive.written({name: write_xml(tree) for name, tree in trees.items()})
 
     return Document([paragraph.segment for paragraph in paragraphs], write)
@@ -146,7 +160,8 @@ def read_odt(content: bytes, reading: Reading) -> Document:
     Raises:
         ValueError: It is no OpenDocument text, damaged, too large, has a password, or declares entities.
     """
-    return _document(content, reading, PARTS_OF_ODT, _odt_paragraphs)
+    archive = Archive(content, reading)
+    return _document(archive, archive.trees(PARTS_OF_ODT), _odt_paragraphs)
 
 
 def _odt_paragraphs(root: Any) -> Iterator[Paragraph]:
@@ -157,12 +172,12 @@ def _odt_paragraphs(root: Any) -> Iterator[Paragraph]:
             yield Paragraph(mixed_pieces(element, _odt_piece, _odt_is_around), _odt_filler(element))
 
 
-def _odt_filler(element: Any) -> Callable[[str, Sequence[Any]], None]:
-    def fill(markup: str, codes: Sequence[Any]) -> None:
+def _odt_filler(element: Any) -> Callable[[Sequence[Piece]], None]:
+    def fill(pieces: Sequence[Piece]) -> None:
         for child in list(element):
             element.remove(child)
         element.text = None
-        fill_mixed(element, markup, codes)
+        fill_mixed(element, pieces)
 
     return fill
 
@@ -179,7 +194,7 @@ def _odt_piece(element: Any) -> Piece | None:
         before = element.getprevious()
         is_first = before is None and not (element.getparent().text or "").strip()
         is_one = all(value == "1" for value in element.attrib.values())
-        return Piece("text", " ") if is_one and not is_first else Piece("ending", element)
+        return Piece("alone", element, is_space=True) if is_one and not is_first else Piece("ending", element)
     if name in ODT_ENDING:
         return Piece("ending", element)
     if found := ODT_RANGE.fullmatch(name):
@@ -219,7 +234,8 @@ def read_docx(content: bytes, reading: Reading) -> Document:
     Raises:
         ValueError: It is no document of Word, damaged, too large, has a password, or declares entities.
     """
-    return _document(content, reading, PARTS_OF_DOCX, _docx_paragraphs)
+    archive = Archive(content, reading)
+    return _document(archive, archive.trees(PARTS_OF_DOCX, TYPES_OF_DOCX), _docx_paragraphs)
 
 
 def _docx_paragraphs(root: Any) -> Iterator[Paragraph]:
@@ -333,34 +349,31 @@ class DocxParagraph:
         change(self._plain)
         return out
 
-    def fill(self, markup: str, codes: Sequence[Any]) -> None:
+    def fill(self, pieces: Sequence[Piece]) -> None:
         """Put a translation in place of all but the paragraph's properties."""
         for child in list(self._element):
             if local_name(child) != "pPr":
                 self._element.remove(child)
-        parents, looks = [self._element], [self._plain]
-        for piece in from_markup(markup, codes):
+        parents, looks, text = [self._element], [self._plain], ""
+        for piece in (*pieces, Piece("alone", [])):
             value = piece.value
-            if piece.kind == "text":
-                self._add(parents[-1], [Part(looks[-1].properties, value)])
-            elif piece.kind == "begin":
-                parents.append(self._begin(parents[-1], value))
-                looks.append(value if isinstance(value, Format) else looks[-1])
-            elif piece.kind == "end":
-                parents.pop(), looks.pop()
-                if isinstance(value, Pair):
-                    self._add(parents[-1], value.last)
+            if isinstance(value, str):  # text, or a code that is text in the file
+                text += value
+                continue
+            if text:
+                self._add(parents[-1], [Part(looks[-1].properties, text)])
+                text = ""
+            if piece.kind == "begin" and isinstance(value, Container):
+                parents[-1].append(value.shell)
+                parents.append(value.inner)
+            elif piece.kind == "end" and isinstance(value, Container):
+                parents.pop()
+            elif piece.kind == "begin" and isinstance(value, Format):
+                looks.append(value)
+            elif piece.kind == "end" and isinstance(value, Format):
+                looks.pop()
             else:
                 self._add(parents[-1], value)
-
-    def _begin(self, parent: Any, value: Any) -> Any:
-        """Add what begins here; the element to which the next pieces belong."""
-        if isinstance(value, Container):
-            parent.append(value.shell)
-            return value.inner
-        if isinstance(value, Pair):
-            self._add(parent, value.first)
-        return parent
 
     def _add(self, parent: Any, values: Sequence[Any]) -> None:
         """Append elements and parts of runs."""

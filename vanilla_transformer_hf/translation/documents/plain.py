@@ -8,6 +8,8 @@ from .document import Document, PlainText, Reading
 
 
 MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+# A line with its end: of Unix, Windows, or old Macs.
+LINE = re.compile(r"[^\r\n]*+(?:\r\n|\r|\n)|[^\r\n]++")
 # Bytes in which a page says its encoding, and how it does.
 HEAD, CHARSET = 1024, re.compile(rb"""<meta[^<>]*charset\s*=\s*["']?([\w.:-]+)""", re.IGNORECASE)
 # Encodings of text that pages have; Python has others, which are not encodings of text.
@@ -16,12 +18,17 @@ ENCODINGS = re.compile("iso-8859|latin|windows-|cp125|koi8|shift_jis|euc-|gb|big
 
 def decode(content: bytes, reading: Reading, declared: str | None = None) -> tuple[str, str]:
     """
-    The text of a file, and its encoding: that of its byte-order mark, else UTF-8, else the one that it declares, or
-    that of `reading.fallback`.
+    The text of a file, and its encoding: that of its byte-order mark or of `reading`, else UTF-8, else the one that
+    it declares, or that of `reading.fallback`.
 
     Raises:
-        ValueError: It is none of these.
+        ValueError: It is in none of these.
     """
+    if reading.encoding is not None and not content.startswith((*MARKS,)):
+        try:
+            return content.decode(reading.encoding, reading.on_bad_bytes), reading.encoding
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{reading.name}, byte {error.start + 1:,}: not {reading.encoding}") from None
     encoding = next((name for mark, name in MARKS.items() if content.startswith(mark)), "utf-8")
     try:
         return content.decode(encoding, reading.on_bad_bytes), encoding
@@ -34,7 +41,23 @@ def decode(content: bytes, reading: Reading, declared: str | None = None) -> tup
     except (LookupError, UnicodeError):
         if reading.fallback is not None:
             return content.decode(reading.fallback, "replace"), "utf-8"
-        raise ValueError(f"{reading.name}, {where}: not {encoding[:6].upper()}; see --on_bad_bytes") from None
+        raise ValueError(
+            f"{reading.name}, {where}: not {encoding[:6].upper()}; see --encoding and --on_bad_bytes"
+        ) from None
+
+
+def checked_encoding(name: str | None) -> str | None:
+    """
+    The name of an encoding.
+
+    Raises:
+        ValueError: It is none of text.
+    """
+    try:
+        b"a".decode(name or "utf-8", "replace")
+    except LookupError:
+        raise ValueError(f"--encoding {name}: not an encoding of text: expected a name such as cp1252") from None
+    return name
 
 
 def read_text(content: bytes, reading: Reading) -> Document:
@@ -45,8 +68,8 @@ def read_text(content: bytes, reading: Reading) -> Document:
         ValueError: It is neither UTF-8 nor UTF-16 with a byte-order mark.
     """
     text, encoding = decode(content, reading)
-    lines = [PlainText(line) for line in text.split("\n")]
-    return Document(lines, lambda found, _: "\n".join(found).encode(encoding))
+    lines = [PlainText(line) for line in LINE.findall(text)]
+    return Document(lines, lambda found, _: "".join(found).encode("utf-8" if reading.encoding else encoding))
 
 
 def read_page(content: bytes, reading: Reading) -> Document:

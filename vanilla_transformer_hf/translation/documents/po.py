@@ -9,23 +9,12 @@ from typing import Any
 
 import polib
 
-from ..text.markup import MarkupText
+from ..text.inline import Piece, Text, as_string
 from .accelerators import with_accelerator, without_accelerator
 from .document import Document, Reading
-from .inline import as_markup, from_markup
-from .strings import as_string, string_pieces
+from .strings import string_pieces
 
 
-# Variables in the styles of C, Python, Ruby, Qt, shells and templates, entities of HTML, addresses, paths and options.
-CODES = re.compile(
-    r"%(?:\d+\$)?(?:\([^()\s]{1,99}\))?[-+#0'I]{0,5}[\d.*]{0,9}(?:hh|ll|I64|I32|[hlLzjtq])?[diouxXeEfFgGcrsSpaA@%]"
-    r"|%<(?P<key>[A-Za-z_]\w{0,99})>[-+#0 ]{0,5}[\d.]{0,9}[diouxXeEfFgGcsbBaAp](?!\w|</(?P=key)>)"
-    r"|%[Ln]?\d{1,2}|%n|[$%]?\{[^{}\n]{0,99}\}|\$[A-Za-z_]\w{0,99}|&(?:#?\w{1,32});|@@\w{1,99}@@"
-    r"|(?:(?:https?|ftp)://|www\.)[^\s<>\"']{0,499}[^\s<>\"'.,;:!?()\[\]]"
-    r"|(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,9}"
-    r"|(?<![\w/.~])(?:~|\.{1,2})?(?:/[\w.+-]{0,98}[\w+-]){2,99}"
-    r"|(?<![\w-])(?:--[A-Za-z][\w-]{1,49}|-[A-Za-z])(?![\w-])"
-)
 CHARSET = re.compile(rb"charset=([\w.:-]+)")
 PLURALS = re.compile(r"nplurals\s*=\s*([1-9])")
 
@@ -43,12 +32,14 @@ def read_po(content: bytes, reading: Reading) -> Document:
     except (LookupError, UnicodeError, OSError, ValueError, IndexError) as error:
         reason = " ".join(str(error).split())[:200]
         raise ValueError(f"{reading.name}: not a gettext catalogue, or a damaged one ({reason}).") from error
+    if not len(file):
+        raise ValueError(f"{reading.name}: has no messages")
     plurals = PLURALS.search(file.metadata.get("Plural-Forms", ""))
     count = int(plurals[1]) if plurals else 2
     mark = file.metadata.get("X-Accelerator-Marker", "").strip()
     messages = [_Message(entry, count, mark) for entry in file if not entry.obsolete and not _has_translation(entry)]
 
-    def write(found: Sequence[str], language: str | None) -> bytes:
+    def write(found: Sequence[Sequence[Piece]], language: str | None) -> bytes:
         place = 0
         for message in messages:
             message.fill(found[place : place + len(message.segments)])
@@ -80,17 +71,19 @@ class _Message:
         self._entry, self._count = entry, count
         singular = [] if entry.msgid_plural and count == 1 else [entry.msgid]
         plural = [entry.msgid_plural] if entry.msgid_plural else []
-        read = [without_accelerator(string_pieces(text, CODES), mark) for text in (*singular, *plural)]
-        coded = [as_markup(pieces) for pieces, _ in read]
-        self._codes, self._accelerators = [codes for _, codes in coded], [found for _, found in read]
-        self.segments = [MarkupText(markup) for markup, _ in coded]
+        self.segments, self._accelerators = list[Text](), []
+        for text in (*singular, *plural):
+            pieces, writing = string_pieces([Piece("text", text)], entry.flags)
+            pieces, accelerator = without_accelerator(pieces, mark)
+            self.segments.append(Text(pieces, writing))
+            self._accelerators.append(accelerator)
 
-    def fill(self, found: Sequence[str]) -> None:
+    def fill(self, found: Sequence[Sequence[Piece]]) -> None:
         """Set the translation."""
-        texts = []
-        for markup, codes, accelerator in zip(found, self._codes, self._accelerators, strict=True):
-            pieces = [*from_markup(markup, codes)]
-            texts.append(as_string(with_accelerator(pieces, accelerator) if accelerator else pieces))
+        texts = [
+            as_string(with_accelerator(pieces, accelerator) if accelerator else pieces)
+            for pieces, accelerator in zip(found, self._accelerators, strict=True)
+        ]
         if self._entry.msgid_plural:
             forms = [texts[0], *[texts[-1]] * (self._count - 1)]
             self._entry.msgstr_plural = dict(enumerate(forms))

@@ -1,63 +1,33 @@
-"""Strings of programs and subtitles as pieces: tags, and what else a pattern calls a code."""
+"""Strings of programs as texts: tags, variables, lines and messages of ICU."""
 
-import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 
-from ..text.markup import VOID, Token, end_of_kept, tokens_of
-from .inline import Pair, Piece, without_crossings
-
-
-# Tags that end a sentence; others, such as <b> and <file>, are inside one.
-ENDING = re.compile(r"p|br|hr|div|li|[uod]l|d[td]|h[1-6]|table|t[rdh]|pre|blockquote|section")
+from ..text.inline import LINES, PLAIN, WIDE_SPACE, Piece, Text, Writing, apart
+from ..text.markup import string_tags
+from ..text.variables import declared_kinds, pattern_of
+from .icu import BRANCH, MESSAGE, icu_pieces
 
 
-def string_pieces(text: str, codes: re.Pattern[str]) -> list[Piece]:
-    """The pieces of a string with tags; each line is one or more sentences."""
-    tokens, pieces, place = _tokens_around(text, codes), list[Piece](), 0
-    while place < len(tokens):
-        token, end = tokens[place], end_of_kept(tokens, place)
-        raw = "".join(each.raw for each in tokens[place:end])
-        if token.kind == "text":
-            pieces += _split(raw, codes)
-        elif ENDING.fullmatch(token.name):
-            pieces.append(Piece("ending", raw))
-        elif end > place + 1 or token.kind == "comment" or token.name in VOID or raw.endswith("/>"):
-            pieces.append(Piece("alone", raw))
-        else:
-            pieces.append(Piece("begin" if token.kind == "start" else "end", raw, token.name))
-        place = end
-    return without_crossings(pieces)
+def string_pieces(
+    pieces: Sequence[Piece], flags: Sequence[str] = (), keeps_lines: bool = True
+) -> tuple[list[Piece], Writing]:
+    """
+    The pieces of a string, in which tags may stand as text, and how its characters are written.
 
+    Args:
+        pieces: Its texts, and codes that stand between them.
+        flags: What is said of its format, such as `python-format`.
+        keeps_lines: Whether line breaks and tabs show, so that they end sentences; else only wide spaces do.
+    """
+    kinds = declared_kinds(flags)
 
-def _tokens_around(text: str, codes: re.Pattern[str]) -> list[Token]:
-    """Tags and texts; what looks like a tag in Ruby's %<name>s is none."""
-    ends = {found.start(): found.end() for found in codes.finditer(text) if found[0].startswith("%<")}
-    tokens, done = list[Token](), 0
-    for start, end in ends.items():
-        tokens += [*tokens_of(text[done:start]), Token(text[start:end], "text")]
-        done = end
-    return [*tokens, *tokens_of(text[done:])]
+    def coded(parts: Sequence[Piece], *more: str) -> list[Piece]:
+        variables = pattern_of((*more, *kinds))
+        tagged = (
+            each for part in parts for each in (string_tags(part.value, variables) if part.kind == "text" else [part])
+        )
+        return [*apart(apart(tagged, variables, "alone"), LINES if keeps_lines else WIDE_SPACE, "ending")]
 
-
-def _split(text: str, codes: re.Pattern[str]) -> Iterable[Piece]:
-    for line in re.split(r"(\n)", text):
-        if line == "\n":
-            yield Piece("ending", line)
-            continue
-        done = 0
-        for found in codes.finditer(line):
-            yield Piece("text", line[done : found.start()])
-            yield Piece("alone", found[0])
-            done = found.end()
-        yield Piece("text", line[done:])
-
-
-def as_string(pieces: Iterable[Piece]) -> str:
-    """The string of these pieces."""
-    return "".join(_raw(piece) for piece in pieces)
-
-
-def _raw(piece: Piece) -> str:
-    if isinstance(piece.value, Pair):
-        return str(piece.value.first if piece.kind == "begin" else piece.value.last)
-    return str(piece.value)
+    is_declared = any(flag.strip() in ("icu-message-format", "java-format") for flag in flags)
+    message = icu_pieces(pieces, lambda branch: Text(coded(branch, "quoted"), BRANCH), is_declared)
+    return (coded(pieces), PLAIN) if message is None else (coded(message, "quoted"), MESSAGE)

@@ -1,5 +1,5 @@
 """
-Subtitles (SubRip, .srt): the lines of a subtitle are one text, whose translation has as many lines.
+Subtitles (SubRip, .srt): what one speaker says in a subtitle is one text, whose translation has as many lines.
 
 Numbers, times and what is damaged stay character by character. The libraries that read subtitles take minutes for
 hostile files of some hundred kilobytes (srt 3.5), or guess encodings (pysrt); a file is read by its lines here.
@@ -8,83 +8,80 @@ hostile files of some hundred kilobytes (srt 3.5), or guess encodings (pysrt); a
 import re
 from collections.abc import Iterator, Sequence
 
-from ..text.markup import MarkupText, tokens_of
+from ..text.inline import Piece, Text, apart, as_string
+from ..text.markup import string_tags, tokens_of
+from ..text.variables import PROSE, pattern_of
 from .document import Document, Reading
-from .inline import as_markup, from_markup
-from .plain import decode
-from .strings import as_string, string_pieces
+from .plain import LINE, decode
 
 
-TIME = r"\d+:\d\d?:\d\d?(?:[,.]\d{1,9})?"
-TIMES = re.compile(rf"\s*{TIME}\s*-->\s*{TIME}.*")
-# Positions and styles, such as {\an8}, line breaks of a program, and the dash before what a speaker says.
-CODES = re.compile(r"\{[^{}]*\}|\\[Nnh]|^[-\u2010–—]\s*")
-# Lines of two speakers.
-DIALOGUE = re.compile(r"\s*+(?:\{[^{}]*\}|<[^<>]*>)*+\s*+[-\u2010–—]")
+# As programs write times, and as people do: with spaces, with another arrow, or without hours.
+TIME = r"-?\d++[ \t]*+(?:[:.,;][ \t]*+\d++[ \t]*+){1,4}"
+TIMES = re.compile(rf"[^\r\n]*-->|[ \t]*+{TIME}(?:-[ \t]?-?[ \t]?>|[–—→]>?)[ \t]*+{TIME}")
+# What stands before the words of a speaker: tags and positions such as {\an8}, and a dash.
+SPEAKER = re.compile(r"((?:\{[^{}\r\n]*\}|<[^<>\r\n]*>|[ \t])*+)([-\u2010–—][ \t]*+)")
+CODES = pattern_of((*PROSE, "escape"))
 
 
 def read_subtitles(content: bytes, reading: Reading) -> Document:
     """
     Raises:
-        ValueError: It is neither UTF-8 nor UTF-16 with a byte-order mark.
+        ValueError: It is not in an encoding of [`decode`], or has no subtitles.
     """
     text, encoding = decode(content, reading)
-    parts = [*_parts(text.split("\n"))]
-    cues = [_Cue(lines) for lines, is_text in parts if is_text]
+    lines = LINE.findall(text)
+    if text.strip() and not any(map(TIMES.match, lines)):
+        raise ValueError(f"{reading.name}: no subtitles found: expected times such as 00:00:01,000 --> 00:00:02,000")
+    parts = [*_parts(lines)]
 
-    def write(found: Sequence[str], language: str | None) -> bytes:
-        given = iter(zip(cues, found, strict=True))
-        lines = list[str]()
-        for own, is_text in parts:
-            if is_text:
-                cue, markup = next(given)
-                own = cue.lines(markup)
-            lines += own
-        return "\n".join(lines).encode(encoding)
+    def write(found: Sequence[Sequence[Piece]], language: str | None) -> bytes:
+        given = iter(found)
+        lines = (part if isinstance(part, str) else part.lines(as_string(next(given))) for part in parts)
+        return "".join(lines).encode("utf-8" if reading.encoding else encoding)
 
-    return Document([cue.segment for cue in cues], write)
+    return Document([part.segment for part in parts if isinstance(part, _Spoken)], write)
 
 
-def _parts(lines: list[str]) -> Iterator[tuple[list[str], bool]]:
-    """Lines in their order, and whether they are the text of a subtitle: what follows times, until an empty line."""
-    kept, text, is_inside = list[str](), list[str](), False
-    for line in lines:
-        if TIMES.fullmatch(line) or (is_inside and not line.strip()):
-            if text:
-                yield kept, False
-                yield text, True
-                kept, text = [], []
-            is_inside = bool(line.strip())
-            kept.append(line)
-        elif is_inside:
-            text.append(line)
+def _parts(lines: Sequence[str]) -> Iterator["str | _Spoken"]:
+    """Lines that stay, and what speakers say: lines behind times, up to the number or times of the next subtitle."""
+    spoken, is_inside = list[str](), False
+    for line, behind in zip(lines, [*lines[1:], ""]):
+        is_times = TIMES.match(line) is not None
+        is_number = line.strip("\ufeff \t\r\n").isdecimal() and TIMES.match(behind) is not None
+        if spoken and (is_number or is_times or not line.strip() or SPEAKER.match(line)):
+            yield _Spoken(spoken)
+            spoken = []
+        is_inside = is_times or (is_inside and not is_number)
+        if is_inside and not is_times and line.strip():
+            spoken.append(line)
         else:
-            kept.append(line)
-    yield kept, False
-    if text:
-        yield text, True
+            yield line
+    if spoken:
+        yield _Spoken(spoken)
 
 
-class _Cue:
+class _Spoken:
     """
-    The text of a subtitle.
+    What a speaker says in a subtitle.
 
     Args:
         lines: Its lines.
     """
 
     def __init__(self, lines: list[str]):
-        self._count, self._end = len(lines), "\r" if lines[0].endswith("\r") else ""
-        is_dialogue = all(DIALOGUE.match(line) for line in lines)
-        text = ("\n" if is_dialogue else " ").join(line.rstrip() for line in lines)
-        markup, self._codes = as_markup(string_pieces(text, CODES))
-        self.segment, self._is_dialogue = MarkupText(markup), is_dialogue
+        self._count, self._raw = len(lines), "".join(lines)
+        self._break, self._end = (line[len(line.rstrip("\r\n")) :] for line in (lines[0], lines[-1]))
+        pieces, text = list[Piece](), self._raw
+        if found := SPEAKER.match(text):
+            pieces, text = [*string_tags(found[1], CODES), Piece("ending", found[2])], text[found.end() :]
+        self.segment = Text(apart([*pieces, *string_tags(text, CODES)], CODES, "alone"))
 
-    def lines(self, markup: str) -> list[str]:
-        """The lines of its translation."""
-        text = as_string(from_markup(markup, self._codes))
-        lines = text.split("\n") if self._is_dialogue else balanced_lines(text, self._count)
-        return [line + self._end for line in lines]
+    def lines(self, translation: str) -> str:
+        """The lines of a translation; those of a text that stays as it is stay, too."""
+        if translation == self._raw:
+            return translation
+        text = re.sub(r"(?<![ \t])[ \t]*+[\r\n][ \t\r\n]*+", " ", translation.rstrip())
+        return self._break.join(balanced_lines(text, self._count)) + self._end
 
 
 def balanced_lines(text: str, count: int) -> list[str]:

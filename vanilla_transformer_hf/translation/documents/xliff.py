@@ -8,15 +8,24 @@ import copy
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ..text.markup import MarkupText
+from ..text.inline import Piece, Text
 from .document import Document, Reading
-from .inline import Piece, as_markup, without_crossings
+from .strings import string_pieces
 from .xml_parts import fill_mixed, local_name, mixed_pieces, parse_xml, without_children, write_xml
 
 
 # States of translations that are none yet.
 NEW_STATES = ("new", "needs-translation", "initial")
 LINE_BREAKS = ("lb", "xlf:lb")
+XML_SPACE = "{http://www.w3.org/XML/1998/namespace}space"
+# Kinds of files whose variables are those of one format -> its name in gettext's flags.
+DATATYPES = {
+    "csharp": "csharp-format",
+    "resx": "csharp-format",
+    "javapropertyresourcebundle": "java-format",
+    "javalistresourcebundle": "java-format",
+    "x-icu": "icu-message-format",
+}
 # Inline elements around text, and codes that begin and end something: their names -> the attributes with what both
 # ends have in common.
 AROUND = ("g", "mrk", "pc")
@@ -33,11 +42,14 @@ def read_xliff(content: bytes, reading: Reading) -> Document:
     root = tree.getroot()
     if local_name(root) != "xliff":
         raise ValueError(f"{reading.name}: not a file of this kind: its first element is not <xliff>.")
-    texts = [text for unit in root.iter("{*}trans-unit", "{*}unit") for text in _texts_of_unit(unit)]
+    units = [*root.iter("{*}trans-unit", "{*}unit")]
+    if not units:
+        raise ValueError(f"{reading.name}: has no units with text")
+    texts = [text for unit in units for text in _texts_of_unit(unit)]
 
-    def write(found: Sequence[str], language: str | None) -> bytes:
-        for text, markup in zip(texts, found, strict=True):
-            text.fill(markup)
+    def write(found: Sequence[Sequence[Piece]], language: str | None) -> bytes:
+        for text, pieces in zip(texts, found, strict=True):
+            text.fill(pieces)
         _say_language(root, language)
         return write_xml(tree)
 
@@ -116,15 +128,23 @@ class _Text:
     """
 
     def __init__(self, target: Any, source: Any):
+        pieces = [*mixed_pieces(copy.deepcopy(source), _classify, _is_around)]
+        keeps_lines = next(filter(None, (each.get(XML_SPACE) for each in (source, *source.iterancestors()))), "")
+        self.segment = Text(*string_pieces(pieces, _flags(source), keeps_lines == "preserve"))
         self._target = target
-        markup, self._codes = as_markup(
-            without_crossings([*mixed_pieces(copy.deepcopy(source), _classify, _is_around)])
-        )
-        self.segment = MarkupText(markup)
 
-    def fill(self, markup: str) -> None:
+    def fill(self, pieces: Sequence[Piece]) -> None:
         """Set the translation."""
-        fill_mixed(self._target, markup, self._codes)
+        fill_mixed(self._target, pieces)
+
+
+def _flags(element: Any) -> list[str]:
+    """What is said of the format of a text, as gettext's flags say it."""
+    found = list[str]()
+    for above in element.iterancestors("{*}trans-unit", "{*}unit", "{*}file"):
+        found += (above.get("weblate-flags") or "").split(",")
+        found += [DATATYPES.get((above.get("datatype") or "").lower(), "")]
+    return found
 
 
 def _is_around(element: Any) -> bool:

@@ -2,12 +2,12 @@
 
 import copy
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from lxml import etree
 
-from .inline import Pair, Piece, from_markup
+from ..text.inline import Piece
 
 
 # Bytes of XML that are read: as a tree it takes about ten times as much memory.
@@ -101,23 +101,18 @@ def mixed_pieces(
         yield Piece("text", tail)
 
 
-def fill_mixed(parent: Any, markup: str, codes: Sequence[Any]) -> None:
-    """Append text and elements of a translated markup to an element that is empty."""
+def fill_mixed(parent: Any, pieces: Iterable[Piece]) -> None:
+    """Append text and elements of a translation to an element that is empty."""
     parents = [parent]
-    for piece in from_markup(markup, codes):
+    for piece in pieces:
         here, value = parents[-1], piece.value
-        if piece.kind == "text":
+        if isinstance(value, str):  # text, or a code that is text in the file
             add_text(here, value)
-        elif piece.kind == "begin" and isinstance(value, Container):
+        elif piece.kind == "begin" and piece.is_element:
             here.append(value.shell)
             parents.append(value.inner)
-        elif piece.kind == "begin":
-            here.append(detached(value.first))
-            parents.append(here)
-        elif piece.kind == "end":
+        elif piece.kind == "end" and piece.is_element:
             parents.pop()
-            if isinstance(value, Pair):
-                parents[-1].append(detached(value.last))
         else:
             here.append(detached(value))
 

@@ -10,7 +10,8 @@ from ...common.command_line import AUTO
 from ...common.files import output_or_stdout, refuse_overwriting
 from ...common.lines import ON_BAD_BYTES, open_input
 from ..documents.document import Reading, read_document
-from ..text.markup import aligner
+from ..documents.plain import checked_encoding
+from ..text.places import aligner
 from ..text.tally import ProgressBar
 from .command import opener
 from .sharing import shared
@@ -42,7 +43,8 @@ def run_document(
         raise ValueError(f"--processes {arguments.processes}: a document is translated by 1")
     refuse_overwriting(arguments.output, [name, *([] if shortlist is None else [shortlist])])
     errors, _ = ON_BAD_BYTES[arguments.on_bad_bytes]
-    document = read_document(_read(name), Reading(name or "standard input", errors), ending)
+    encoding = checked_encoding(arguments.encoding)
+    document = read_document(_read(name), Reading(name or "standard input", errors, encoding), ending)
     texts = document.texts
     limits = {"batch_size": arguments.batch_size, "batch_tokens": arguments.batch_tokens}
     with ExitStack() as stack:

@@ -1,0 +1,116 @@
+"""
+Messages of ICU (and Java), such as `{count, plural, one {# dog} other {# dogs}}`: branches are texts of their own.
+
+In these messages an apostrophe quotes: one that a translation brings is doubled, as the format wants it.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from ..text.inline import Choice, Piece, Text, Writing
+from .document import EXTRA
+
+
+BRANCHES = re.compile(r"\{\s*[^\s{},]{1,99}\s*,\s*(?:plural|select|selectordinal)\s*,")
+# A code inside a message that is read as one string.
+CODE = "\0"
+MESSAGE, BRANCH = (
+    Writing(
+        lambda word: word.replace("''", "'"),
+        lambda word, marks=marks: re.sub(f"([{marks}])", r"'\1'", word.replace("'", "''")),  # type: ignore[misc]
+    )
+    for marks in ("{}", "{}#")
+)
+
+
+def parser() -> Any:
+    """
+    Raises:
+        ValueError: The library is missing.
+    """
+    try:
+        from pyicumessageformat import Parser
+    except ModuleNotFoundError as error:
+        raise ValueError(f"{error.name}, which reads messages with branches, is not installed: {EXTRA}") from error
+    return Parser({"require_other": False})
+
+
+class _Message:
+    """The pieces of a message, from the parser's tokens."""
+
+    def __init__(self, pieces: Sequence[Piece], branch: Callable[[list[Piece]], Text]):
+        self._codes, self._branch = [piece for piece in pieces if piece.kind != "text"], branch
+        text = "".join(piece.value if piece.kind == "text" else CODE for piece in pieces)
+        if text.count(CODE) != len(self._codes):
+            raise SyntaxError("zero bytes in the text")
+        self._tokens, self._place, library = list[dict[str, str]](), 0, parser()
+        try:  # a message without "other" is none for ICU, and one to translate nevertheless
+            library.parse(text, self._tokens)
+        except ValueError as error:  # an offset of thousands of digits
+            raise SyntaxError(f"{error}") from error
+
+    def read(self) -> Iterator[Piece]:
+        """The pieces up to the end, or that of a branch."""
+        while self._place < len(self._tokens):
+            token = self._tokens[self._place]
+            if token["text"] == "}" and token["type"] == "syntax":
+                return
+            if token["type"] == "syntax":
+                yield self._argument()
+                continue
+            self._place += 1
+            if token["type"] == "hash":
+                yield Piece("alone", "#")
+                continue
+            for number, text in enumerate(token["text"].split(CODE)):
+                if number:
+                    yield self._codes.pop(0)
+                yield Piece("text", text)
+
+    def _argument(self) -> Piece:
+        """An argument, with its branches if it has some."""
+        parts: list[str | Text] = ["{"]
+        while True:
+            self._place += 1
+            token = self._tokens[self._place]
+            if CODE in token["text"]:
+                raise SyntaxError("a code where none can be")
+            parts.append(token["text"])
+            if token["type"] == "syntax" and token["text"] == "{":
+                self._place += 1
+                parts.append(self._branch([*self.read()]))
+                parts.append("}")
+            elif token["type"] == "syntax" and token["text"] == "}":
+                self._place += 1
+                has_branches = any(isinstance(part, Text) for part in parts)
+                return Piece("alone", Choice(parts) if has_branches else "".join(map(str, parts)))
+
+
+def icu_pieces(
+    pieces: Sequence[Piece], branch: Callable[[list[Piece]], Text], is_declared: bool
+) -> list[Piece] | None:
+    """
+    The pieces of a message of ICU; None: it is none. From the first argument of one that is damaged, all stays.
+
+    Args:
+        pieces: Its texts and codes.
+        branch: The text of the pieces of a branch.
+        is_declared: Whether it is said to be one, so that those without branches are, too.
+    """
+    text = "".join(piece.value for piece in pieces if piece.kind == "text")
+    begin = BRANCHES.search(text)
+    if begin is None and not (is_declared and "{" in text):
+        return None
+    try:
+        return [*_Message(pieces, branch).read()]
+    except SyntaxError:
+        pass
+    left, kept = begin.start() if begin else text.index("{"), list[Piece]()
+    for piece in pieces:
+        if piece.kind == "text":
+            kept += [Piece("text", piece.value[:left]), Piece("alone", piece.value[left:])]
+            left = max(0, left - len(piece.value))
+        else:
+            kept.append(piece)
+    return kept
