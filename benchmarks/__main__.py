@@ -10,6 +10,7 @@ Measure speed and memory side by side, in one run, the engines taking turns:
     python -m benchmarks attention --picture attention.png                   # kinds over the length
     python -m benchmarks predecessors --picture predecessors.png             # LSTM and GRU over the length
     python -m benchmarks claims scores cost chain --json claims.json         # what textbooks say
+    python -m benchmarks low_data --sizes 1000 2000 5000 ...                 # quality, beside JoeyNMT and MarianMT
 
 Each engine of train and generate runs in its own process, so that peak memory is measured separately. Use a quiet
 machine: each row shows the spread of its measurements.
@@ -21,7 +22,7 @@ import sys
 from vanilla_transformer_hf.common.command_line import make_parser
 from vanilla_transformer_hf.common.command_line import run as run_command
 
-from . import attention, claims, commands, generation, predecessors, serving, training, variants
+from . import attention, claims, commands, generation, low_data, predecessors, serving, training, variants
 
 
 PROG = "python -m benchmarks"
@@ -36,6 +37,7 @@ SUBCOMMANDS = {
     "attention": attention,
     "predecessors": predecessors,
     "claims": claims,
+    "low_data": low_data,
 }
 
 
