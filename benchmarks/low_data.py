@@ -3,8 +3,8 @@ Models of little text, each trained to its own early stopping
 
 `low_resource`, MarianMT's architecture with transformers' `Seq2SeqTrainer` (`script_marianmt_train.py`), and JoeyNMT
 2.3 (`script_joeynmt.py`, in an environment of its own) learn from the same first pairs of a shuffled text, one
-training at a time on one thread. `joeynmt` has the sizes of low_resource, `joeynmt_own` those of the notebook that JoeyNMT's
-users of little text begin with.
+training at a time on one thread. `joeynmt` has the sizes of low_resource, `joeynmt_own` those of the notebook that
+JoeyNMT's users of little text begin with.
 
     python -m benchmarks low_data --train train.en.gz train.de.gz --validation val.en.gz val.de.gz \\
         --test test.en.gz test.de.gz --sizes 1000 2000 5000 --output outputs/low_data --picture low_data.png
@@ -68,7 +68,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seeds", nargs="+", type=int, default=[1], help="(default: 1)")
     parser.add_argument("--joeynmt", metavar="PYTHON", help="interpreter of an environment with JoeyNMT 2.3")
-    parser.add_argument("--most_updates", type=int, help="of a training (default: 10,000, or 2 for each pair if more)")
+    parser.add_argument("--bf16", action="store_true", help="in bfloat16, which JoeyNMT does not have on a CPU")
+    parser.add_argument("--most_updates", type=int, help="of a training (default: 2 for each pair)")
     parser.add_argument("--evaluate_every", type=int, help="updates (default: 100, or 0.02 for each pair if more)")
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder of the trainings")
     parser.add_argument("--picture", metavar="FILE", help="draw the scores of all finished trainings in it, as PNG")
@@ -118,7 +119,7 @@ def our_command(row: Row, folder: Path, text: Any, langs: list[str]) -> list[str
     }
     given |= {"source_lang": langs[0], "target_lang": langs[1], "output_dir": folder / "model", "threads": 1}
     given |= every | {"max_steps": row["most_updates"], "max_extra_tokens": 50, "num_beams": BEAMS}
-    given |= {"seed": row["seed"], "disable_tqdm": "true"}
+    given |= {"seed": row["seed"], "disable_tqdm": "true", "bf16": str(row["bf16"]).lower()}
     options = [part for name, value in given.items() for part in (f"--{name}", str(value))]
     return [sys.executable, "-m", "vanilla_transformer_hf", "train", "low_resource", *options]
 
@@ -135,6 +136,7 @@ def marianmt_settings(row: Row) -> dict[str, Any]:
         "learning_rate": 5e-4,
         "sentences": SENTENCES,
         "most_updates": row["most_updates"],
+        "bf16": row["bf16"],
         "evaluate_every": row["evaluate_every"],
         "patience": ours["early_stopping_patience"],
         "max_length": 100,
@@ -184,7 +186,7 @@ def joeynmt_settings(row: Row, text: Any, langs: list[str]) -> dict[str, Any]:
     data |= {"dataset_type": "plain"}
     data |= {name: side | {"lang": lang} for name, lang in zip(("src", "trg"), langs)}
     testing = {"beam_size": BEAMS, "beam_alpha": 1.0, "batch_size": 64, "batch_type": "sentence"}
-    testing |= {"max_output_length": 100, "eval_metrics": ["chrf"]}
+    testing |= {"eval_metrics": ["chrf"]}  # up to 1.5 times as long as the source
     model_config = starts | {"tied_embeddings": True, "tied_softmax": True, "encoder": stack, "decoder": stack}
     # JoeyNMT takes the CPU where there is no GPU.
     config = {"name": row["system"], "use_cuda": True, "data": data, "testing": testing, "training": training}
@@ -298,8 +300,8 @@ def run(arguments: argparse.Namespace) -> None:
         folder = arguments.output / "rows" / f"{size}-{system}-{seed}"
         if (folder / "row.json").exists():
             continue
-        row: Row = {"pairs": size, "system": system, "seed": seed}
-        row["most_updates"] = arguments.most_updates or max(10_000, 2 * size)
+        row: Row = {"pairs": size, "system": system, "seed": seed, "bf16": arguments.bf16 and system in SYSTEMS[:2]}
+        row["most_updates"] = arguments.most_updates or 2 * size
         row["evaluate_every"] = arguments.evaluate_every or max(100, size // 50)
         found = train(row, folder, text[str(size)], arguments)
         with new_file(folder / "row.json") as place:

@@ -85,6 +85,7 @@ arguments = Seq2SeqTrainingArguments(
     adam_beta2=0.98,
     label_smoothing_factor=given["label_smoothing"],
     max_steps=given["most_updates"],
+    bf16=given["bf16"],
     eval_strategy="steps",
     eval_steps=given["evaluate_every"],
     save_strategy="steps",
