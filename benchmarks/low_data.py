@@ -147,7 +147,7 @@ def marianmt_settings(row: Row) -> dict[str, Any]:
 def joeynmt_settings(row: Row, text: Any, langs: list[str]) -> dict[str, Any]:
     """
     A configuration of JoeyNMT. It stops when its rate, which falls after six validations without a better score, is
-    below a third of the first: 18 such validations with the sizes of low_resource, 24 with its own.
+    below a third of the first: 12 such validations with the sizes of low_resource, 24 with its own.
     """
     is_own, ours = row["system"] == "joeynmt_own", recipe()
     if is_own:
