@@ -80,7 +80,7 @@ def write_text(arguments: argparse.Namespace) -> dict[str, dict[str, dict[str, s
     The files of each size: role -> side -> path. The training text is the first pairs of one shuffled order.
 
     Raises:
-        ValueError: Two sides have different numbers of lines, or there are fewer pairs than a size asks for.
+        ValueError: Two sides have different numbers of lines, or there are fewer pairs than a size needs.
     """
     folder = arguments.output / "text"
     folder.mkdir(parents=True, exist_ok=True)

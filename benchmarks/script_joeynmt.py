@@ -45,12 +45,11 @@ def write_pieces() -> None:
     Path(f"{pieces}.vocab.txt").write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
 
 
-def save_each(manager_class: type) -> None:
-    """Let the Trainer also save its state after each validation, whole or not at all."""
-    validate = manager_class._validate
+class Saving(training.TrainManager):
+    """A Trainer that also saves its state after each validation, whole or not at all."""
 
-    def validate_and_save(self, data) -> None:
-        validate(self, data)
+    def _validate(self, valid_data) -> None:
+        super()._validate(valid_data)
         state = {
             "model_state": self.model.state_dict(),
             "optimizer_state": self.optimizer.state_dict(),
@@ -61,9 +60,8 @@ def save_each(manager_class: type) -> None:
         torch.save(state, f"{last}.part")
         os.replace(f"{last}.part", last)
 
-    manager_class._validate = validate_and_save
 
-
+training.TrainManager = Saving
 # torch has dropped an argument that JoeyNMT gives.
 training.build_scheduler.__globals__["ReduceLROnPlateau"] = lambda verbose=False, **named: ReduceLROnPlateau(**named)
 if not Path(f"{pieces}.vocab.txt").exists():
@@ -80,7 +78,6 @@ if last.exists():
     settings["training"]["load_model"] = str(last)
 (model_dir / "config.yaml").write_text(json.dumps(settings, indent=1))
 get_logger("", log_file=str(model_dir / "train.log"))
-save_each(training.TrainManager)
 if not (folder / "trained").exists():
     training.train(rank=0, world_size=None, cfg=load_config(model_dir / "config.yaml"), skip_test=True)
     (folder / "trained").touch()
