@@ -1,4 +1,7 @@
-"""Recordings in files: WAV by the standard library, other formats by soundfile where it is installed."""
+"""
+Recordings in files: WAV of whole numbers by the standard library, other formats and WAV of other kinds by soundfile
+where it is installed.
+"""
 
 import os
 import wave
@@ -9,8 +12,8 @@ from typing import Any
 import numpy as np
 
 
-# Bytes of a sample -> its type in a WAV file.
-SAMPLE_TYPES = {1: "u1", 2: "<i2", 4: "<i4"}
+# Bytes of a sample -> its type in a WAV file; numpy has none of three bytes.
+SAMPLE_TYPES = {1: "u1", 2: "<i2", 3: "u1", 4: "<i4"}
 
 
 def read_recording(path: str | os.PathLike[str], content: bytes | None = None) -> tuple[np.ndarray, int]:
@@ -29,9 +32,11 @@ def read_recording(path: str | os.PathLike[str], content: bytes | None = None) -
         try:
             samples, rate = _read_wave(os.fspath(path) if content is None else BytesIO(content))
         except (wave.Error, EOFError) as error:
-            raise ValueError(
-                f"{path} is not a WAV file of plain samples ({str(error) or 'it ends too soon'})"
-            ) from error
+            if not f"{error}".startswith("unknown format"):  # such as samples of 32 bits with a point
+                raise ValueError(
+                    f"{path} is not a WAV file of plain samples ({str(error) or 'it ends too soon'})"
+                ) from error
+            samples, rate = _read_others(path, content)
     else:
         samples, rate = _read_others(path, content)
     if samples.size == 0:
@@ -45,14 +50,17 @@ def _read_wave(file_or_path: str | BytesIO) -> tuple[np.ndarray, int]:
     with wave.open(file_or_path, "rb") as file:
         width, channels, rate = file.getsampwidth(), file.getnchannels(), file.getframerate()
         if width not in SAMPLE_TYPES:
-            raise wave.Error(f"{8 * width} bits a sample; expected 8, 16 or 32")
+            raise wave.Error(f"{8 * width} bits a sample; expected 8, 16, 24 or 32")
         count = file.getnframes()
         content = file.readframes(count)
     # Programs that write into a pipe do not know the length, and state one of 2 or 4 GiB.
     if len(content) < count * width * channels < 2**31 - 2**16:
         raise wave.Error(f"it ends after {len(content) // (width * channels):,} of {count:,} samples")
     content = content[: len(content) // (width * channels) * width * channels]
-    values = np.frombuffer(content, SAMPLE_TYPES[width]).reshape(-1, channels).astype(np.float64)
+    values = np.frombuffer(content, SAMPLE_TYPES[width])
+    if width == 3:  # as the upper three bytes of four
+        values, width = np.pad(values.reshape(-1, 3), ((0, 0), (1, 0))).view("<i4"), 4
+    values = values.reshape(-1, channels).astype(np.float64)
     return (values - 128) / 128 if width == 1 else values / 2 ** (8 * width - 1), rate
 
 
@@ -61,7 +69,8 @@ def _read_others(path: str | os.PathLike[str], content: bytes | None) -> tuple[n
         import soundfile
     except ImportError as error:
         raise ValueError(
-            f"{path}: only WAV files are read without soundfile; pip install 'vanilla_transformer_hf[recognition]'"
+            f"{path}: without soundfile, only WAV files of whole numbers are read; "
+            "pip install 'vanilla_transformer_hf[recognition]'"
         ) from error
     if content is None and not Path(path).is_file():
         raise FileNotFoundError(f"{path} does not exist")

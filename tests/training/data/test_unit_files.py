@@ -191,6 +191,16 @@ def test_workbooks_that_do_not_say_enough_are_refused(tmp_path, rows, more, mess
         load_parallel_text(workbook(tmp_path / "a.xlsx", *rows, more=more), source_lang="en", target_lang="yo")
 
 
+def test_columns_that_are_not_read_may_hold_anything(tmp_path):
+    others = [datetime.date(2024, 1, 1), "#N/A", True, datetime.timedelta(1), 1e300, "x"]
+    rows = [(source, other, target) for source, target, other in zip(ENGLISH * 3, YORUBA * 3, others)]
+    path = workbook(tmp_path / "a.xlsx", ["en", datetime.date(2024, 1, 1), "yo"], *rows)
+    expected = [{"source": source, "target": target} for source, _, target in rows]
+    assert list(xlsx_pairs(path, EN_YO)) == expected
+    beside = workbook(tmp_path / "b.xlsx", *[(source, target, other) for source, other, target in rows])
+    assert list(xlsx_pairs(beside, EN_YO)) == expected
+
+
 def test_excels_unicode_text_and_csv_with_semicolons(tmp_path):
     tabs = 'English\tYoruba\r\n"say ""a, b"""\t"two\nlines"\r\none\tkan\r\n'
     expected = {"source": ['say "a, b"', "one"], "target": ["two\nlines", "kan"]}

@@ -322,7 +322,8 @@ def xlsx_pairs(path: str, names: Names) -> Iterator[Row]:
     Pairs of the sheet of an Excel workbook, with a header or none; numbers are text, as they are stored.
 
     Raises:
-        ValueError: No workbook, one that is too large, several sheets with content, or a cell that is no text.
+        ValueError: No workbook, one that is too large, several sheets with content, or a cell of a column that is read
+            is no text.
     """
     openpyxl = _import("openpyxl", path)
     _import("defusedxml", path)  # openpyxl reads sheets with it where it is installed
@@ -334,7 +335,11 @@ def xlsx_pairs(path: str, names: Names) -> Iterator[Row]:
     except Exception as error:  # whatever a damaged part makes of openpyxl
         raise ValueError(f"{path}: not an .xlsx workbook, or a damaged one ({_reason(error)}).") from error
     try:
-        yield from table_pairs(path, _rows_of_sheet(path, _only_sheet(path, book)), names)
+        for row in table_pairs(path, _rows_of_sheet(path, _only_sheet(path, book)), names):
+            for text in row.values():
+                if isinstance(text, UnreadableCell):
+                    raise ValueError(text)
+            yield row
     finally:
         book.close()
 
@@ -383,26 +388,24 @@ def _rows_of_sheet(path: str, sheet: Any) -> Iterator[tuple[int, list[str]]]:
             width = width or len(cells)
             if any(cells):
                 yield number, cells + [""] * (width - len(cells))
-    except UnreadableCellError:
-        raise
     except (OSError, MemoryError):
         raise
     except Exception as error:  # as in xlsx_pairs
         raise ValueError(f"{path}: sheet {sheet.title!r} is damaged ({_reason(error)}).") from error
 
 
-class UnreadableCellError(ValueError):
-    """A cell of a sheet that is neither text nor a number."""
+class UnreadableCell(str):
+    """What is said of a cell that is neither text nor a number: an error where its column is read."""
 
 
 def _text_of_cell(where: str, value: Any) -> str:
     if value is None or isinstance(value, str):
         if value and value.startswith("#") and value in ERRORS_OF_EXCEL:
-            raise UnreadableCellError(f"{where}: the formula of a cell has the error {value}; put a text there.")
+            return UnreadableCell(f"{where}: the formula of a cell has the error {value}; put a text there.")
         return value or ""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return f"{value:g}" if isinstance(value, float) and value.is_integer() else str(value)
-    raise UnreadableCellError(f"{where}: a cell holds a {type(value).__name__}, but text is expected.")
+    return UnreadableCell(f"{where}: a cell holds a {type(value).__name__}, but text is expected.")
 
 
 # Endings of files of units -> the reader of their rows.
