@@ -187,9 +187,9 @@ def workspace(tmp_path_factory):
         shutil.copytree(folder / "outputs" / "quickstart", folder / "outputs" / name)
     (folder / "mine.yaml").write_text(PAGES["training.md"].blocks("yaml")[0], encoding="utf-8")
     (folder / "mix.yaml").write_text(PAGES["low_resource.md"].blocks("yaml")[0], encoding="utf-8")
-    for name in ("law", "law-dev", "clean"):
+    for name in ("law", "law-dev", "clean", "train", "dev", "test"):
         rows = "".join(f"{one}\t{other}\n" for one, other in zip(ENGLISH, GERMAN, strict=True))
-        header = "source\ttarget" if name == "clean" else "en\tde"
+        header = "source\ttarget" if name == "clean" else "en\tde" if "law" in name else "en\tja"
         (folder / f"{name}.tsv").write_text(f"{header}\n{rows}", encoding="utf-8")
     write_african_news(folder / "african_news")
     (folder / "phrases.tsv").write_text("".join(f"{line}\tdrei\tvier\n" for line in ENGLISH), encoding="utf-8")
@@ -530,9 +530,49 @@ def run_python(name: str, workspace: Path, environment: dict[str, str]) -> list[
 
 def test_python_of_readme(workspace):
     printed = run_python("README.md", workspace, dict(os.environ))
-    batch, translations = [ast.literal_eval(line) for line in printed]
-    assert batch == ["Ein brauner Hund rennt durch den Schnee."]
+    _, translations = [ast.literal_eval(line) for line in printed]
     assert [type(text) for text in translations] == [str] * 2
+
+
+OUTPUT = re.compile(r"(?:^# .*\n)+\Z", re.MULTILINE)
+PRINTING = [
+    pytest.param(name, block, id=f"{name}-{number}")
+    for name, page in PAGES.items()
+    for number, block in enumerate(page.blocks("python"))
+    if OUTPUT.search(block) and name != "how_it_works.md"  # which has a test of its own, with numbers
+]
+
+
+def needs_quickstart():
+    if not (ROOT / "outputs" / "quickstart" / "config.json").is_file():
+        pytest.skip("no model in outputs/quickstart: run make quickstart")
+
+
+@pytest.mark.parametrize("name, block", PRINTING)
+def test_a_block_prints_the_comments_at_its_end(name, block, monkeypatch, capsys):
+    if "outputs/quickstart" in block:
+        needs_quickstart()
+    monkeypatch.chdir(ROOT)
+    exec(compile(OUTPUT.sub("", block), name, "exec"), {})
+    assert capsys.readouterr().out == OUTPUT.search(block)[0].replace("# ", "")
+
+
+def test_the_quickstart_translates_as_sentences_say():
+    needs_quickstart()
+    translator = Translator.from_pretrained(ROOT / "outputs" / "quickstart")
+    text = PAGES["README.md"].text
+    said = dict(re.findall(r'"([a-z -]+)" →\s*"(\w+)"', text))
+    (command,), (printed,) = (
+        re.findall(form, PAGES["first_model.md"].text) for form in (r'echo "(.+)" ', r'prints "(.+)"')
+    )
+    said[command] = printed
+    assert len(said) >= 1 and {each: translator.translate(each) for each in said} == said
+
+
+def test_dates_have_the_weekday_that_the_corpus_of_the_quickstart_has():
+    date = r"(.{0,11})(the \w+ of (?:January|May|November) nineteen [\w-]+)"
+    dates = [found for page in PAGES.values() for found in re.findall(date, page.text)]
+    assert dates and all(re.search(r"[A-Z]\w+day, $", before) for before, _ in dates), dates
 
 
 def test_the_model_in_code_has_the_shapes_that_its_page_says(monkeypatch, capsys):

@@ -2,7 +2,14 @@
 
 import pytest
 
-from vanilla_transformer_hf.evaluation.scores import error_rates, score_translations, write_predictions
+from vanilla_transformer_hf.evaluation.evaluate_module import find_tokenizer
+from vanilla_transformer_hf.evaluation.scores import (
+    error_rates,
+    is_meaningful,
+    score_translations,
+    variety,
+    write_predictions,
+)
 
 
 def test_scores_carry_sacrebleu_signatures():
@@ -18,7 +25,32 @@ def test_scores_carry_sacrebleu_signatures():
 
 
 def test_the_target_language_chooses_the_tokenization():
-    assert "tok:zh" in score_translations(["我爱你"], ["我爱你"], target_lang="zh").bleu_signature
+    for code in ("zh", "zh_TW", "cmn-Hans"):
+        assert "tok:zh" in score_translations(["我爱你"], ["我爱你"], target_lang=code).bleu_signature
+    assert find_tokenizer("de") == find_tokenizer() == ("13a", None)
+    assert find_tokenizer("th") == ("char", None)  # 13a would take a sentence for a word
+
+
+@pytest.mark.parametrize("code, module", [("ja", "ja"), ("jpn", "ja"), ("ko", "ko"), ("ko_KR", "ko")])
+def test_without_its_tokenizer_a_language_is_scored_on_characters(monkeypatch, code, module):
+    monkeypatch.setattr(f"sacrebleu.tokenizers.tokenizer_{module}_mecab.MeCab", None)
+    note = rf"BLEU of {code} is computed on characters, because {module}-mecab is not installed: pip install 'sacre"
+    with pytest.warns(UserWarning, match=note):
+        scores = score_translations(["私は犬を飼う。"], ["私は猫を飼う。"], target_lang=code)
+    assert "tok:char" in scores.bleu_signature and 0 < scores.bleu < 100
+    with pytest.raises(ValueError, match=rf"tokenize='{module}-mecab': sacreBLEU cannot make this tokenizer: pip ins"):
+        score_translations(["a"], ["a"], tokenize=f"{module}-mecab")
+
+
+def test_scores_of_one_text_for_all_sources_mean_nothing():
+    references = [f"Satz {number} von {chr(97 + number)}" for number in range(26)]
+    assert variety(references, references) == 100
+    for same in (["。"] * 26, ["." * number for number in range(26)], ["so so"] * 13 + ["so so so"] * 13):
+        assert variety(same, references) < 10
+    assert variety(["a"] * 5, references[:5]) is None  # of so few, it is chance
+    logged = {"eval_chrf": 9, "eval_variety": 4, "eval_law_bleu": 1, "eval_law_variety": 40, "eval_loss": 5}
+    found = {name: is_meaningful(logged, name) for name in ("eval_chrf", "eval_law_bleu", "eval_loss")}
+    assert found == {"eval_chrf": False, "eval_law_bleu": True, "eval_loss": True}
 
 
 def test_text_that_is_tokenized_already_is_taken_as_it_is(caplog):

@@ -23,6 +23,7 @@ def train(tiny_model, tmp_path):
     """`train(scores, *callbacks, resume=None, **arguments)`: a run that measures `scores[step]` at each step."""
 
     def train(scores, *callbacks, resume=None, **arguments):
+        measured = [score if isinstance(score, dict) else {"bleu": score} for score in scores]
         rows = [{"input_ids": torch.randint(3, 90, (5,)), "labels": torch.randint(3, 90, (4,))} for _ in range(8)]
         settings = {
             "output_dir": str(tmp_path),
@@ -41,7 +42,7 @@ def train(tiny_model, tmp_path):
             TrainingArguments(**settings | arguments),
             train_dataset=rows,
             eval_dataset=rows,
-            compute_metrics=lambda _: {"bleu": scores[trainer.state.global_step - 1], "error_loss": 7},
+            compute_metrics=lambda _: {"error_loss": 7, **measured[trainer.state.global_step - 1]},
             callbacks=list(callbacks),
         )
         trainer.train(resume_from_checkpoint=resume)
@@ -57,6 +58,8 @@ def train(tiny_model, tmp_path):
         ([1, 2, 2, 3, 4, 5], 1, 3),  # as good is not better
         ([1, 4, 2, 3, 5, 4, 4, 4, 9], 3, 8),  # two without a better one are not three
         ([4, 3, 2, 1], 2, 3),
+        # The first four are of one text for all sources: they are no better, and no patience is lost on them.
+        ([{"bleu": 9, "variety": 1}] * 4 + [{"bleu": 1, "variety": 60}, 2, 1, 1, 1], 2, 8),
     ],
 )
 def test_a_run_ends_when_patience_does(train, scores, patience, last):

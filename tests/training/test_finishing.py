@@ -2,7 +2,9 @@
 
 import os
 import signal
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -73,6 +75,40 @@ def test_what_fails_behind_the_last_step_costs_no_model(prepare, monkeypatch, ca
 
 
 @pytest.mark.slow
+class FakeTrackio:
+    """What transformers' callback calls of Trackio; `runs` are the names of what each run has logged."""
+
+    __version__ = "0.0"
+
+    def __init__(self):
+        self.runs, self.config = [], {}
+        self.context_vars = SimpleNamespace(current_space_id=SimpleNamespace(get=lambda: None))
+
+    def init(self, **settings):
+        self.config = type("Config", (dict,), {"update": lambda *_, **__: None})()
+        self.runs.append(set())
+
+    def log(self, metrics):
+        self.runs[-1] |= metrics.keys()
+
+    def finish(self):
+        self.runs[-1].add("finished")
+
+
+def test_final_scores_belong_to_the_run_of_the_training_in_trackers(prepare, monkeypatch):
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    trackio = FakeTrackio()
+    monkeypatch.setitem(sys.modules, "trackio", trackio)
+    monkeypatch.setattr("transformers.integrations.integration_utils.is_trackio_available", lambda: True)
+    run_job(prepare(report_to=["tensorboard", "trackio"]))
+    (logged,) = trackio.runs
+    wanted = {"train/loss", "eval/bleu", "test/bleu", "test/chrf"}
+    assert {*wanted, "finished"} <= logged
+    (folder,) = (prepare.out / "checkpoints" / "runs").iterdir()
+    (file,) = folder.iterdir()
+    assert wanted <= set(accumulator.EventAccumulator(str(file)).Reload().Tags()["scalars"])
+
+
 def test_an_upload_that_failed_is_made_by_the_same_command(prepare, monkeypatch):
     """A model is not published without what belongs to it."""
     uploads, score = [], finishing.score_corpus

@@ -212,6 +212,7 @@ def test_the_defaults_are_the_papers(parse):
             ["--average_last", "0"],
             "average_last=0: must be 1 or more, or nothing: --unset average_last",
         ),
+        ("{seed: [1, 2]}", [], "seed takes one value, got [1, 2]"),
         ("{tokens_per_step: 0}", [], "tokens_per_step=0, per_device_train_tokens=4096: both are 1 or more"),
         ("[d_model]", [], "a recipe is a YAML mapping"),
         ("{d_model: 3", [], "cannot be read as a recipe"),

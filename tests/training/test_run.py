@@ -3,6 +3,7 @@
 import json
 import logging
 import re
+import warnings
 from pathlib import Path
 
 import pytest
@@ -31,10 +32,12 @@ from vanilla_transformer_hf.model.search.beam import BeamSearch
 from vanilla_transformer_hf.publishing.model_card import CardFacts, write_card
 from vanilla_transformer_hf.training import machine
 from vanilla_transformer_hf.training import run as training
+from vanilla_transformer_hf.training.checkpoints.averaging import select_checkpoints
 from vanilla_transformer_hf.training.data.collators import TranslationCollator
 from vanilla_transformer_hf.training.model import paper_learning_rate
 from vanilla_transformer_hf.training.run import run_job
 from vanilla_transformer_hf.training.trainer.progress import ShortRunWarning, ZeroScoreWarning, find_short_run
+from vanilla_transformer_hf.training.trainer.translation import TranslationTrainer
 
 
 RECIPES = Path(__file__).parents[2] / "vanilla_transformer_hf" / "training" / "recipes"
@@ -697,6 +700,51 @@ def test_a_log_has_lines_alone(prepare, capfd):
     assert all(shown.out.splitlines()), shown.out
     for noise in ("Writing model shards", "Generating", "Tokenizing", "it/s", "tokenized period"):
         assert noise not in shown.err + shown.out
+
+
+def test_what_scores_need_is_looked_for_before_training(prepare, monkeypatch, capsys):
+    monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_ja_mecab.MeCab", None)
+    with pytest.raises(
+        ValueError, match=r"tokenize='ja-mecab': sacreBLEU cannot make this tokenizer: pip install 'sa"
+    ):
+        prepare(target_lang="ja", bleu_tokenize="ja-mecab")
+    job = prepare(target_lang="ja")
+    assert "Warning: BLEU of ja is computed on characters, because ja-mecab is not" in capsys.readouterr().out
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # once is enough
+        scored = run_job(job)
+    assert all("tok:char" in part.scores.bleu_signature for part in scored)
+
+
+def test_a_sample_of_the_validation_text_is_scored_during_training(prepare):
+    job = prepare(eval_sample=4)
+    sample, whole = job.trainer.eval_dataset, job.scored_data["validation"]
+    assert len(sample) == 4 < len(whole) == 6 and set(sample["line"]) <= set(whole["line"])
+    assert sample["line"] == prepare(eval_sample=4, output_dir=f"{prepare.out}-2").trainer.eval_dataset["line"]
+    assert len(prepare(eval_sample=60, output_dir=f"{prepare.out}-3").trainer.eval_dataset) == 6
+    validation = next(part for part in run_job(job) if part.role == "validation")
+    assert validation.scores.sentences == 6
+    with pytest.raises(ValueError, match="eval_sample=0: must be at least 1"):
+        prepare(eval_sample=0)
+    with pytest.raises(ValueError, match="eval_sample=4 has no effect: it needs evaluations"):
+        prepare(eval_sample=4, eval_strategy="no", load_best_model_at_end=None, metric_for_best_model=None)
+
+
+def test_the_score_of_one_text_for_all_sources_chooses_no_checkpoint(prepare, monkeypatch, capsys):
+    score, calls = TranslationTrainer._score, []
+
+    def scored(self, prediction):
+        calls.append(None)
+        return {**score(self, prediction), "chrf": 10 - len(calls), "variety": 80 if len(calls) == 2 else 3}
+
+    monkeypatch.setattr(TranslationTrainer, "_score", scored)
+    job = prepare(max_steps=3, metric_for_best_model="chrf")
+    run_job(job)
+    state = job.trainer.state
+    assert (state.best_metric, Path(state.best_model_checkpoint).name) == (8, "checkpoint-2")
+    assert [entry["eval_chrf"] for entry in state.log_history if "eval_chrf" in entry] == [9, 8, 7]  # as measured
+    assert "step 1: nearly all sources have the same translation (" in capsys.readouterr().out
+    assert select_checkpoints(prepare.out, best=1, metric="eval_chrf")[0].name == "checkpoint-2"
 
 
 def test_a_corpus_of_which_nothing_is_left_is_named(prepare, tmp_path):

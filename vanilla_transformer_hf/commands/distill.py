@@ -55,7 +55,8 @@ def main(prog: str, argv: list[str]) -> None:
     search = TeacherSearch(arguments.teacher, arguments.n_best, arguments.teacher_beams, *shared)
     pairs = translate_training_text(search, run)
     print(f"teacher's translations: {pairs}", flush=True)
-    corpus = [] if run.data.corpus_name else ["--corpus_name", Path(str(run.data.train_source)).name]
+    source = str(run.data.train_source)
+    corpus = [] if run.data.corpus_name or Path(source).exists() else ["--corpus_name", source]
     student, settings = RecipeParser(prog=prog, usage=usage).parse(
         [*fields, "--train_source", str(pairs), *corpus, "--unset", "train_target"]
     )

@@ -7,6 +7,8 @@ BLEU, chrF and exact matches as a module of the `evaluate` library, which loads 
 """
 
 import itertools
+import re
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -29,11 +31,43 @@ ARGUMENTS = """
 Args:
     predictions: Translations, detokenized.
     references: A text, or several, for each translation.
-    target_lang: Language code; sacreBLEU has tokenizers of its own for Chinese, Japanese and Korean.
+    target_lang: Language code; scripts without spaces are cut by sacreBLEU's tokenizer for them, or by characters.
     tokenize: Tokenizer of sacreBLEU, such as "none" for text that is tokenized already; its default if not given.
 
 Returns: bleu, chrf (0 to 100) and their signatures, exact_match (percent), sentences.
 """
+
+
+# Languages, by both of their codes, whose words stand without spaces between them, or for which sacreBLEU has a
+# tokenizer -> its name. What has none is cut by characters: 13a would take a sentence for a word.
+TOKENIZERS = {
+    **dict.fromkeys(("zh", "zho", "chi", "cmn", "yue"), "zh"),
+    **dict.fromkeys(("ja", "jpn"), "ja-mecab"),
+    **dict.fromkeys(("ko", "kor"), "ko-mecab"),
+    **dict.fromkeys(("th", "tha", "lo", "lao", "km", "khm", "my", "mya", "bo", "bod", "dz", "dzo"), "char"),
+}
+
+
+def find_tokenizer(target_lang: str | None = None, tokenize: str | None = None) -> tuple[str, str | None]:
+    """
+    The name of sacreBLEU's tokenizer for a language, such as ja or zh_TW, and a sentence if it is not the usual one,
+    because that is not installed.
+
+    Raises:
+        ValueError: `tokenize` is not a name of sacreBLEU's, or cannot be made.
+    """
+    if tokenize is not None and tokenize not in BLEU.TOKENIZERS:
+        raise ValueError(f"tokenize={tokenize!r}: expected one of {', '.join(BLEU.TOKENIZERS)} (sacreBLEU's names).")
+    code = re.split("[-_]", target_lang or "")[0].lower()
+    name = tokenize or TOKENIZERS.get(code, BLEU.TOKENIZER_DEFAULT)
+    try:
+        BLEU(tokenize=name, force=True)
+    except Exception as error:  # packages, dictionaries or models are missing: each tokenizer raises its own
+        install = f"pip install 'sacrebleu[{name[:2]}]'" if name.endswith("-mecab") else " ".join(str(error).split())
+        if tokenize is not None:
+            raise ValueError(f"tokenize={tokenize!r}: sacreBLEU cannot make this tokenizer: {install}") from error
+        return "char", f"BLEU of {target_lang} is computed on characters, because {name} is not installed: {install}."
+    return name, None
 
 
 def checked(predictions: Any, references: Any, name: str = "predictions") -> tuple[list[str], list[list[str]]]:
@@ -103,12 +137,11 @@ class TranslationScores(evaluate.Metric):
         target_lang: str | None = None,
         tokenize: str | None = None,
     ) -> dict[str, Any]:
-        if tokenize is not None and tokenize not in BLEU.TOKENIZERS:
-            raise ValueError(
-                f"tokenize={tokenize!r}: expected one of {', '.join(BLEU.TOKENIZERS)} (sacreBLEU's names)."
-            )
+        tokenize, note = find_tokenizer(target_lang, tokenize)
+        if note:
+            warnings.warn(note, stacklevel=2)
         # force: `score_translations` says it if the text looks tokenized, once.
-        bleu, chrf = BLEU(trg_lang=target_lang or "", tokenize=tokenize, force=True), CHRF()
+        bleu, chrf = BLEU(tokenize=tokenize, force=True), CHRF()
         predictions, rows = checked(predictions, references)
         streams = [list(stream) for stream in itertools.zip_longest(*rows)]
         matches = sum(prediction in row for prediction, row in zip(predictions, rows))

@@ -7,7 +7,7 @@ import os
 import re
 import tempfile
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -71,14 +71,16 @@ def score_translations(
     Args:
         translations: Detokenized text, or tokenized as the references are with `tokenize="none"`.
         references: A text, or several, for each translation.
-        target_lang: Language code; sacreBLEU has tokenizers of its own for Chinese, Japanese and Korean.
-        tokenize: sacreBLEU's name of a tokenizer for BLEU, such as "13a", "none", "flores200"; if not given, its
-            choice for the language.
+        target_lang: Language code. BLEU of Chinese, Japanese and Korean is computed on the words of sacreBLEU's
+            tokenizers, and of other scripts without spaces on characters; also, with a warning, of Japanese and Korean
+            where their tokenizers are not installed (the extras `ja` and `ko`).
+        tokenize: sacreBLEU's name of a tokenizer for BLEU, such as "13a", "none", "flores200"; if not given, that of
+            the language.
 
     Raises:
         TypeError: Something is not a text.
-        ValueError: The two lists differ in length or are empty, a translation has no reference, or sacreBLEU does not
-            have this tokenizer.
+        ValueError: The two lists differ in length or are empty, a translation has no reference, or sacreBLEU cannot
+            make this tokenizer.
 
     Example:
 
@@ -105,6 +107,26 @@ def score_translations(
         module = TranslationScores(keep_in_memory=True, cache_dir=folder)
         found: Any = module.compute(predictions=texts, references=rows, target_lang=target_lang, tokenize=tokenize)
     return Scores(**found)
+
+
+# Variety below which a score says nothing of the model: chrF of "." for every source can be above that of a model
+# which begins to write words. With few references, variety is chance.
+LEAST_VARIETY, FEWEST_FOR_VARIETY = 10, 20
+
+
+def variety(translations: Sequence[str], references: Sequence[str]) -> float | None:
+    """
+    Different translations in percent of different references; None of fewer than 20 of these. Texts are the same here
+    if they have the same characters: what repeats itself to another length is not another text.
+    """
+    found, wanted = ({frozenset(text) - {" "} for text in texts} for texts in (translations, references))
+    return 100 * len(found) / len(wanted) if len(wanted) >= FEWEST_FOR_VARIETY else None
+
+
+def is_meaningful(metrics: Mapping[str, float], name: str) -> bool:
+    """Whether the score of this name, such as eval_chrf or eval_law_bleu, is of translations that differ at all."""
+    prefix, _, score = name.rpartition("_")
+    return score == "loss" or metrics.get(f"{prefix}_variety", 100) >= LEAST_VARIETY
 
 
 def error_rates(texts: Sequence[str], references: Sequence[str]) -> dict[str, float]:

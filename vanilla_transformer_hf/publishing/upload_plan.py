@@ -230,6 +230,9 @@ def _modules(texts: dict[str, bytes]) -> set[str]:
         parts = [part for part in fields.values() if isinstance(part, dict)] if name in PROCESSOR_CONFIGS else []
         for part in (fields, *parts):
             modules |= _named(part.get("auto_map"))
+            pipelines = part.get("custom_pipelines")
+            for task in pipelines.values() if isinstance(pipelines, dict) else ():
+                modules |= _named(task.get("impl") if isinstance(task, dict) else None)
     return modules
 
 

@@ -96,7 +96,9 @@ class DataArguments:
     )
     source_column: str | None = _help("column of the source text, if it is not named by its language or 'source'")
     target_column: str | None = _help("column of the target text, if it is not named by its language or 'target'")
-    corpus_name: str | None = _help("name of the corpus in the model card; train_source if not given")
+    corpus_name: str | None = _help(
+        "name of the corpus in the model card; if not given, the id of a dataset on the Hub: files have no name"
+    )
     streaming: bool = _help(
         "read the training text while training, for text larger than the disk; needs max_steps", False
     )
@@ -215,6 +217,10 @@ class OwnTrainingArguments:
     eval_steps: float | None = _help(
         "steps between evaluations, or their share of all steps if less than 1; logging_steps if not given"
     )
+    eval_sample: int | None = _help(
+        "pairs of each validation text that are scored during training, drawn once; all if not given. The scores at "
+        "the end are always those of all"
+    )
     save_steps: float = _help("steps between checkpoints, or their share of all steps if less than 1", 500)
     save_total_limit: int | None = _help("checkpoints to keep, the last and the best; all if not given")
     load_best_model_at_end: bool = _help("publish the best checkpoint by metric_for_best_model, not the last", False)
@@ -256,7 +262,7 @@ class OwnTrainingArguments:
     )
     # Of this package alone.
     bleu_tokenize: str | None = _help(
-        "sacreBLEU's tokenizer; none for text that is tokenized already. Its own if not given"
+        "sacreBLEU's tokenizer; none for text that is tokenized already. That of the target language if not given"
     )
     adam_first_moment: Literal["float32", "bfloat16"] = _help(
         "type of Adam's first moment between steps; bfloat16 takes two bytes less for each weight", "float32"

@@ -20,6 +20,7 @@ from .arguments import FIELDS_OF_NEW_TOKENIZERS, DataArguments
 from .checkpoints.averaging import check_averaging
 from .checkpoints.files import check_early_stopping
 from .checkpoints.moving_average import check_decay
+from .console import say
 from .data.mixture import check_rates
 from .data.parts import ROLES, corpus_parts, rates_of, refuse_several
 from .model import make_generation_config, paper_learning_rate, plan_config
@@ -109,6 +110,8 @@ def _without_effect(run: RunArguments) -> dict[str, str]:
         reasons |= dict.fromkeys(SENTENCE_FIELDS, "with tokens_per_step, batches are filled by tokens")
     else:
         reasons["per_device_train_tokens"] = "it needs tokens_per_step"
+    if training.eval_strategy == "no":
+        reasons["eval_sample"] = "it needs evaluations, which eval_strategy chooses"
     if not run.data.corpora:
         reasons["corpus_temperature"] = "it needs corpora"
     if not run.data.streaming:
@@ -146,6 +149,8 @@ def check_evaluation(run: RunArguments, known: Sequence[str]) -> None:
     of_one = {f"{name}_{score}" for name in corpus_parts(run.data) for score in known}
     if metric is not None and metric.removeprefix("eval_") not in (*known, *of_one):
         raise ValueError(f"metric_for_best_model={metric}: must be one of {', '.join(known)}.")
+    if training.eval_sample is not None and training.eval_sample < 1:
+        raise ValueError(f"eval_sample={training.eval_sample}: must be at least 1.")
     name = "validation_text" if run.data.task == DENOISING else "validation_source"
     texts = corpus_parts(run.data).values() or [run.data]
     if training.eval_strategy != "no" and not any(getattr(text, name) for text in texts):
@@ -153,6 +158,12 @@ def check_evaluation(run: RunArguments, known: Sequence[str]) -> None:
             f"eval_strategy={training.eval_strategy.value} needs {name}, the text to evaluate on; "
             "name one or set eval_strategy to no."
         )
+    if training.predict_with_generate:  # what scores need is looked for before training
+        from ..evaluation.evaluate_module import find_tokenizer
+
+        for language in dict.fromkeys(text.target_lang for text in texts):
+            if note := find_tokenizer(language, training.bleu_tokenize)[1]:
+                say(training, f"Warning: {note}")
 
 
 def _check_batches(run: RunArguments) -> None:

@@ -39,7 +39,8 @@ def facts_of_run(
     targets = {part.target_lang for part in parts.values() or [data]}
     # Pretraining, pruning and distillation, from the card of the model that is fine-tuned.
     known = CardFacts.read(Path(model)) if model is not None and Path(model).is_dir() else CardFacts()
-    corpus = data.corpus_name or named or ", ".join(Path(each).name for each in names)
+    on_hub = [each for each in dict.fromkeys(names) if not Path(each).exists()]
+    corpus = data.corpus_name or named or ", ".join(on_hub) or None  # a file is not named after its data set
     about = [] if data.task != DENOISING else [_about_denoising(data, corpus, pairs)]
     return CardFacts(
         name=folder.resolve().name,
@@ -47,7 +48,7 @@ def facts_of_run(
         languages=data.text_langs or [],
         corpus=corpus,
         pairs=pairs,
-        datasets=[each for each in dict.fromkeys(names) if not Path(each).exists()],
+        datasets=on_hub,
         source_lang=data.source_lang,
         target_lang=targets.pop() if len(targets) == 1 else None,
         mixture=list(mixture),
@@ -64,8 +65,8 @@ def facts_of_run(
     )
 
 
-def _about_denoising(data: DataArguments, corpus: str, texts: int | None) -> str:
+def _about_denoising(data: DataArguments, corpus: str | None, texts: int | None) -> str:
     """What a model was pretrained on, for its card and for those of models that are made of it."""
-    count = "" if texts is None else f"{texts:,} texts of "
+    text = " of ".join(each for each in (f"{texts:,} texts" if texts else "", corpus or "") if each) or "text"
     languages = f" ({', '.join(data.text_langs)})" if data.text_langs else ""
-    return f"Pretrained by denoising {count}{corpus}{languages}: {NoisePlan.of(data)}."
+    return f"Pretrained by denoising {text}{languages}: {NoisePlan.of(data)}."

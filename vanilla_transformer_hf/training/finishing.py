@@ -235,7 +235,9 @@ def score_corpus(trainer: TranslationTrainer, role: str, corpus: Any, when: str 
     num_beams = trainer.model.generation_config.num_beams or 1
     language = trainer.target_langs.get(role.partition(".")[2], trainer.target_lang)
     with changed(trainer, target_lang=language):
-        trainer.predict(corpus, metric_key_prefix=role, num_beams=num_beams)
+        found = trainer.predict(corpus, metric_key_prefix=role, num_beams=num_beams)
+    if not when:
+        trainer.track(found.metrics or {})
     say(trainer.args, f"{when}{role}, {num_beams} beams: {trainer.scores}")
     rows = sorted(zip(corpus["line"], corpus["source"], trainer.translations, corpus["target"]))
     return ScoredSet(role, trainer.scores, [(source, text, reference) for _, source, text, reference in rows])

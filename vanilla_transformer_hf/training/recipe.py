@@ -228,7 +228,14 @@ FIELDS_OF_OTHERS = {
 FIELDS_OF_OTHERS["recurrent_seq2seq"] += ("preset", "encoder_from", "decoder_from", *OWN_SEARCH_FIELDS)
 # Fields that need evaluations.
 EVALUATION_FIELDS = (
-    *("eval_steps", "load_best_model_at_end", "metric_for_best_model", "average_best", "early_stopping_patience"),
+    *(
+        "eval_steps",
+        "eval_sample",
+        "load_best_model_at_end",
+        "metric_for_best_model",
+        "average_best",
+        "early_stopping_patience",
+    ),
 )
 
 
@@ -380,7 +387,12 @@ class RecipeParser(HfArgumentParser):
             return value
         items = [f"--{name}", *map(str, value)] if isinstance(value, list) else [f"--{name}={value}"]
         nothing = argparse.Namespace(**dict.fromkeys(self.names))
-        return getattr(self.parse_known_args(items, nothing)[0], name)
+        typed, more = self.parse_known_args(items, nothing)
+        if more and name == "report_to":  # one or several; transformers' parser takes the first alone
+            return value
+        if more:
+            self.error(f"{path}: {name} takes one value, got {value}.")
+        return getattr(typed, name)
 
 
 # The fields of new models' configs in `--help-all`.

@@ -134,7 +134,7 @@ def prepare_job(run: RunArguments, settings: dict[str, Any]) -> TrainingJob:
         model=model,
         args=training,
         train_dataset=data["train"],
-        eval_dataset=validation_of(run.data, scored_data),
+        eval_dataset=validation_of(run, scored_data),
         processing_class=tokenizer,
         target_lang=run.data.target_lang,
         target_langs={name: part.target_lang for name, part in corpus_parts(run.data).items()},
@@ -151,6 +151,7 @@ def prepare_job(run: RunArguments, settings: dict[str, Any]) -> TrainingJob:
         ),
         **(make_denoising_collators if denoises else make_collators)(run, model, tokenizer),
     )
+    trainer.expect_final_scores(scored_data)
     return TrainingJob(run, settings, folder, start, trainer, scored_data, lock)
 
 
@@ -186,7 +187,7 @@ def run_job(job: TrainingJob, keep_scores: bool = True) -> list[ScoredSet]:
         FloatingPointError, TrainingInterrupted, OSError: See `TranslationTrainer`.
     """
     trainer, args, folder = job.trainer, job.trainer.args, job.folder
-    with job.lock or nullcontext(), quiet_libraries(), trainer.signals.listening():
+    with job.lock or nullcontext(), quiet_libraries(), trainer.signals.listening(), trainer.one_tracked_run():
         begin = f"continuing from {job.checkpoint}." if job.checkpoint else f"checkpoints in {args.output_dir}."
         say(args, f"{trainer.model.num_parameters():,} parameters, {args.batches_in_words}; {begin}")
         if job.compares_before:

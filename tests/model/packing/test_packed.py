@@ -36,7 +36,8 @@ def test_they_follow_the_model(decided_model, source):
     wrapped = model.generate(**source, num_beams=3, max_new_tokens=8)
     assert torch.equal(wrapped, copy.deepcopy(model).generate(**source, num_beams=3, max_new_tokens=8))
     assert not torch.equal(wrapped, after)
-    assert model in StepWeights._kept
+    kept = StepWeights.of(model)
+    assert StepWeights.of(model.eval()) is kept  # it was in evaluation already: nothing is packed again
     model.train()
     assert model not in StepWeights._kept
 
@@ -149,14 +150,14 @@ def test_they_follow_changes_that_torch_does_not_count(decided_model, source, ch
     assert not torch.equal(before.sequences_scores, changed.sequences_scores)
 
 
-def test_after_a_change_that_is_not_noticed_eval_drops_the_copies(decided_model, source):
+def test_after_a_change_that_is_not_noticed_training_mode_drops_the_copies(decided_model, source):
     model, options = decided_model(), {"num_beams": 3, "max_new_tokens": 12}
     kept, before = StepWeights.of(model), model.generate(**source, **options)
     compared = {0, 33, 66, 98}  # of 99 rows
     row = next(token for token in before.flatten().tolist() if token not in compared)
     model.lm_head.weight.data[row].fill_(-9)
     assert StepWeights.of(model) is kept
-    after = model.eval().generate(**source, **options)
+    after = model.train().eval().generate(**source, **options)
     assert torch.equal(after, copy.deepcopy(model).generate(**source, **options))
     assert not torch.equal(after, before)
 

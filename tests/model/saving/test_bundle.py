@@ -24,8 +24,8 @@ def sources(tmp_path, monkeypatch):
     return join
 
 
-def test_five_files_have_every_module_once():
-    kinds = ("configuration", "tokenization", "layers", "generation", "modeling")
+def test_six_files_have_every_module_once():
+    kinds = ("configuration", "tokenization", "layers", "generation", "modeling", "pipeline")
     assert list(CODE) == [f"{kind}_vanilla_transformer.py" for kind in kinds]
     assert {"tokenization_vanilla_transformer.py"} == CODE - MODEL_CODE
     assert bundle.files_for("tokenization_vanilla_transformer").keys() == CODE - MODEL_CODE
@@ -126,7 +126,7 @@ def test_a_function_may_import_from_what_comes_later(sources):
 FLOORS = ("saving", "feature_extraction_vanilla_transformer", "config", "configuration_vanilla_transformer",
           "releases", "tokenizer", "tokenization_vanilla_transformer", "layers", "front_ends", "packing", "search",
           "modeling_vanilla_transformer", "positions", "attention", "single_stacks", "recognition",
-          "predecessors")  # fmt: skip
+          "predecessors", "pipeline_vanilla_transformer")  # fmt: skip
 
 
 def test_imports_between_rooms_point_one_way():

@@ -9,18 +9,20 @@ import sys
 import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
-from transformers import AutoConfig, AutoModelForSeq2SeqLM
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 from travelling_code import CODE, MODEL_CODE
 
 from vanilla_transformer_hf import (
     RecurrentSeq2SeqConfig,
     RecurrentSeq2SeqForConditionalGeneration,
+    TranslationPipeline,
     VanillaTransformerForCausalLM,
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerForMaskedLM,
     VanillaTransformerTokenizer,
 )
 from vanilla_transformer_hf.model.saving.bundle import files_for, saved_files
+from vanilla_transformer_hf.publishing.upload_plan import plan_upload
 
 
 def code_in(folder):
@@ -48,6 +50,37 @@ def test_each_brings_its_own_files(tiny_config, tiny_model, tokenizer, tmp_path)
     tiny_model().save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
     assert code_in(tmp_path / "model") == CODE
+
+
+PIPELINE = """
+import json, sys
+sys.modules["vanilla_transformer_hf"] = None  # as if it were not installed
+from transformers import pipeline
+translate = pipeline("translation", model=sys.argv[1], trust_remote_code=True)
+found = [translate("one two"), translate(["three", "one"], batch_size=2, num_beams=2, num_return_sequences=2)]
+translate.save_pretrained(sys.argv[2])
+found.append(pipeline("translation", model=sys.argv[2], trust_remote_code=True)("one two"))
+print(json.dumps(found))
+"""
+
+
+def test_the_translation_pipeline_travels(counting_folder, tmp_path):
+    """As a folder of the Hub: pushed, and opened in a process without the package."""
+    model = AutoModelForSeq2SeqLM.from_pretrained(counting_folder)
+    model.save_pretrained(tmp_path / "model")
+    AutoTokenizer.from_pretrained(counting_folder).save_pretrained(tmp_path / "model")
+    planned = plan_upload(tmp_path / "model").files
+    assert "pipeline_vanilla_transformer.py" in [each.name for each in planned]
+    environment = {**os.environ, "HF_HOME": str(tmp_path / "home")}
+    arguments = [sys.executable, "-c", PIPELINE, str(tmp_path / "model"), str(tmp_path / "again")]
+    done = subprocess.run(arguments, env=environment, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    one, several, again = json.loads(done.stdout.splitlines()[-1])
+    ours = pipeline("translation", model=str(tmp_path / "model"))  # with the package, no code of the folder is needed
+    assert type(ours) is TranslationPipeline
+    assert one == again == ours("one two")
+    assert [len(texts) for texts in several] == [2, 2]
+    assert [texts[0] for texts in several] == [ours(text)[0] for text in ("three", "one")]
 
 
 def kinds(tiny_config):
@@ -186,8 +219,8 @@ def test_what_is_pushed_has_its_code(tiny_model, tokenizer, hub, tmp_path):
             push(one, f"{way}-{kind}")
             pushed = hub.repositories[f"someone/{way}-{kind}"].files()
             code = {name: content.decode() for name, content in pushed.items() if name.endswith(".py")}
-            assert code == files_for("modeling_vanilla_transformer" if kind == "model" else
-                                     "tokenization_vanilla_transformer")  # fmt: skip
+            wanted = MODEL_CODE if kind == "model" else files_for("tokenization_vanilla_transformer")
+            assert code == {name: saved_files()[name] for name in wanted}
 
 
 def test_a_config_names_the_classes_of_its_own_stack(tiny_config, tmp_path):

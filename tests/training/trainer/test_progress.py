@@ -50,7 +50,7 @@ class MeasuredTrainer(Trainer):
 
 LINE = (
     r"step {} of 6, epoch \d\.\d\d: loss \d\.\d{{4}}, gradient norm [\d.]+, learning rate [\d.e-]+, "
-    r"[\d,]+ target tokens/s, 00:\d\d left"
+    r"[\d,]+ target tokens/s, 00:\d\d{} left"
 )
 
 
@@ -62,17 +62,41 @@ def test_without_a_terminal_there_are_lines_and_no_bar(tiny_model, tmp_path, cap
     trainer.train()
     lines, bars = capfd.readouterr()
     patterns = [
-        LINE.format(2),
-        LINE.format(4),
+        LINE.format(2, " and 2 evaluations"),
+        LINE.format(4, " and 2 evaluations"),
         r"step 4 of 6, epoch 1.00: validation: loss \d\.\d{4}, BLEU 31.20, \d s",
-        LINE.format(6),
+        LINE.format(6, ""),
         r"step 6 of 6, epoch 1.50: validation: loss \d\.\d{4}, BLEU 31.20, \d s",
     ]
     assert len(lines.splitlines()) == len(patterns)
     for line, pattern in zip(lines.splitlines(), patterns):
         assert re.fullmatch(pattern, line), line
-    assert "00:00 left" in lines.splitlines()[3]
     assert bars == ""
+
+
+@pytest.mark.parametrize("strategy", [{"eval_strategy": "steps", "eval_steps": 2}, {"eval_strategy": "epoch"}])
+def test_the_time_left_counts_evaluations_and_final_scores(tiny_model, tmp_path, monkeypatch, capsys, strategy):
+    clock = SimpleNamespace(now=0.0, perf_counter=lambda: clock.now)
+    monkeypatch.setattr(progress, "time", clock)
+
+    class Timed(MeasuredTrainer):  # a step takes 1 s, an evaluation 60
+        def training_step(self, *args, **kwargs):
+            clock.now += 1
+            return super().training_step(*args, **kwargs)
+
+        def evaluation_loop(self, *args, **kwargs):
+            clock.now += 60
+            return super().evaluation_loop(*args, **kwargs)
+
+    monkeypatch.setattr("transformers.trainer.speed_metrics", lambda split, *args, **kwargs: {f"{split}_runtime": 60})
+    arguments = {"max_steps": 8, "logging_steps": 1, "per_device_train_batch_size": 16, **strategy}
+    trainer = Timed(tiny_model(), tmp_path, disable_tqdm=True, save_strategy="no", **arguments)
+    (shown,) = (each for each in trainer.callback_handler.callbacks if isinstance(each, Progress))
+    shown.final_scores = 3
+    trainer.train()
+    left = re.findall(r"(\S+(?: and \d evaluations?)?) left", capsys.readouterr().out)
+    assert left[:3] == ["00:07 and 4 evaluations", "00:06 and 4 evaluations", "06:05"]  # 5 s, 3 evaluations and 3
+    assert left[3:] == ["06:04", "05:03", "05:02", "04:01", "04:00"]
 
 
 class Terminal:

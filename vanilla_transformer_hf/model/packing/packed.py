@@ -315,8 +315,8 @@ class StepWeights:
         """
         The maps of this model as it is now.
 
-        Packed maps are kept until the weights change (`WeightSignature` lists what is noticed), until `train()` or
-        `eval()` is called, or the model is deleted; other copies are faster to make than to check.
+        Packed maps are kept until the weights change (`WeightSignature` lists what is noticed), until `train()` is
+        called, or the model is deleted; other copies are faster to make than to check.
 
         Args:
             quantization: Key of `MAKERS`; maps of one kind are kept at a time. None: the model's own.

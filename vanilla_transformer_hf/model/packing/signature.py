@@ -3,7 +3,7 @@ Whether a model still has the weights that its packed copies were made of.
 
 torch counts changes in place, but not those through `.data`, as of averages, merged adapters or swapped weights. So
 some rows of every matrix are compared, too: who writes through `.data` changes whole matrices. What is not noticed is
-a change of a few other rows through `.data`; after one, call `model.eval()` (or `train()`), which drops the copies.
+a change of a few other rows through `.data`; after one, call `model.train()`, which drops the copies, and `eval()`.
 """
 
 from collections import defaultdict

@@ -35,6 +35,7 @@ FILES = {
         "recognition",
         "predecessors",
     ),
+    "pipeline_vanilla_transformer": ("pipeline_vanilla_transformer",),
 }
 
 # Module -> its text in each file that imports it: what writes the files is not in them.

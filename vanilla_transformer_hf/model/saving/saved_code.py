@@ -16,6 +16,17 @@ from .listeners import CONFIG_MADE, MODEL_DEFINED
 MODEL = __package__.rpartition(".")[0]  # the package that has the modules of our classes
 
 
+# `custom_pipelines` of the config of a translation model: transformers 5 has no such task of its own.
+PIPELINES = {
+    "translation": {
+        "impl": "pipeline_vanilla_transformer.SavedTranslationPipeline",
+        "pt": ["AutoModelForSeq2SeqLM"],
+        "default": {},
+        "type": "text",
+    }
+}
+
+
 class SavesCode:
     """
     What writes code beside a config, model or tokenizer that is saved or pushed.
@@ -32,9 +43,13 @@ class SavesCode:
         owner = next(each for each in type(self).__mro__ if not each.__module__.startswith("torch."))
         return owner.__module__.startswith(f"{MODEL}.")
 
+    def files(self) -> dict[str, str]:
+        """The code of the class: file name -> text."""
+        return files_for(self.code_file)
+
     def bring_code(self, folder: str | os.PathLike[str]) -> None:
         """Write the files of a class of ours. Of a file in the folder's place, transformers only logs."""
-        files = files_for(self.code_file) if self.is_ours and Path(folder).is_dir() else {}
+        files = self.files() if self.is_ours and Path(folder).is_dir() else {}
         for name, text in files.items():  # each beside its place first, so that none is ever half-written
             unfinished = Path(folder, f".{name}.{os.getpid()}.unfinished")
             unfinished.write_bytes(text.encode())
@@ -54,6 +69,7 @@ class ConfigSavesCode(SavesCode):
     def __post_init__(self, **kwargs: Any) -> None:
         for tell in CONFIG_MADE:
             tell()
+        kwargs.pop("custom_pipelines", None)  # this package has a better one, for which no code of the folder is run
         super().__post_init__(**kwargs)  # type: ignore[misc]
 
     def save_pretrained(self, save_directory: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
@@ -92,6 +108,15 @@ class ModelSavesCode(SavesCode):
         for tell in MODEL_DEFINED:
             tell()
 
+    @property
+    def translates(self) -> bool:
+        """Whether the model is one of the pipeline "translation"."""
+        return "AutoModelForSeq2SeqLM" in self.config.auto_classes  # type: ignore[attr-defined]
+
+    def files(self) -> dict[str, str]:
+        """The code of the models, and of the pipeline of those that translate: file name -> text."""
+        return super().files() | (files_for("pipeline_vanilla_transformer") if self.translates else {})
+
     def save_pretrained(
         self, save_directory: str | os.PathLike[str], is_main_process: bool = True, *args: Any, **kwargs: Any
     ) -> None:
@@ -99,6 +124,8 @@ class ModelSavesCode(SavesCode):
         model: Any = self
         if self.is_ours:
             model.config.auto_map = (getattr(model.config, "auto_map", None) or {}) | model.config.auto_classes
+            if self.translates:
+                model.config.custom_pipelines = PIPELINES
         super().save_pretrained(save_directory, is_main_process, *args, **kwargs)  # type: ignore[misc]
         if model.should_save_on_this_rank(is_main_process):
             self.bring_code(save_directory)

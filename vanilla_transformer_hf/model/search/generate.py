@@ -137,8 +137,9 @@ class VanillaTransformerGenerationMixin(HostGenerationMixin):
     generation_config_class: type[GenerationConfig] = VanillaTransformerGenerationConfig
 
     def train(self: Any, mode: bool = True) -> Any:
-        """Put the model into training mode, or with False into evaluation mode; packed weights are dropped."""
-        StepWeights.evict(self)
+        """Put the model into training mode, which drops packed weights, or with False into evaluation mode."""
+        if mode or self.training:  # not for eval() before each batch: packing takes longer than a short search
+            StepWeights.evict(self)
         return super().train(mode)  # type: ignore[misc]
 
     def generate(

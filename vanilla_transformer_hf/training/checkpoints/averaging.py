@@ -19,6 +19,7 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from ...common.files import check_new, new_folder
 from ...common.opening import is_own
 from ...common.settings import LARGEST_LOG, read_object
+from ...evaluation.scores import is_meaningful
 from ...publishing.model_card import FACTS_FILE, TRAINER_STATE_FILE, CardFacts, write_card
 from .weights import assign, mean_of, open_checkpoints, save_weights
 
@@ -105,7 +106,8 @@ def _rank(checkpoints: dict[int, Path], metric: str | None) -> list[int]:
     """Steps of the checkpoints, best first by a metric (the newer of two equals); without a metric, newest first."""
     if metric is None:
         return sorted(checkpoints, reverse=True)
-    scores: dict[int, float] = {}
+    sign = -1 if metric.endswith("loss") else 1
+    scores: dict[int, tuple[bool, float]] = {}
     measured: set[str] = set()
     for step, folder in checkpoints.items():
         path = folder / TRAINER_STATE_FILE
@@ -114,14 +116,13 @@ def _rank(checkpoints: dict[int, Path], metric: str | None) -> list[int]:
                 raise ValueError(f"{path} is damaged: expected log_history to hold objects with numbers")
             if entry.get("step") == step:
                 measured |= {name for name in entry if name.startswith("eval_")}
-                scores |= {step: entry[metric]} if metric in entry else {}
+                scores |= {step: (is_meaningful(entry, metric), sign * entry[metric])} if metric in entry else {}
     if not scores:
         raise ValueError(
             f"{next(iter(checkpoints.values())).parent}: no checkpoint was evaluated with {metric}; "
             f"measured at their steps: {', '.join(sorted(measured)) or 'nothing'}."
         )
-    sign = -1 if metric.endswith("loss") else 1
-    return sorted(scores, key=lambda step: (sign * scores[step], step), reverse=True)
+    return sorted(scores, key=lambda step: (scores[step], step), reverse=True)
 
 
 def select_checkpoints(

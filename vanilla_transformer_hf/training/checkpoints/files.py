@@ -24,6 +24,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, IntervalStrategy, 
 from ...common.checksums import SUMS_FILE, digest_of_all, format_checksums, read_checksums, write_checksums
 from ...common.files import UNFINISHED, sync, sync_tree
 from ...common.settings import LARGEST_LOG, read_object
+from ...evaluation.scores import is_meaningful
 
 
 logger = logging.getLogger(__name__)
@@ -343,7 +344,8 @@ class EarlyStopping(TrainerCallback):
     def _is_enough(self, args: TrainingArguments, state: TrainerState) -> bool:
         metric = f"eval_{str(args.metric_for_best_model).removeprefix('eval_')}"
         sign = 1 if args.greater_is_better else -1
-        values = [sign * entry[metric] for entry in state.log_history if metric in entry]
+        entries = [entry for entry in state.log_history if metric in entry and is_meaningful(entry, metric)]
+        values = [sign * entry[metric] for entry in entries]
         return bool(values) and len(values) - 1 - values.index(max(values)) >= self.patience
 
 

@@ -193,9 +193,17 @@ def by_length(corpus: Any) -> Any:
     return corpus.select(np.argsort(corpus["length"], kind="stable"))
 
 
-def validation_of(data: DataArguments, held_out: dict[str, Any]) -> Any:
-    """The validation text among held-out ones by role; of several corpora, each by name; None if there is none."""
-    if not data.corpora:
-        return held_out.get("validation")
-    kind = "validation."
-    return {key.removeprefix(kind): text for key, text in held_out.items() if key.startswith(kind)} or None
+def validation_of(run: RunArguments, held_out: dict[str, Any]) -> Any:
+    """
+    The validation text among held-out ones by role, or the sample of it that is scored during training; of several
+    corpora, each by name; None if there is none.
+    """
+    texts, size = {}, run.training.eval_sample
+    for role, text in held_out.items():
+        kind, _, name = role.partition(".")
+        if kind == "validation":
+            if size is not None and size < len(text):
+                rows = np.random.default_rng(run.training.seed).choice(len(text), size, replace=False)
+                text = text.select(np.sort(rows))
+            texts[name] = text
+    return (texts or None) if run.data.corpora else texts.get("")

@@ -170,7 +170,7 @@ def run_recognition(run: RunArguments, settings: dict[str, Any]) -> dict[str, di
             facts=facts_of_run(run, settings_of_all_parts(settings, start.earlier), folder, pairs=len(data["train"])),
         )
     say(training, f"{run.data.task}: {model.num_parameters():,} parameters, {len(data['train']):,} files.")
-    with lock, quiet_libraries(), trainer.signals.listening():
+    with lock, quiet_libraries(), trainer.signals.listening(), trainer.one_tracked_run():
         train_and_write(folder, trainer, start, processor)
         with trainer.stopping_at_once(f"its model is written in {folder}, but not all that belongs to it."):
             return _finish(folder, trainer, {role: data[role] for role in data if role != "train"}, rows)
@@ -192,6 +192,7 @@ def _finish(
                 sources, metric_key_prefix=role, num_beams=trainer.model.generation_config.num_beams
             )
             metrics = found.metrics or {}
+            trainer.track(metrics)
             scores = {name: metrics[f"{role}_{name}"] for name in ("wer", "cer", "bleu", "chrf", "exact_match")}
             facts.measured[role] = scores
             say(

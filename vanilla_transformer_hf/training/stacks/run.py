@@ -139,7 +139,7 @@ def run_task(run: RunArguments, settings: dict[str, Any]) -> dict[str, dict[str,
             facts=facts_of_run(run, settings_of_all_parts(settings, start.earlier), folder, pairs=len(data["train"])),
         )
     say(training, f"{run.data.task}: {model.num_parameters():,} parameters, {len(data['train']):,} texts.")
-    with lock, quiet_libraries(), trainer.signals.listening():
+    with lock, quiet_libraries(), trainer.signals.listening(), trainer.one_tracked_run():
         train_and_write(folder, trainer, start)
         with trainer.stopping_at_once(f"its model is written in {folder}, but not all that belongs to it."):
             return _finish(folder, trainer, task, {role: data[role] for role in roles[1:]})

@@ -76,9 +76,10 @@ def fields_of_pairs(
     pairs = write_mixed(data, files, rate, folder)
     known = [*(data.source_tags or ()), *(f"<2{language}>" for language in data.target_lang_tags or ())]
     tags = [*(data.source_tags or ()), *(tag for tag in tags_of(wanted) if tag not in known)]
+    is_named = data.corpus_name or Path(data.train_source).exists()  # a file is not named after its data set
     return [
         *("--train_source", str(pairs)),
-        *([] if data.corpus_name else ["--corpus_name", Path(str(data.train_source)).name]),
+        *([] if is_named else ["--corpus_name", data.train_source]),
         *(["--source_tags", *tags] if tags else []),
         *("--unset", "train_target"),
     ]

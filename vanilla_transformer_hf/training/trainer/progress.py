@@ -19,7 +19,9 @@ from transformers import (
     TrainerState,
     TrainingArguments,
 )
-from transformers.trainer_utils import has_length
+from transformers.trainer_utils import IntervalStrategy, has_length
+
+from ...evaluation.scores import is_meaningful
 
 
 TOKENS_PER_SECOND = "target_tokens_per_second"
@@ -112,11 +114,14 @@ class Progress(ProgressCallback):
     def __init__(self) -> None:
         super().__init__()
         self._began, self._first_step, self._counts_epochs = 0.0, 0, True
+        # Seconds and number of the evaluations since training began; how many of them the final scores are worth.
+        self._evaluating, self._evaluations, self.final_scores = 0.0, 0, 0.0
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         self._began, self._first_step = time.perf_counter(), state.global_step
+        self._evaluating, self._evaluations = 0.0, 0
         # For a stream, transformers' epoch is the fraction of steps that are done.
         data = getattr(kwargs.get("train_dataloader"), "dataset", None)
         self._counts_epochs = not isinstance(data, IterableDataset)
@@ -143,6 +148,7 @@ class Progress(ProgressCallback):
             if self.prediction_bar is None:
                 self.prediction_bar = tqdm(
                     total=len(eval_dataloader),
+                    desc="scoring",
                     unit="batch",
                     leave=False,
                     dynamic_ncols=True,
@@ -161,7 +167,7 @@ class Progress(ProgressCallback):
         if self.training_bar is None or not logs:
             return
         if "loss" in logs:
-            self._write(state, "", logs, TRAINING_FIELDS, [f"{self._time_left(state)} left"])
+            self._write(state, "", logs, TRAINING_FIELDS, [f"{self._time_left(args, state)} left"])
             shown = {"loss": TRAINING_FIELDS["loss"], TOKENS_PER_SECOND: TRAINING_FIELDS[TOKENS_PER_SECOND]}
             self.training_bar.set_postfix_str(", ".join(_fill(logs, shown)))
         elif prefix := next((key.removesuffix("loss") for key in logs if EVALUATION_LOSS.fullmatch(key)), None):
@@ -177,9 +183,44 @@ class Progress(ProgressCallback):
         place = f"step {state.global_step:,} of {state.max_steps:,}{epoch}"
         self.training_bar.write(f"{place}: {title}{', '.join(_fill(logs, fields) + more)}")
 
-    def _time_left(self, state: TrainerState) -> str:
-        seconds = (time.perf_counter() - self._began) / max(1, state.global_step - self._first_step)
-        return str(tqdm.format_interval(seconds * (state.max_steps - state.global_step)))
+    def on_evaluate(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: dict[str, float] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().on_evaluate(args, state, control, **kwargs)  # type: ignore[no-untyped-call]
+        seconds = [value for name, value in (metrics or {}).items() if name.endswith("_runtime")]
+        self._evaluating += sum(seconds)
+        # Several texts are one evaluation, whose means have no time of their own.
+        steps = {entry["step"] for entry in state.log_history if any(name.startswith("eval_") for name in entry)}
+        self._evaluations = len([step for step in steps if step > self._first_step])
+
+    def _time_left(self, args: TrainingArguments, state: TrainerState) -> str:
+        """Of training, evaluations and final scores; of evaluations before the first one, their number."""
+        steps = state.global_step - self._first_step
+        seconds = (time.perf_counter() - self._began - self._evaluating) / max(1, steps)
+        left = seconds * (state.max_steps - state.global_step)
+        evaluations = self._evaluations_left(args, state)
+        if self._evaluations:
+            left += self._evaluating / self._evaluations * (evaluations + self.final_scores)
+        told = str(tqdm.format_interval(left))
+        if evaluations and not self._evaluations:
+            return f"{told} and {evaluations:,} evaluation{'s' * (evaluations != 1)}"
+        return told
+
+    def _evaluations_left(self, args: TrainingArguments, state: TrainerState) -> int:
+        """That of this step included, which comes after its log, and that of the last step."""
+        every = float(state.eval_steps)
+        if args.eval_strategy == IntervalStrategy.EPOCH:
+            every = state.global_step / max(float(state.epoch or 0), 1e-9)  # steps
+        elif args.eval_strategy == IntervalStrategy.NO:
+            return 0
+        # Epochs are fractions: of 1e-6 less or more, they are whole.
+        done = math.floor((state.global_step - 1) / every + 1e-6)
+        return math.ceil(state.max_steps / every - 1e-6) - done
 
 
 class ShortRunWarning(TrainerCallback):
@@ -201,7 +242,7 @@ class ShortRunWarning(TrainerCallback):
 
 
 class ZeroScoreWarning(TrainerCallback):
-    """Warns at the end of a run whose checkpoint was chosen, or which was ended, by a score that never left 0."""
+    """Warns at the end of a run whose score could choose no checkpoint: it was always 0, or of one text alone."""
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -209,13 +250,20 @@ class ZeroScoreWarning(TrainerCallback):
         if not args.metric_for_best_model or not args.greater_is_better:
             return
         name = args.metric_for_best_model.removeprefix("eval_")
-        scores = [entry[f"eval_{name}"] for entry in state.log_history if f"eval_{name}" in entry]
-        if len(scores) > 1 and not any(scores) and state.is_world_process_zero:
-            print(
-                f"Warning: {name} was 0 at all {len(scores)} evaluations, so it tells nothing about the checkpoints, "
-                "and the first counts as the best; choose by another one, such as --metric_for_best_model loss.",
-                flush=True,
-            )
+        entries = [entry for entry in state.log_history if f"eval_{name}" in entry]
+        told = [entry for entry in entries if is_meaningful(entry, f"eval_{name}")]
+        if len(entries) < 2 or any(entry[f"eval_{name}"] for entry in told) or not state.is_world_process_zero:
+            return
+        why, counts = (
+            ("was 0", "the first counts as the best")
+            if told
+            else ("was of translations that are nearly all the same", "the last one is kept")
+        )
+        print(
+            f"Warning: {name} {why} at all {len(entries)} evaluations, so it tells nothing about the checkpoints, and "
+            f"{counts}; choose by another one, such as --metric_for_best_model loss.",
+            flush=True,
+        )
 
 
 def find_short_run(args: TrainingArguments, steps: int, epoch: int = 0) -> str | None:

@@ -4,8 +4,9 @@ token batches, R-Drop and distillation, and scores of generated text.
 """
 
 import copy
+import math
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -25,7 +26,9 @@ from transformers import (
     PrinterCallback,
     ProgressCallback,
     Seq2SeqTrainer,
+    TrainerCallback,
 )
+from transformers.integrations import INTEGRATION_TO_CALLBACK
 from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_NAME
 from transformers.trainer_utils import (
     PREFIX_CHECKPOINT_DIR,
@@ -37,7 +40,8 @@ from transformers.trainer_utils import (
 )
 
 from ...common.files import UNFINISHED
-from ...evaluation.scores import METRICS, Scores, error_rates, score_translations
+from ...evaluation.evaluate_module import find_tokenizer
+from ...evaluation.scores import METRICS, Scores, error_rates, is_meaningful, score_translations, variety
 from ...model.config.front_ends import reads_tokens
 from ...model.layers.loss import RowLoss
 from ...model.search.search import NaNScoresError
@@ -528,7 +532,7 @@ class TranslationTrainer(PublishingMixin, Seq2SeqTrainer):
         data = self.eval_dataset if eval_dataset is None else eval_dataset
         if isinstance(data, dict):  # transformers evaluates one after the other by calling this
             several: dict[str, float] = super().evaluate(eval_dataset, ignore_keys, metric_key_prefix, **gen_kwargs)
-            return several | self._log_means(several, list(data), metric_key_prefix)
+            return self._choosable(several | self._log_means(several, list(data), metric_key_prefix))
         if self.args.predict_with_generate:
             self.references = list((self.eval_dataset[data] if isinstance(data, str) else data)["target"])
         try:
@@ -545,7 +549,62 @@ class TranslationTrainer(PublishingMixin, Seq2SeqTrainer):
             raise
         if self.is_in_train and self.signals.has_come(self.args):  # between its batches or behind the last one
             self.control.should_save = True
-        return metrics
+        return metrics if isinstance(data, str) else self._choosable(metrics)
+
+    def _choosable(self, metrics: dict[str, float]) -> dict[str, float]:
+        """The metrics of an evaluation with the worst value where the score of degenerate output would choose."""
+        name = f"eval_{str(self.args.metric_for_best_model).removeprefix('eval_')}"
+        if not self.is_in_train or name not in metrics or is_meaningful(metrics, name):
+            return metrics
+        say(
+            self.args,
+            f"step {self.state.global_step:,}: nearly all sources have the same translation "
+            f"({self.translations[0][:40]!r}), so its {name.removeprefix('eval_')} chooses no checkpoint.",
+        )
+        return {**metrics, name: -math.inf if self.args.greater_is_better else math.inf}
+
+    def expect_final_scores(self, data: Mapping[str, Any]) -> None:
+        """Count the scores of these texts, which come after training, in the time that is left."""
+        evaluated: Any = self.eval_dataset
+        texts = list(evaluated.values()) if isinstance(evaluated, dict) else [evaluated]
+        if evaluated is None or not (pairs := sum(map(len, texts))):
+            return
+        beams = self.model.generation_config.num_beams if self.args.predict_with_generate else 1
+        work = sum(map(len, data.values())) * (beams or 1) / (self.args.generation_num_beams or beams or 1)
+        for callback in self.callback_handler.callbacks:
+            if isinstance(callback, Progress):
+                callback.final_scores = work / pairs
+
+    @contextmanager
+    def one_tracked_run(self) -> Iterator[None]:
+        """In this context trackers such as Trackio keep their run: final scores belong to the run of the training."""
+        ends: dict[TrainerCallback, partial[Any]] = {}
+
+        def put_off(tracker: TrainerCallback, end: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+            ends[tracker] = partial(end, *args, **kwargs)
+
+        trackers = self._trackers()
+        for tracker in trackers:
+            vars(tracker)["on_train_end"] = partial(put_off, tracker, tracker.on_train_end)
+        try:
+            yield
+        finally:
+            for tracker in trackers:
+                del vars(tracker)["on_train_end"]
+            for end in ends.values():
+                end()
+
+    def track(self, metrics: dict[str, float]) -> None:
+        """Tell final scores to those trackers that transformers does not tell of predictions."""
+        for tracker in self._trackers():
+            if type(tracker).on_predict is TrainerCallback.on_predict:
+                tracker.on_log(self.args, self.state, self.control, model=self.model, logs=dict(metrics))
+
+    def _trackers(self) -> list[TrainerCallback]:
+        """The callbacks of transformers that send logs somewhere; codecarbon's, which measures training, does not."""
+        known = set(INTEGRATION_TO_CALLBACK.values())
+        callbacks = self.callback_handler.callbacks
+        return [each for each in callbacks if type(each) in known and type(each).on_log is not TrainerCallback.on_log]
 
     def _log_means(self, metrics: dict[str, float], names: list[str], prefix: str) -> dict[str, float]:
         """
@@ -555,7 +614,7 @@ class TranslationTrainer(PublishingMixin, Seq2SeqTrainer):
         if not self.translates:
             return {}
         means = {}
-        for score in ("loss", *METRICS):
+        for score in ("loss", *METRICS, "variety"):
             values = [metrics[key] for name in names if (key := f"{prefix}_{name}_{score}") in metrics]
             if values and len(values) == len(names):
                 means[f"{prefix}_{score}"] = sum(values) / len(values)
@@ -628,8 +687,12 @@ class TranslationTrainer(PublishingMixin, Seq2SeqTrainer):
         # With several processes the last batch is padded with repeated sentences.
         token_ids = np.asarray(prediction.predictions)[: len(self.references)]
         self.translations = decode_predictions(self.processing_class, token_ids)
-        self.scores = score_translations(self.translations, self.references, self.target_lang, self.args.bleu_tokenize)
+        _, note = find_tokenizer(self.target_lang, self.args.bleu_tokenize)
+        tokenize = "char" if note else self.args.bleu_tokenize  # the note was printed before training
+        self.scores = score_translations(self.translations, self.references, self.target_lang, tokenize)
         found = {"bleu": self.scores.bleu, "chrf": self.scores.chrf, "exact_match": self.scores.exact_match}
+        if (varied := variety(self.translations, self.references)) is not None:
+            found["variety"] = varied
         return found if reads_tokens(self.model.config) else found | error_rates(self.translations, self.references)
 
     def evaluation_loop(self, dataloader: DataLoader[Any], *args: Any, **kwargs: Any) -> EvalLoopOutput:
