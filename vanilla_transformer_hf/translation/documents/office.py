@@ -23,6 +23,7 @@ from .xml_parts import (
     Container,
     detached,
     fill_mixed,
+    filled_anew,
     local_name,
     mixed_pieces,
     parse_xml,
@@ -174,10 +175,8 @@ def _odt_paragraphs(root: Any) -> Iterator[Paragraph]:
 
 def _odt_filler(element: Any) -> Callable[[Sequence[Piece]], None]:
     def fill(pieces: Sequence[Piece]) -> None:
-        for child in list(element):
-            element.remove(child)
-        element.text = None
-        fill_mixed(element, pieces)
+        with filled_anew(element):
+            fill_mixed(element, pieces)
 
     return fill
 
@@ -278,13 +277,19 @@ class DocxParagraph:
     def __init__(self, element: Any, namespace: str):
         self._element, self._w = element, namespace
         shares = dict[bytes, tuple[int, Format]]()
-        for run in element.iter(f"{namespace}r"):
-            if next(run.iterancestors(f"{namespace}p")) is not element:
-                continue  # in a frame
+        for run in self._runs(element):
             own = Format(run.find(f"{namespace}rPr"))
             count = sum(len(text.text or "") for text in run.iterchildren(f"{namespace}t"))
             shares[own.key] = (shares.get(own.key, (0, own))[0] + count, own)
         _, self._plain = max(shares.values(), key=lambda each: each[0], default=(0, Format(None)))
+
+    def _runs(self, element: Any) -> Iterator[Any]:
+        """Its own runs, without those of the paragraphs of frames in it."""
+        for child in element:
+            if child.tag == f"{self._w}r":
+                yield child
+            elif child.tag != f"{self._w}p":
+                yield from self._runs(child)
 
     def pieces(self) -> list[Piece]:
         """Its pieces, not nested yet."""
@@ -351,9 +356,10 @@ class DocxParagraph:
 
     def fill(self, pieces: Sequence[Piece]) -> None:
         """Put a translation in place of all but the paragraph's properties."""
-        for child in list(self._element):
-            if local_name(child) != "pPr":
-                self._element.remove(child)
+        with filled_anew(self._element, "pPr"):
+            self._write(pieces)
+
+    def _write(self, pieces: Sequence[Piece]) -> None:
         parents, looks, text = [self._element], [self._plain], ""
         for piece in (*pieces, Piece("alone", [])):
             value = piece.value
@@ -401,10 +407,9 @@ def _fields(pieces: Sequence[Shown]) -> Iterator[Shown]:
     Pieces in which a field is one code, and a link a pair around the text that it shows. Fields that begin or end in
     another paragraph or element stay where they are.
     """
-    place = 0
+    place, ends = 0, _ends_of_fields(pieces)
     while place < len(pieces):
-        piece, mark = pieces[place][0], _field_mark(pieces[place][0])
-        end = _end_of_field(pieces, place) if mark == "begin" else None
+        piece, mark, end = pieces[place][0], _field_mark(pieces[place][0]), ends.get(place)
         if end is not None:
             yield from _field(pieces[place : end + 1])
             place = end
@@ -424,16 +429,22 @@ def _field_mark(piece: Piece) -> str:
     return next(types, "") if local_name(part.content) == "fldChar" else ""
 
 
-def _end_of_field(pieces: Sequence[Shown], place: int) -> int | None:
-    """The index of the end of a field that begins here; None if it is not in the same element."""
-    fields, elements = 0, 0
-    for index in range(place, len(pieces)):
-        piece = pieces[index][0]
-        fields += {"begin": 1, "end": -1}.get(_field_mark(piece), 0)
-        elements += {"begin": 1, "end": -1}.get(piece.kind, 0) if piece.is_element else 0
-        if elements < 0 or fields == 0:
-            return index if elements == fields == 0 else None
-    return None
+def _ends_of_fields(pieces: Sequence[Shown]) -> dict[int, int]:
+    """The index of the begin of each field -> that of its end, where that is in the same element."""
+    ends, fields, elements = dict[int, int](), list[tuple[int, int]](), [-1]
+    for index, (piece, _) in enumerate(pieces):
+        if piece.is_element and piece.kind == "begin":
+            elements.append(index)
+        elif piece.is_element:
+            elements.pop()
+        mark = _field_mark(piece)
+        if mark == "begin":
+            fields.append((index, elements[-1]))
+        elif mark == "end" and fields:
+            first, element = fields.pop()
+            if element == elements[-1]:
+                ends[first] = index
+    return ends
 
 
 def _field(pieces: Sequence[Shown]) -> Iterator[Shown]:

@@ -12,6 +12,7 @@ import polib
 from ..text.inline import Piece, Text, as_string
 from .accelerators import with_accelerator, without_accelerator
 from .document import Document, Reading
+from .plain import text_encoding
 from .strings import string_pieces
 
 
@@ -26,7 +27,9 @@ def read_po(content: bytes, reading: Reading) -> Document:
     """
     encoding = found[1].decode() if (found := CHARSET.search(content[: 2**16])) else "utf-8"
     try:
-        text = content.decode("utf-8" if encoding.upper() == "CHARSET" else encoding).removeprefix("\ufeff")
+        text = content.decode("utf-8" if encoding.upper() == "CHARSET" else text_encoding(encoding)).removeprefix(
+            "\ufeff"
+        )
         # polib opens the file of this name if there is one: no name begins with the end of a line.
         file = polib.pofile(f"\n{text}")
     except (LookupError, UnicodeError, OSError, ValueError, IndexError) as error:

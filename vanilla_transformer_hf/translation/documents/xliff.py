@@ -17,6 +17,7 @@ from .xml_parts import fill_mixed, local_name, mixed_pieces, parse_xml, without_
 # States of translations that are none yet.
 NEW_STATES = ("new", "needs-translation", "initial")
 LINE_BREAKS = ("lb", "xlf:lb")
+UNITS = ("trans-unit", "unit")
 XML_SPACE = "{http://www.w3.org/XML/1998/namespace}space"
 # Kinds of files whose variables are those of one format -> its name in gettext's flags.
 DATATYPES = {
@@ -67,8 +68,11 @@ def _say_language(root: Any, language: str | None) -> None:
 
 def _texts_of_unit(unit: Any) -> Iterator["_Text"]:
     """What is translated of a unit."""
-    switches = (element.get("translate") for element in (unit, *unit.iterancestors()))
+    around = [*unit.iterancestors()]
+    switches = (element.get("translate") for element in (unit, *around))
     if next(filter(None, switches), "yes") == "no" or unit.get("approved") == "yes":
+        return
+    if any(local_name(element) in UNITS for element in around):  # no XLIFF: it would be read once for each level
         return
     is_new = local_name(unit) == "unit"
     for parent in unit.iterchildren("{*}segment") if is_new else [unit]:
@@ -104,7 +108,7 @@ def _new_target(parent: Any, before: Any, old: Any) -> Any:
 
 def _texts_of_target(target: Any, source: Any) -> Iterator["_Text"]:
     """The texts of a target: of a source that was cut into segments, one for each of these, with what is between."""
-    marks = [each for each in source.iterchildren("{*}mrk") if each.get("mtype") == "seg"]
+    marks = {each for each in source.iterchildren("{*}mrk") if each.get("mtype") == "seg"}
     if not marks:
         yield _Text(target, source)
         return

@@ -2,7 +2,8 @@
 
 import copy
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from lxml import etree
@@ -12,6 +13,8 @@ from ..text.inline import Piece
 
 # Bytes of XML that are read: as a tree it takes about ten times as much memory.
 LARGEST_XML = 32 * 2**20
+# Namespaces at one place: each element that is moved is compared with all of them.
+MOST_NAMESPACES = 256
 # Elements around text inside each other; what is deeper is kept as it is.
 DEEPEST = 20
 # Characters that XML cannot hold.
@@ -23,7 +26,7 @@ def parse_xml(content: bytes, name: str) -> Any:
     The tree of an XML file; nothing is loaded from elsewhere.
 
     Raises:
-        ValueError: It is too large, damaged, or declares entities.
+        ValueError: It is too large, damaged, or declares entities or too many namespaces.
     """
     if len(content) > LARGEST_XML:
         raise ValueError(f"{name}: {len(content):,} bytes of XML; at most {LARGEST_XML:,} are read")
@@ -33,6 +36,11 @@ def parse_xml(content: bytes, name: str) -> Any:
     except (etree.XMLSyntaxError, ValueError) as error:
         reason = str(error).partition(" (")[0]
         raise ValueError(f"{name}: not XML, or a damaged file ({reason}).") from error
+    depth = 0
+    for event, _ in etree.iterwalk(tree, ("start-ns", "end-ns")):
+        depth += 1 if event == "start-ns" else -1
+        if depth > MOST_NAMESPACES:
+            raise ValueError(f"{name}: has more than {MOST_NAMESPACES} namespaces; at most so many are read")
     declared = tree.docinfo.internalDTD
     if declared is not None and any(True for _ in declared.iterentities()):
         raise ValueError(f"{name}: declares XML entities, which are not read; replace them by their text.")
@@ -52,7 +60,8 @@ def local_name(element: Any) -> str:
 
 def without_children(element: Any, *kept: str) -> Any:
     """A copy of an element with its attributes, and of its children those of these names."""
-    shell = etree.Element(element.tag, dict(element.attrib), nsmap=element.nsmap)
+    # Without the namespaces that are declared around it, of which there can be many: it gets them where it is put.
+    shell = element.makeelement(element.tag, dict(element.attrib))
     shell.extend(copy.deepcopy(child) for child in element if local_name(child) in kept)
     return shell
 
@@ -61,6 +70,23 @@ def detached(element: Any) -> Any:
     """An element without the text behind it, which lxml would move with it."""
     element.tail = None
     return element
+
+
+@contextmanager
+def filled_anew(element: Any, *kept: str) -> Iterator[None]:
+    """
+    What is added to an element takes the place of all that it has, except children of these names.
+
+    The old children go last: codes among them move within the tree, and lxml (6.1) takes the square of the time for an
+    element that is put into a tree from outside.
+    """
+    border = etree.SubElement(element, "border")
+    yield
+    for child in [*border.itersiblings(preceding=True)]:
+        if local_name(child) not in kept:
+            element.remove(child)
+    element.text = border.tail
+    element.remove(border)
 
 
 class Container:
@@ -120,7 +146,8 @@ def fill_mixed(parent: Any, pieces: Iterable[Piece]) -> None:
 def add_text(parent: Any, text: str) -> None:
     """Add text behind all that an element has."""
     text = NO_XML.sub("", text)
-    if len(parent):
-        parent[-1].tail = (parent[-1].tail or "") + text
+    last = next(parent.iterchildren(reversed=True), None)  # len() counts all of them
+    if last is not None:
+        last.tail = (last.tail or "") + text
     else:
         parent.text = (parent.text or "") + text
