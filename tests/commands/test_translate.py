@@ -306,7 +306,6 @@ def test_alignments_of_given_translations(run, folder, pairs):
 def test_over_long_lines_are_counted_at_the_end(run, folder, tmp_path):
     text = "".join(f"{line}\n" for line in MIXED).encode()
     notes = {"split": "split into parts of at most", "truncate": "truncated to the first"}
-    notes["cut"] = notes["truncate"]  # the name in earlier versions
     for too_long, happened in notes.items():
         options = ("--too_long", too_long, "--max_source_length", 3, "--matmul", "default")
         code, output, errors = run(folder, *options, "--window", 3, text=text)

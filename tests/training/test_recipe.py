@@ -43,9 +43,7 @@ def test_one_process_for_several_gpus_is_refused(parse, monkeypatch):
     assert "2 GPUs, but one process: start one for each (accelerate launch --num_processes 2" in parse("{}")
 
 
-def test_a_recipe_of_an_earlier_version_says_cut_for_truncate(parse):
-    for run, settings in (parse("{too_long: cut}"), parse("{}", "--too_long", "cut")):
-        assert run.data.too_long == settings["too_long"] == "truncate"
+def test_pairs_are_not_split_in_training(parse):
     assert "choose from 'drop', 'truncate'" in parse("{too_long: split}").replace(
         "drop, truncate", "'drop', 'truncate'"
     )

@@ -9,7 +9,7 @@ import argparse
 from typing import get_args
 
 from ..common.command_line import make_parser
-from ..common.too_long import TooLongToScore, current_name
+from ..common.too_long import TooLongToScore
 from .score import add_pairs, run_on_pairs
 from .translate import add_split_sentences_of_pairs, split_sentences_option
 
@@ -35,7 +35,6 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
     )
     parser.add_argument(
         "--too_long",
-        type=current_name,
         default="error",
         choices=get_args(TooLongToScore),
         help="a line that is longer than the model's limit: stop with an error (default), align its beginning, "

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from ..common.command_line import make_parser, other_options
-from ..common.too_long import TooLongToScore, current_name
+from ..common.too_long import TooLongToScore
 from .translate import add_split_sentences_of_pairs, split_sentences_option
 
 
@@ -83,7 +83,6 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
     )
     parser.add_argument(
         "--too_long",
-        type=current_name,
         default="error",
         choices=get_args(TooLongToScore),
         help="a line that is longer than the model's limit: stop with an error (default), score its beginning, "

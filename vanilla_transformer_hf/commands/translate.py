@@ -23,7 +23,7 @@ from typing import Any, get_args
 
 from ..common.command_line import make_parser, other_options
 from ..common.split_sentences import SplitSentences
-from ..common.too_long import TooLongToTranslate, current_name
+from ..common.too_long import TooLongToTranslate
 
 
 # Options of the search that recordings and images have, too, and all that they have.
@@ -181,7 +181,6 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
     )
     parser.add_argument(
         "--too_long",
-        type=current_name,
         default="split",
         choices=get_args(TooLongToTranslate),
         help="a line longer than the model takes: translate it in parts (default), truncate it and translate its "

@@ -18,7 +18,7 @@ import sys
 from typing import get_args
 
 from ..common.command_line import make_parser
-from ..common.too_long import TooLongToTranslate, current_name
+from ..common.too_long import TooLongToTranslate
 from .translate import add_search_arguments, add_split_sentences, search_options
 
 
@@ -40,7 +40,6 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
     model = parser.add_argument_group("model")
     model.add_argument(
         "--too_long",
-        type=current_name,
         default="split",
         choices=get_args(TooLongToTranslate),
         help="as of translate (default: split)",

@@ -22,23 +22,15 @@ TooLongToScore = Literal["error", "truncate", "whole"]
 TooLongToTrain = Literal["drop", "truncate"]
 TooLong = Literal["split", "truncate", "drop", "error", "whole"]
 
-# Name of a value in earlier versions -> its name.
-OLD_NAMES = {"cut": "truncate"}
-
-
-def current_name(value: str) -> str:
-    """The name of a value of `too_long` that may be spelled as in earlier versions."""
-    return OLD_NAMES.get(value, value)
-
 
 def check_too_long(value: str, purpose: object) -> str:
     """
-    The name of a value of `too_long` for a purpose, one of the types above.
+    A value of `too_long` that is allowed for a purpose, one of the types above.
 
     Raises:
-        ValueError: The value is not allowed for this purpose.
+        ValueError: It is not.
     """
     choices = get_args(purpose)
-    if current_name(value) not in choices:
+    if value not in choices:
         raise ValueError(f"too_long={value!r}: must be one of {', '.join(map(repr, choices))}")
-    return current_name(value)
+    return value

@@ -19,7 +19,6 @@ from transformers.training_args import OptimizerNames
 
 from ..common.command_line import AUTO
 from ..common.settings import read_yaml
-from ..common.too_long import current_name
 from ..model.config.attention_kinds import ATTENTION_KINDS
 from ..model.config.kinds import users_of_options
 from ..model.config.position_schemes import POSITION_SCHEMES
@@ -306,8 +305,6 @@ class RecipeParser(HfArgumentParser):
         # `train --help` is shown without this parser, which needs seconds for its imports.
         super().__init__(groups, add_help=False, allow_abbrev=False, **kwargs)
         self.names = {argument.name for group in groups for argument in fields(group) if argument.init}
-        # Recipes of earlier versions have other names of its values.
-        self._option_string_actions["--too_long"].type = current_name
         self.add_argument(f"--{UNSET.name}", nargs="+", action="extend")
 
     def error(self, message: str) -> typing.NoReturn:

@@ -6,7 +6,6 @@ import signal
 import threading
 
 import pytest
-import torch
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from vanilla_transformer_hf.common.checksums import digest, read_checksums, write_checksums
@@ -15,7 +14,7 @@ from vanilla_transformer_hf.training.checkpoints.files import (
     StopOnSignal,
     TrainingInterrupted,
     find_damage,
-    find_last_checkpoint,
+    list_checkpoints,
     move_in,
     remove_surplus,
     resumable_files,
@@ -42,16 +41,16 @@ def names(folder):
     return {path.name for path in folder.iterdir()} - {UNFINISHED}
 
 
-def test_the_newest_whole_checkpoint_is_the_last(checkpoint, tmp_path):
-    assert find_last_checkpoint(tmp_path / "nowhere") is None
-    for step in (9, 10, 200):
-        checkpoint(step)
-    assert find_last_checkpoint(tmp_path) == str(tmp_path / "checkpoint-200")
+def test_a_checkpoint_of_another_step_is_damaged(checkpoint, tmp_path):
+    assert list_checkpoints(tmp_path / "nowhere") == []
+    folders = [str(checkpoint(step)) for step in (9, 10, 200)]
+    assert list_checkpoints(tmp_path) == folders
     (tmp_path / "checkpoint-200" / "trainer_state.json").write_text('{"global_st')
-    assert find_last_checkpoint(tmp_path) == str(tmp_path / "checkpoint-10")
+    assert "trainer_state.json is damaged" in find_damage(tmp_path / "checkpoint-200")
     (tmp_path / "checkpoint-10" / "trainer_state.json").unlink()
-    (tmp_path / "checkpoint-9").rename(tmp_path / "checkpoint-11")  # the state of another step
-    assert find_last_checkpoint(tmp_path) is None
+    assert find_damage(tmp_path / "checkpoint-10") == "trainer_state.json is missing"
+    (tmp_path / "checkpoint-9").rename(tmp_path / "checkpoint-11")
+    assert find_damage(tmp_path / "checkpoint-11") == "trainer_state.json is of another step"
 
 
 def test_missing_and_damaged_files_are_found(checkpoint):
@@ -64,20 +63,8 @@ def test_missing_and_damaged_files_are_found(checkpoint):
     assert find_damage(folder) == "model.safetensors is missing"
     (folder / "SHA256SUMS").write_text("no sum")
     assert "SHA256SUMS is damaged" in find_damage(folder)
-
-
-def test_checkpoints_without_sums_are_checked_by_what_their_files_hold(checkpoint):
-    """Of an earlier version, or of the host's Trainer."""
-    folder = checkpoint(3)
     (folder / "SHA256SUMS").unlink()
-    assert find_damage(folder) == "optimizer.pt is missing"
-    for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth"):
-        torch.save({"state": torch.arange(100)}, folder / name)
-    assert find_damage(folder) is None
-    content = bytearray((folder / "optimizer.pt").read_bytes())
-    content[content.index(torch.arange(100).numpy().tobytes()) + 7] ^= 1
-    (folder / "optimizer.pt").write_bytes(content)
-    assert find_damage(folder).startswith("optimizer.pt is damaged")
+    assert find_damage(folder) == "SHA256SUMS is missing"
 
 
 def test_sums_of_what_is_published_are_those_of_what_is_published(checkpoint, tmp_path):

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import datasets
 import pytest
 import torch
-import yaml
 from transformers import SchedulerType, get_scheduler
 
 from vanilla_transformer_hf.training.arguments import DataArguments
@@ -117,16 +116,6 @@ def test_the_tokenizer_of_a_continued_run_is_that_of_its_checkpoint(prepare, tra
     (checkpoints / "tokenizer" / "tokenizer.json").write_text(other)
     vocabulary = prepare(**STEPS).trainer.processing_class.backend_tokenizer.to_str()
     assert vocabulary != other and "eno" not in vocabulary
-
-
-def test_a_run_of_an_earlier_version_goes_on(trained):
-    checkpoints = trained(too_long="truncate")
-    record = checkpoints / "recipe.yaml"
-    settings = yaml.safe_load(record.read_text(encoding="utf-8"))
-    record.write_text(record.read_text(encoding="utf-8").replace("too_long: truncate", "too_long: cut"), "utf-8")
-    data = settings.pop("data_sha256")
-    settings.pop("chosen_matmul")
-    assert find_start(checkpoints, None, settings, data).checkpoint == checkpoints / "checkpoint-4"
 
 
 def test_a_damaged_record_is_named(trained):

@@ -4,6 +4,7 @@ import copy
 import errno
 import os
 import signal
+from pathlib import Path
 
 import datasets
 import numpy as np
@@ -15,7 +16,7 @@ from transformers import Seq2SeqTrainer, TrainerCallback
 
 from vanilla_transformer_hf import VanillaTransformerTokenizer
 from vanilla_transformer_hf.model.layers.loss import smoothed_cross_entropy
-from vanilla_transformer_hf.training.checkpoints.files import TrainingInterrupted, find_last_checkpoint
+from vanilla_transformer_hf.training.checkpoints.files import TrainingInterrupted, is_complete, list_checkpoints
 from vanilla_transformer_hf.training.data.collators import decode_predictions
 from vanilla_transformer_hf.training.objectives.r_drop import r_drop_loss
 from vanilla_transformer_hf.training.run import run_job
@@ -202,7 +203,7 @@ def test_a_signal_in_an_evaluation_saves_the_checkpoint_at_once(prepare, tmp_pat
             part.trainer.model.generate = stopped
         with pytest.raises(TrainingInterrupted, match=f"SIGTERM after step {step}"):
             part.trainer.train(resume_from_checkpoint=part.checkpoint)
-        assert find_last_checkpoint(prepare.out / "checkpoints").endswith(f"checkpoint-{step}")
+        assert last_checkpoint(prepare.out / "checkpoints").endswith(f"checkpoint-{step}")
     assert not generated
     rest = prepare(**settings)
     rest.trainer.train(resume_from_checkpoint=rest.checkpoint)
@@ -217,8 +218,12 @@ def test_a_signal_in_an_evaluation_saves_the_checkpoint_at_once(prepare, tmp_pat
     assert states[0].best_global_step == states[1].best_global_step
     kept = [sorted(path.name for path in job.folder.glob("checkpoints/checkpoint-*")) for job in (whole, rest)]
     assert kept[0] == kept[1]
-    last = [find_last_checkpoint(job.folder / "checkpoints") for job in (whole, rest)]
+    last = [last_checkpoint(job.folder / "checkpoints") for job in (whole, rest)]
     assert same_files(*last)
+
+
+def last_checkpoint(folder):
+    return [path for path in list_checkpoints(folder) if is_complete(Path(path))][-1]
 
 
 def same_files(folder, other):
@@ -298,7 +303,7 @@ def test_a_loss_that_is_no_number_stops_the_run_and_says_where(prepare):
         FloatingPointError, match=r"loss is nan at step 3, at learning rate .*, on sentence pairs [0-9, ]+ of"
     ):
         trainer.train()
-    assert find_last_checkpoint(prepare.out / "checkpoints").endswith("checkpoint-2")
+    assert last_checkpoint(prepare.out / "checkpoints").endswith("checkpoint-2")
 
 
 def test_the_lines_of_a_bad_batch_are_those_of_the_file(prepare):

@@ -6,7 +6,6 @@ import logging
 import shutil
 import signal
 import threading
-import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -18,7 +17,7 @@ from typing import Any
 import torch
 from torch import distributed
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_NAME
+from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, IntervalStrategy, SaveStrategy, sort_checkpoints
 
 from ...common.checksums import SUMS_FILE, digest_of_all, format_checksums, read_checksums, write_checksums
@@ -34,8 +33,7 @@ def find_damage(checkpoint: Path) -> str | None:
     """
     The damage of a checkpoint that prevents continuing, in a few words; None if it is complete.
 
-    Every file is compared with its checksum. A checkpoint of an earlier version has no checksums: it must have all
-    files that a run of one process needs; torch's files are zip archives with checksums inside.
+    Every file is compared with its checksum.
     """
     try:
         state = json.loads((checkpoint / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
@@ -48,7 +46,7 @@ def find_damage(checkpoint: Path) -> str | None:
     if step is None or (is_named and checkpoint.name != f"{PREFIX_CHECKPOINT_DIR}-{step}"):
         return f"{TRAINER_STATE_NAME} is of another step"
     if not (checkpoint / SUMS_FILE).is_file():
-        return _find_damage_without_sums(checkpoint)
+        return f"{SUMS_FILE} is missing"
     try:
         sums = read_checksums(checkpoint)
     except (OSError, ValueError) as error:
@@ -61,31 +59,9 @@ def find_damage(checkpoint: Path) -> str | None:
     return None
 
 
-def _find_damage_without_sums(checkpoint: Path) -> str | None:
-    is_deepspeed = any(checkpoint.glob("global_step*"))  # which has its own files
-    required = () if is_deepspeed else (OPTIMIZER_NAME, SCHEDULER_NAME, "rng_state*.pth", "*.safetensors")
-    for pattern in required:
-        if not any(checkpoint.glob(pattern)):
-            return f"{pattern} is missing"
-    for path in [*checkpoint.glob("*.pt"), *checkpoint.glob("*.pth")]:
-        try:
-            with zipfile.ZipFile(path) as archive:
-                damaged = archive.testzip()
-        except (OSError, zipfile.BadZipFile) as error:
-            return f"{path.name} is damaged ({error})"
-        if damaged is not None:
-            return f"{path.name} is damaged ({damaged})"
-    return None
-
-
 def is_complete(checkpoint: Path) -> bool:
     """Whether a run can continue from a checkpoint: no file of it is missing or damaged."""
     return find_damage(checkpoint) is None
-
-
-def find_last_checkpoint(folder: Path) -> str | None:
-    """The newest complete checkpoint in a folder, if there is one."""
-    return next((path for path in reversed(list_checkpoints(folder)) if is_complete(Path(path))), None)
 
 
 def list_checkpoints(folder: Path) -> list[str]:

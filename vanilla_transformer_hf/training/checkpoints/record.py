@@ -16,7 +16,6 @@ import yaml
 from ...common.checksums import digest_of_all
 from ...common.files import open_output
 from ...common.settings import read_yaml
-from ...common.too_long import current_name
 from ..arguments import DataArguments
 from ..data.parts import ROLES, corpus_parts
 
@@ -78,8 +77,6 @@ class RunRecord:
             if not isinstance(known, dict):
                 got = "nothing" if known is None else repr(known)[:40]
                 raise ValueError(f"expected a mapping of settings, got {got}")
-            if "too_long" in known:  # runs of earlier versions have other names of its values
-                known["too_long"] = current_name(known["too_long"])
             matmul, data = known.pop(CHOSEN_MATMUL, None), known.pop(DATA, {})
             earlier = [(int(part["last_step"]), dict(part["settings"])) for part in known.pop(EARLIER, [])]
         except (AttributeError, TypeError, KeyError, ValueError) as error:
@@ -101,7 +98,7 @@ class RunRecord:
         """What a run with these settings, and with data of these checksums, has changed."""
         before, now = self.settings, kept_settings(settings)
         changed = {name: before.get(name) for name in {**before, **now} if before.get(name) != now.get(name)}
-        # Changed paths are already among the changed settings, and runs of earlier versions have no checksums.
+        # Changed paths are already among the changed settings; what a run had not before, such as a teacher, too.
         names = (name for name in data if name not in changed and self.data.get(name, data[name]) != data[name])
         return Changes(changed, tuple(names))
 

@@ -13,7 +13,6 @@ from typing import Any, BinaryIO
 from ...common.files import open_output
 from ...common.locks import lock_open_file
 from ...common.settings import read_object
-from ...common.too_long import current_name
 
 
 logger = logging.getLogger(__name__)
@@ -100,7 +99,6 @@ class ResumableOutput(StreamOutput):
         if record is not None:
             for name in sorted({*record["settings"], *self._settings}):
                 theirs, ours = record["settings"].get(name), self._settings.get(name)
-                theirs = current_name(theirs) if name == "too_long" else theirs
                 if theirs != ours:
                     raise ValueError(
                         f"{self.partial} was begun with {name}={theirs!r}, and now it is {ours!r}: the same again "

@@ -1,0 +1,43 @@
+"""
+How large each folder of the package may be. A change lowers these numbers, or says in the row which new ability they
+paid for; `python scripts/measure_size.py` prints them.
+"""
+
+import runpy
+
+import pytest
+from hub_server import ROOT
+
+
+# Folder -> files; lines, in hundreds; functions with one use, in fives.
+MOST = {
+    ".": (3, 400, 5),
+    "commands": (24, 2_400, 20),
+    "common": (24, 2_700, 25),
+    "conversion": (35, 7_400, 55),
+    "evaluation": (4, 500, 5),
+    "explorer": (21, 4_100, 25),
+    "export": (9, 1_200, 5),
+    "model": (102, 15_100, 95),
+    "publishing": (9, 2_000, 35),
+    "serving": (15, 3_300, 20),
+    "training": (82, 12_900, 210),
+    "translation": (48, 8_400, 100),
+}
+MEASURED = runpy.run_path(str(ROOT / "scripts" / "measure_size.py"))["measure"]()
+
+
+def test_every_folder_has_a_ceiling():
+    assert MOST.keys() == MEASURED.keys() - {"all"}
+
+
+@pytest.mark.parametrize("folder", MOST)
+def test_a_folder_does_not_grow(folder):
+    size = MEASURED[folder]
+    found = dict(
+        zip(("files", "lines", "functions with one use"), (size.files, size.lines, size.one_use), strict=True)
+    )
+    more = {
+        name: (count, most) for (name, count), most in zip(found.items(), MOST[folder], strict=True) if count > most
+    }
+    assert not more, "now, and at most"
