@@ -247,7 +247,7 @@ def test_a_file_is_translated_and_fetched(serve):
         ({}, ("a.pdf", b"two"), 400, "file: 'a.pdf' is not a document: expected .txt"),
         ({}, ("a.docx", b"two"), 400, "file: a.docx: not an office document"),
         ({}, ("a.po", b"\xff"), 400, "file: a.po: not a gettext catalogue"),
-        ({}, ("a.txt", b"two " * 20), 413, "file: 80 characters; a request may have 50"),
+        ({}, ("a.txt", b"two " * 20), 413, "file: more than 50 characters, which it may have"),
         ({}, ("a.txt", b"\n" * 3000), 413, "the body has more than 2,000 bytes"),
         ({"target": "fr"}, ("a.txt", b"two"), 400, "target: 'fr' is not a target language"),
         ({"model": "x"}, ("a.txt", b"two"), 400, "model: 'x' is not a model here"),

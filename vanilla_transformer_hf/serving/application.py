@@ -35,11 +35,13 @@ from ..common.characters import as_text
 from ..common.hosts import ANY, HostCheck
 from ..common.http import CLIENT_LEFT, ERROR_HANDLERS, RequestError, media_type, parse_object, read_body
 from ..model.tokenizer.limits import TokenizerError
-from ..translation.documents.document import Document, Reading, read_document, readable_endings
+from ..translation.documents.document import Reading, readable_endings
 from ..translation.results import Translation
+from ..translation.text.inline import TooManyCharactersError
 from ..translation.text.markup import MarkupText, with_translations
 from ..translation.text.places import Align
 from ..translation.translator import Translator
+from .apart import Apart
 from .batcher import Batcher, DeadlineError, QueueFullError, Ticket
 from .downloads import Downloads
 from .languages import LanguageDetector, english_name
@@ -80,9 +82,9 @@ IGNORED_HEADER, MOST_IGNORED = "X-Ignored-Fields", 10
 TAG = re.compile(r"<[^<>]*>")
 MULTIPART = "multipart/form-data"
 FORMS = ("application/x-www-form-urlencoded", MULTIPART)
-# For each byte of the largest upload: bytes that an office document may unpack to, and those of all files that wait to
-# be fetched.
-UNPACKED, WAITING = 8, 16
+# For each byte of the largest upload: bytes that an office document may unpack to, those of all files that wait to be
+# fetched, and the memory of a process that reads one, which has some in any case.
+UNPACKED, WAITING, MEMORY, LEAST_MEMORY = 8, 16, 48, 128 * 2**20
 
 Answer = Callable[[TranslationRequest, Sequence[Sequence[Translation]]], Any]
 
@@ -179,6 +181,7 @@ class Service:
         seconds, most_bytes = limits.file_seconds, WAITING * limits.file_bytes
         self.downloads = Downloads(seconds, most_bytes, files_folder)
         self._threads = ThreadPoolExecutor(ENCODING_THREADS, thread_name_prefix="encoding")
+        self._documents = Apart(LEAST_MEMORY + MEMORY * limits.file_bytes)
 
     # ------------------------------------------------------------------------------------------------ translations
 
@@ -186,9 +189,26 @@ class Service:
         """POST /translate"""
         wanted = read_libretranslate(await self._fields(request, forms=FORMS), self.limits)
         client = self._client(request, wanted.api_key)
-        model, wanted = await self._model_for(wanted)
-        answer = await self._translate(request, client, model, wanted, answer_libretranslate)
+        async with self._in_time() as ends:
+            model, wanted = await self._model_for(wanted)
+            answer = await self._translate(request, client, model, wanted, answer_libretranslate, ends)
         return _naming_ignored(answer, wanted)
+
+    @contextlib.asynccontextmanager
+    async def _in_time(self) -> AsyncIterator[float]:
+        """
+        When the answer to a request that has arrived must be there, by the loop's time. It holds for all that is done
+        within: reading, detecting, translating, writing.
+
+        Raises:
+            RequestError: The time is over.
+        """
+        ends = asyncio.get_running_loop().time() + self.limits.seconds
+        try:
+            async with asyncio.timeout_at(ends + GRACE):
+                yield ends
+        except TimeoutError:
+            raise self._late() from None
 
     async def _model_for(self, wanted: TranslationRequest) -> tuple[ServedModel, TranslationRequest]:
         """
@@ -213,39 +233,31 @@ class Service:
         body = await self._fields(request, self.limits.file_bytes, forms=(MULTIPART,), takes_json=False)
         wanted = read_file_request(body)
         client = self._client(request, wanted.api_key)
-        name, document = await self._in_thread(self._read_file, body.get("file"))
-        model, wanted = await self._model_for(replace(wanted, texts=document.texts))
-        language = model.language_of(wanted.target) if wanted.target else next(iter(model.targets), None)
-
-        def write(found: Sequence[Sequence[Translation]]) -> str:
-            return self.downloads.add(document.translated(found, self._aligner(model, wanted), language))
-
-        token, _ = await self._found(request, client, model, wanted, wanted.texts, write)
-        path = quote(f"{token}.{_translated_name(name, language)}", safe="")
-        answer = {"translatedFileUrl": f"{request.base_url}download_file/{path}", **detected_language(wanted)}
-        return _naming_ignored(JSONResponse(answer), wanted)
-
-    def _read_file(self, upload: Any) -> tuple[str, Document]:
-        """
-        Name and document of an uploaded file.
-
-        Raises:
-            RequestError: There is none, it is no document, or it is too large.
-        """
+        upload = body.get("file")
         if not isinstance(upload, UploadFile) or not upload.filename:
             raise RequestError("missing; send one file with its name, as multipart/form-data", "file")
         name = PurePosixPath(as_text(upload.filename).replace("\\", "/")).name
         # Subtitles and texts of Windows are often in its own encoding, and nobody can be asked here.
-        reading = Reading(name, fallback="cp1252", most_bytes=UNPACKED * self.limits.file_bytes)
-        try:
-            document = read_document(upload.file.read(), reading)
-        except ValueError as error:
-            raise RequestError(str(error), "file") from error
-        characters = sum(map(len, document.texts))
-        if characters > self.limits.characters:
-            message = f"{characters:,} characters; a request may have {self.limits.characters:,}"
-            raise RequestError(message, "file", 413)
-        return name, document
+        most_bytes, most_characters = UNPACKED * self.limits.file_bytes, self.limits.characters
+        reading = Reading(name, fallback="cp1252", most_bytes=most_bytes, most_characters=most_characters)
+        async with self._in_time() as ends:
+            given = (client, ends, upload.file.read(), reading)
+            try:
+                texts = await self._documents.texts(*given)
+                model, wanted = await self._model_for(replace(wanted, texts=texts))
+                language = model.language_of(wanted.target) if wanted.target else next(iter(model.targets), None)
+                found = await self._found(request, client, model, wanted, texts, ends)
+                best = [f"{each[0]}" for each in found]
+                written = await self._documents.translated(*given, best, self._aligner(model, wanted), language)
+            except RequestError:
+                raise
+            except ValueError as error:
+                status = 413 if isinstance(error, TooManyCharactersError) else 400
+                raise RequestError(str(error), "file", status) from error
+            token = await self._in_thread(self.downloads.add, written)
+        path = quote(f"{token}.{_translated_name(name, language)}", safe="")
+        answer = {"translatedFileUrl": f"{request.base_url}download_file/{path}", **detected_language(wanted)}
+        return _naming_ignored(JSONResponse(answer), wanted)
 
     async def download_file(self, request: Request) -> Response:
         """GET /download_file/{name}"""
@@ -293,7 +305,8 @@ class Service:
         """POST /detect"""
         wanted = read_detection(await self._fields(request, forms=FORMS), self.limits)
         self._client(request, wanted.api_key)
-        return JSONResponse(languages_as_json(await self._detected(wanted.texts, None, None, 501)))
+        async with self._in_time():
+            return JSONResponse(languages_as_json(await self._detected(wanted.texts, None, None, 501)))
 
     async def suggest(self, request: Request) -> Response:
         """POST /suggest"""
@@ -310,26 +323,36 @@ class Service:
         if name is None and wanted.source is None and wanted.target is None:
             name = next(iter(self.models))
         model = self._by_languages(wanted, names, [*self.models.values()] if name is None else [self.models[name]])
-        return await self._translate(request, client, model, wanted, answer_hugging_face)
+        async with self._in_time() as ends:
+            return await self._translate(request, client, model, wanted, answer_hugging_face, ends)
 
     async def _translate(
-        self, request: Request, client: str, model: ServedModel, wanted: TranslationRequest, answer: Answer
+        self,
+        request: Request,
+        client: str,
+        model: ServedModel,
+        wanted: TranslationRequest,
+        answer: Answer,
+        ends: float,
     ) -> Response:
         if wanted.stream and not wanted.is_html:
-            ends = asyncio.get_running_loop().time() + self.limits.seconds
-            ticket = await self._begin(request, client, model, wanted, wanted.texts)
+            ticket = await self._begin(request, client, model, wanted, wanted.texts, ends)
             return _event_stream(self._events(ticket, wanted, answer, ends))
         if wanted.is_html:
-            markup = await self._in_thread(lambda: [MarkupText(text) for text in wanted.texts])
+            try:
+                markup = await self._in_thread(lambda: [MarkupText(text) for text in wanted.texts])
+            except ValueError as error:
+                raise RequestError(str(error), "q") from error
             texts = [sentence.text for each in markup for sentence in each.sentences]
             align, n_best = self._aligner(model, wanted), wanted.alternatives + 1
 
             def put_together(found: Sequence[Sequence[Translation]]) -> list[list[Translation]]:
                 return with_translations(markup, found, n_best, align)
 
-            found, _ = await self._found(request, client, model, wanted, texts, put_together)
+            found = await self._found(request, client, model, wanted, texts, ends)
+            found = await self._in_thread(put_together, found)
         else:
-            _, found = await self._found(request, client, model, wanted, wanted.texts)
+            found = await self._found(request, client, model, wanted, wanted.texts, ends)
         if self.logs_texts:
             pairs = [[text, *map(str, n_best)] for text, n_best in zip(wanted.texts, found)]
             logger.info("%s: %s", model.name, json.dumps(pairs, ensure_ascii=False))
@@ -341,66 +364,31 @@ class Service:
         return partial(model.batcher.align, prefix=model.prefix_of(wanted.target))
 
     async def _begin(
-        self, request: Request, client: str, model: ServedModel, wanted: TranslationRequest, texts: Sequence[str]
-    ) -> Ticket:
-        """
-        The ticket of a request; its characters are counted.
-
-        Raises:
-            RequestError: As `_submit`.
-        """
-        request.state.model = model.name
-        options = search_options(model.batcher.translator, wanted)
-        self.metrics.characters.labels(model.name).inc(sum(map(len, wanted.texts)))
-        arguments = (texts, options, client, self.limits.seconds, model.prefix_of(wanted.target))
-        return await self._submit(model.batcher, arguments)
-
-    async def _found(
         self,
         request: Request,
         client: str,
         model: ServedModel,
         wanted: TranslationRequest,
         texts: Sequence[str],
-        finish: Callable[[Sequence[Sequence[Translation]]], Any] | None = None,
-    ) -> tuple[Any, list[list[Translation]]]:
+        ends: float,
+    ) -> Ticket:
         """
-        The n-best lists of these texts, and before them what `finish` makes of them, in a thread.
-
-        Raises:
-            RequestError: As `_submit` and `_outcome`, or the time is over.
-        """
-        began, ends = perf_counter(), asyncio.get_running_loop().time() + self.limits.seconds
-        ticket, result = await self._begin(request, client, model, wanted, texts), None
-        try:
-            async with asyncio.timeout_at(ends + GRACE):
-                found = await self._outcome(request, ticket)
-                if finish is not None:
-                    result = await self._in_thread(finish, found)
-        except TimeoutError:
-            raise self._late() from None
-        finally:
-            ticket.cancel()
-        self.metrics.suspicious.labels(model.name).inc(sum(n_best[0].is_suspicious for n_best in found))
-        characters, seconds = sum(map(len, wanted.texts)), perf_counter() - began
-        self.metrics.seconds.labels(model.name).observe(seconds)
-        logger.info("%s: %d texts, %d characters, %.0f ms", model.name, len(wanted.texts), characters, 1000 * seconds)
-        return result, found
-
-    async def _submit(self, batcher: Batcher, arguments: tuple[Any, ...]) -> Ticket:
-        """
-        The ticket of a request. The time limit holds here, too: if it passes, the ticket is cancelled, while the
-        thread that encodes the texts ends its work.
+        The ticket of a request; its characters are counted. If its time passes before, while the thread that encodes
+        the texts ends its work, the ticket is cancelled.
 
         Raises:
             RequestError: The queue is full, the options are wrong, the time is over, or the server stops.
         """
-        future = asyncio.get_running_loop().run_in_executor(self._threads, batcher.submit, *arguments)
+        request.state.model = model.name
+        options = search_options(model.batcher.translator, wanted)
+        self.metrics.characters.labels(model.name).inc(sum(map(len, wanted.texts)))
+        loop = asyncio.get_running_loop()
+        arguments = (texts, options, client, ends - loop.time(), model.prefix_of(wanted.target))
+        future = loop.run_in_executor(self._threads, model.batcher.submit, *arguments)
         try:
-            return await asyncio.wait_for(asyncio.shield(future), self.limits.seconds)
-        except (TimeoutError, DeadlineError):
-            future.add_done_callback(_cancel_ticket)
-            raise self._late() from None
+            return await asyncio.shield(future)
+        except DeadlineError:
+            raise TimeoutError from None
         except asyncio.CancelledError:
             future.add_done_callback(_cancel_ticket)
             raise
@@ -410,6 +398,34 @@ class Service:
             raise RequestError(str(error)) from error
         except RuntimeError:
             raise _stopping() from None
+
+    async def _found(
+        self,
+        request: Request,
+        client: str,
+        model: ServedModel,
+        wanted: TranslationRequest,
+        texts: Sequence[str],
+        ends: float,
+    ) -> list[list[Translation]]:
+        """
+        The n-best lists of these texts.
+
+        Raises:
+            RequestError: As `_begin` and `_outcome`.
+            TimeoutError: The time is over.
+        """
+        began = perf_counter()
+        ticket = await self._begin(request, client, model, wanted, texts, ends)
+        try:
+            found = await self._outcome(request, ticket)
+        finally:
+            ticket.cancel()
+        self.metrics.suspicious.labels(model.name).inc(sum(n_best[0].is_suspicious for n_best in found))
+        characters, seconds = sum(map(len, wanted.texts)), perf_counter() - began
+        self.metrics.seconds.labels(model.name).observe(seconds)
+        logger.info("%s: %d texts, %d characters, %.0f ms", model.name, len(wanted.texts), characters, 1000 * seconds)
+        return found
 
     async def _in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """What a function returns; other requests are answered meanwhile."""

@@ -5,6 +5,7 @@ A document is read from bytes and written to bytes; nothing of it is on the disk
 """
 
 import importlib
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -14,7 +15,7 @@ from typing import Any, Protocol
 import torch
 
 from ..results import Translation
-from ..text.inline import Text
+from ..text.inline import Text, at_most_characters
 from ..text.markup import MarkupText
 from ..text.places import Align, find_weights
 
@@ -97,6 +98,7 @@ class Reading:
         fallback: The encoding of text that is neither UTF-8 nor what it says that it is; None: it is refused. The
             translation is UTF-8 then.
         most_bytes: Of all parts of an archive together.
+        most_characters: Of all texts together; they are counted while they are read.
     """
 
     name: str
@@ -104,6 +106,7 @@ class Reading:
     encoding: str | None = None
     fallback: str | None = None
     most_bytes: int = LARGEST_UNPACKED
+    most_characters: int = sys.maxsize
 
 
 class Reader(Protocol):
@@ -162,4 +165,5 @@ def read_document(content: bytes, reading: Reading, ending: str | None = None) -
         reader: Reader = getattr(importlib.import_module(f".{module}", __package__), function)
     except ModuleNotFoundError as error:
         raise ValueError(f"{reading.name}: {error.name}, which reads it, is not installed: {EXTRA}") from error
-    return reader(content, reading)
+    with at_most_characters(reading.most_characters):
+        return reader(content, reading)

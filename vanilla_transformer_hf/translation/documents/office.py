@@ -133,11 +133,14 @@ class Paragraph:
 def _document(
     archive: Archive, trees: dict[str, Any], paragraphs_of: Callable[[Any], Iterator[Paragraph]]
 ) -> Document:
-    found = [paragraph for tree in trees.values() for paragraph in paragraphs_of(tree.getroot())]
-    if not found:
+    paragraphs, count = list[Paragraph](), 0
+    for tree in trees.values():
+        for paragraph in paragraphs_of(tree.getroot()):
+            count += 1
+            if paragraph.segment.sentences:  # those without text are not touched
+                paragraphs.append(paragraph)
+    if not count:
         raise ValueError(f"{archive.name}: has no paragraphs")
-    # Those without text are not touched.
-    paragraphs = [paragraph for paragraph in found if paragraph.segment.sentences]
 
     def write(translations: Sequence[Sequence[Piece]], language: str | None) -> bytes:
         for paragraph, translation in zip(paragraphs, translations, strict=True):

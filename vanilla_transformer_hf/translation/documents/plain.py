@@ -3,6 +3,7 @@
 import codecs
 import re
 
+from ..text.inline import count_characters
 from ..text.markup import MarkupText
 from .document import Document, PlainText, Reading
 
@@ -82,6 +83,7 @@ def read_text(content: bytes, reading: Reading) -> Document:
         ValueError: It is neither UTF-8 nor UTF-16 with a byte-order mark.
     """
     text, encoding = decode(content, reading)
+    count_characters(text)
     lines = [PlainText(line) for line in LINE.findall(text)]
     return Document(lines, lambda found, _: "".join(found).encode("utf-8" if reading.encoding else encoding))
 

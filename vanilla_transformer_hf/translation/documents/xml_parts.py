@@ -34,6 +34,8 @@ def parse_xml(content: bytes, name: str) -> Any:
     try:
         tree = etree.fromstring(content, parser).getroottree()
     except (etree.XMLSyntaxError, ValueError) as error:
+        if getattr(error, "code", None) == etree.ErrorTypes.ERR_NO_MEMORY:
+            raise MemoryError from error
         reason = str(error).partition(" (")[0]
         raise ValueError(f"{name}: not XML, or a damaged file ({reason}).") from error
     depth = 0

@@ -12,6 +12,8 @@ import html
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -378,6 +380,36 @@ class Sentence:
         return items
 
 
+class TooManyCharactersError(ValueError):
+    """The texts of a document have more characters than may be read."""
+
+
+_left: ContextVar[list[int] | None] = ContextVar("left", default=None)
+
+
+@contextmanager
+def at_most_characters(most: int) -> Iterator[None]:
+    """
+    Within, texts may have so many characters together.
+
+    Raises:
+        TooManyCharactersError: They have more; it is raised as soon as one is read that is too much.
+    """
+    token = _left.set([most, most])
+    try:
+        yield
+    finally:
+        _left.reset(token)
+
+
+def count_characters(text: str) -> None:
+    """Count a text that is read; see `at_most_characters`."""
+    if (left := _left.get()) is not None:
+        left[0] -= len(text)
+        if left[0] < 0:
+            raise TooManyCharactersError(f"more than {left[1]:,} characters, which it may have")
+
+
 class Text:
     """
     A text whose sentences are translated one by one.
@@ -401,7 +433,9 @@ class Text:
             sentence = Sentence(segment, writing) if any(each.kind == "text" for each in segment) else None
             if sentence is not None and not sentence.is_translated:
                 sentence = None
-            self.sentences += [] if sentence is None else [sentence]
+            if sentence is not None:
+                count_characters(sentence.text)
+                self.sentences.append(sentence)
             for choice in _choices(segment):
                 self.sentences += [each for text in choice.parts if isinstance(text, Text) for each in text.sentences]
             self._parts += [(sentence, segment), (None, [piece] if piece.value != "" else [])]
