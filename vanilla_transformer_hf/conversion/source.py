@@ -140,7 +140,7 @@ class Source:
         return None
 
     def to_processor(self, config: VanillaTransformerConfig) -> Any:
-        """The processor of a model of speech or images, with its tokenizer; None of others."""
+        """A model of speech or images has one, with its tokenizer; others have None."""
         return None
 
     @abstractmethod

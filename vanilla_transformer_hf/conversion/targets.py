@@ -165,12 +165,7 @@ def _dictionary(backend: Any, size: int) -> list[str]:
 
 
 def to_fairseq(model: VanillaTransformerForConditionalGeneration, tokenizer: Any, folder: Path) -> list[str]:
-    """
-    Write `checkpoint_best.pt`, the dictionaries, and the codes of subword-nmt if there are any.
-
-    Raises:
-        ConversionError: The tokenizer is missing or not one of fairseq's, or has one name for two languages.
-    """
+    """Write `checkpoint_best.pt`, the dictionaries, and the codes of subword-nmt if there are any."""
     config = model.config
     if tokenizer is None:
         raise ConversionError("the model has no tokenizer, and fairseq needs its dictionaries")

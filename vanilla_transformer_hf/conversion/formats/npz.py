@@ -35,12 +35,7 @@ class Place(NamedTuple):
 
 
 class Arrays(Tensors):
-    """
-    The arrays of an archive, read lazily unless they are compressed.
-
-    Raises:
-        ConversionError: The archive is damaged, inflates to far more than its size, or a header does not fit.
-    """
+    """The arrays of an archive, read lazily unless they are compressed."""
 
     def __init__(self, path: Path):
         check_archive(path, GROWTH)

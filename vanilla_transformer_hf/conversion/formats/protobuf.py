@@ -4,13 +4,7 @@ from collections.abc import Iterator
 
 
 def read_number(data: bytes, at: int) -> tuple[int, int]:
-    """
-    The number at a place, seven bits in a byte, lowest first, and the place behind it.
-
-    Raises:
-        IndexError: The data end before the number does.
-        ValueError: The number has more than 64 bits.
-    """
+    """The number at a place, seven bits in a byte, lowest first, and the place behind it."""
     value = 0
     for shift in range(0, 70, 7):
         byte = data[at]
@@ -21,12 +15,7 @@ def read_number(data: bytes, at: int) -> tuple[int, int]:
 
 
 def read_fields(message: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """
-    The fields of a message: number, value of an integer (else 0), and bytes of anything else.
-
-    Raises:
-        IndexError, ValueError: The message is cut off, or not a protocol buffer.
-    """
+    """The fields of a message: number, value of an integer (else 0), and bytes of anything else."""
     at = 0
     while at < len(message):
         tag, at = read_number(message, at)

@@ -69,9 +69,6 @@ def check_charsmap(data: bytes):
     A table of normalization (normalizer.cc): the size of a trie, the trie as a double array (darts-clone) of 32-bit
     units, and texts with a zero behind each. The tokenizers library follows it without looking whether a unit leads
     out of the array or of a text, and panics there.
-
-    Raises:
-        ValueError: A unit leads out of the table.
     """
     if not data:
         return
@@ -92,10 +89,6 @@ def check_charsmap(data: bytes):
 
 
 def read_sentencepiece(path: Path) -> SentencePieceModel:
-    """
-    Raises:
-        ConversionError: The file is not a SentencePiece model, is damaged, or is of an unknown kind.
-    """
     model = SentencePieceModel([])
     names = {3: "add_dummy_prefix", 4: "remove_extra_whitespaces", 5: "escape_whitespaces"}
     try:

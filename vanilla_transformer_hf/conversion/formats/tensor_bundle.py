@@ -67,9 +67,6 @@ def _check_size(name: str, entry: Entry):
 def masked_checksum(data: bytes | np.ndarray) -> int:
     """
     CRC-32C as it is stored: rotated and shifted, so that checksums of checksums stay useful (LevelDB, util/crc32c.h).
-
-    Raises:
-        ConversionError: google-crc32c, which computes it, is not installed.
     """
     try:
         import google_crc32c
@@ -123,12 +120,7 @@ def _first(message: bytes) -> int:
 
 
 class TensorBundle(Tensors):
-    """
-    The tensors of a checkpoint PREFIX, read lazily; each is compared with its checksum.
-
-    Raises:
-        ConversionError: The index or a tensor is damaged, or of a type that is not read.
-    """
+    """The tensors of a checkpoint PREFIX, read lazily; each is compared with its checksum."""
 
     def __init__(self, prefix: Path):
         self.prefix = prefix

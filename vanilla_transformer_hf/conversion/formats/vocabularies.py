@@ -11,6 +11,7 @@ import itertools
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
@@ -36,11 +37,6 @@ TARGET_TAG = re.compile(r">>([^\s<>]+)<<|<2(\w+)>")
 
 
 def check_unique(tokens: Sequence[str], where: str):
-    """
-    Raises:
-        ConversionError: A token stands twice in a vocabulary, so that it would have two ids; or something in it is not
-            a token, or there are far too many.
-    """
     if len(tokens) > MOST_TOKENS:
         raise ConversionError(f"{where} has {len(tokens):,} tokens; at most {MOST_TOKENS:,} are read")
     for index, token in enumerate(tokens):
@@ -58,12 +54,7 @@ def check_unique(tokens: Sequence[str], where: str):
 
 
 def read_ids(path: Path) -> list[str]:
-    """
-    The tokens of a JSON file of tokens and ids, in the order of the ids.
-
-    Raises:
-        ConversionError: The file is not a JSON object, or its ids are not 0, 1, 2, …
-    """
+    """The tokens of a JSON file of tokens and ids, in the order of the ids."""
     ids = read_json(path)
     tokens = sorted(ids, key=lambda token: str(ids[token]).zfill(12))
     if [ids[token] for token in tokens] != list(range(len(tokens))):
@@ -80,6 +71,18 @@ def ends_with(backend: Tokenizer, token: str | None) -> Tokenizer:
             special_tokens=[(token, backend.token_to_id(token))],
         )
     return backend
+
+
+def joined(source: Tokenizer, target: Tokenizer, *, is_separate: bool | None = None, **fields: Any) -> Any:
+    """The tokenizer with a backend for each side; one for both, unless they are or must be separate."""
+    separate = source.to_str() != target.to_str() if is_separate is None else is_separate
+    return VanillaTransformerTokenizer(
+        tokenizer_object=target,
+        source_tokenizer_object=source if separate else None,
+        separate_vocabularies=separate,
+        split_special_tokens=True,
+        **fields,
+    )
 
 
 def limited(
@@ -140,12 +143,7 @@ def words(tokens: Sequence[str], unk: str, joiner: str | None = None, where: str
 
 
 def read_merges(path: Path) -> list[tuple[str, str]]:
-    """
-    The merges of a codes file of subword-nmt 0.2 or fastBPE, first learned first.
-
-    Raises:
-        ConversionError: A line is not a merge, or the file is of subword-nmt 0.1, which ends words another way.
-    """
+    """The merges of a codes file of subword-nmt 0.2 or fastBPE, first learned first."""
     merges = []
     for number, line in enumerate(read_lines(path), 1):
         fields = line.split(" ")
@@ -208,9 +206,6 @@ def sentencepiece(
     Tokens in angle brackets ("</s>", ">>de<<") are names, not text: a text that holds one is cut before its last
     character. What is not in the model goes through it unchanged, and a toolkit finds it if it is a token all
     the same, such as a letter of the other language; here, only if it is a single character.
-
-    Raises:
-        ConversionError: The file is not a SentencePiece model, or of a kind that the tokenizers library does not have.
     """
     check_unique(tokens, where)
     model = read_sentencepiece(model_path)

@@ -21,7 +21,7 @@ from ..formats.files import named, read_lines
 from ..formats.moses import add_moses, note
 from ..formats.safe_load import load_torch, plain
 from ..key_table import KeyTable, Rule, third, written_out, wrong_types
-from ..source import ConversionError, Source
+from ..source import ConversionError, Source, search_settings
 
 
 # Dictionary.__init__: these come before the tokens of dict.txt.
@@ -385,14 +385,10 @@ class Fairseq(Source):
             }
             for side, backend in backends.items():
                 add_moses(backend, options[f"{side}_lang"], uniform=None, **settings)
-        separate = backends["source"].to_str() != backends["target"].to_str()
-        return VanillaTransformerTokenizer(
-            tokenizer_object=backends["target"],
-            source_tokenizer_object=backends["source"] if separate else None,
-            separate_vocabularies=separate,
+        return vocabularies.joined(
+            *backends.values(),
             src_lang=options["source_lang"],
             tgt_lang=options["target_lang"],
-            split_special_tokens=True,
             bos_token="<s>",
             pad_token="<pad>",
             eos_token="</s>",
@@ -403,20 +399,17 @@ class Fairseq(Source):
         """The defaults of fairseq-generate (dataclass/configs.py, sequence_generator.py)."""
         options = self.settings
         longest = min(options["max_len_b"], options["max_target_positions"] - 1)
-        return GenerationConfig(
+        # sum / length^lenpen, with the end
+        length_penalty = 0.0 if options["unnormalized"] else float(options["lenpen"])
+        return search_settings(
+            config,
             num_beams=options["beam"],
-            length_penalty=0.0
-            if options["unnormalized"]
-            else float(options["lenpen"]),  # sum / length^lenpen, with the end
+            length_penalty=length_penalty,
             early_stopping=True,  # a sentence is done when as many hypotheses have ended as there are beams
             min_new_tokens=options["min_len"],
             max_new_tokens=longest + 1,  # and the end token, which is then forced
             forced_eos_token_id=EOS,
             suppress_tokens=[PAD],
-            pad_token_id=PAD,
-            eos_token_id=EOS,
-            bos_token_id=BOS,
-            decoder_start_token_id=EOS,
         )
 
     def decoding_notes(self) -> list[str]:

@@ -77,15 +77,10 @@ class FSMT(SavedModel):
             backend = vocabularies.byte_pairs(tokens, merges, "<unk>", joiner=None, where=name)
             add_moses(backend, language, lowercase=bool(settings.get("do_lower_case")))
             backends.append(vocabularies.ends_with(backend, "</s>"))
-        source, target = backends
-        separate = source.to_str() != target.to_str()
-        return VanillaTransformerTokenizer(
-            tokenizer_object=target,
-            source_tokenizer_object=source if separate else None,
-            separate_vocabularies=separate,
+        return vocabularies.joined(
+            *backends,
             src_lang=source_lang,
             tgt_lang=target_lang,
-            split_special_tokens=True,
             bos_token="<s>",
             pad_token="<pad>",
             eos_token="</s>",

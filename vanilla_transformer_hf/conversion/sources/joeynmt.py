@@ -6,6 +6,7 @@ From joeynmt/model.py, encoders.py, decoders.py, transformer_layers.py, initiali
 vocabulary.py, config.py and search.py of 2.3; data.py, vocabulary.py, search.py and prediction.py of 1.5.
 """
 
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,7 +21,7 @@ from ..formats.files import named, read_lines, read_yaml
 from ..formats.moses import add_moses, note
 from ..formats.safe_load import load_torch
 from ..key_table import KeyTable, Rule, written_out, wrong_types
-from ..source import ConversionError, Source
+from ..source import ConversionError, Source, search_settings
 
 
 # model.py, encoders.TransformerEncoder, decoders.TransformerDecoder, embeddings.Embeddings, config.py. The options of
@@ -268,33 +269,36 @@ class JoeyNMT(Source):
             raise ConversionError(f"{found[0]} is not a checkpoint of JoeyNMT: it has no `model_state`")
         return cls(options, content["model_state"], None, found[0].parent, [found[0], settings])
 
-    def _stack(self, stack: str) -> dict[str, Any]:
-        """The options of the encoder or the decoder, with the defaults."""
-        given = {**(self.options["model"].get(stack) or {})}
-        # Tied embeddings are the source's, with its scale.
-        tied = self.options["model"].get("tied_embeddings", OPTIONS["tied_embeddings"])
-        embeddings = (self.options["model"].get("encoder" if tied else stack) or {}).get("embeddings") or {}
-        defaults = OPTIONS[stack]
-        return {**defaults, **given, "embeddings": {**defaults["embeddings"], **embeddings}}
+    @cached_property
+    def stacks(self) -> dict[str, dict[str, Any]]:
+        """The options of the encoder and the decoder, with the defaults."""
+        model, made = self.options["model"], {}
+        for stack in ("encoder", "decoder"):
+            # Tied embeddings are the source's, with its scale.
+            tied = model.get("tied_embeddings", OPTIONS["tied_embeddings"])
+            embeddings = (model.get("encoder" if tied else stack) or {}).get("embeddings") or {}
+            defaults = OPTIONS[stack]
+            given = {"embeddings": {**defaults["embeddings"], **embeddings}}
+            made[stack] = {**defaults, **(model.get(stack) or {}), **given}
+        return made
 
-    def _section(self, *path: str, defaults: str) -> dict[str, Any]:
-        """A section of the config, with the defaults."""
-        found: Any = self.options
-        for name in path:
-            found = (found or {}).get(name)
-        return {**OPTIONS[defaults], **(found or {})}
+    @cached_property
+    def sides(self) -> dict[str, dict[str, Any]]:
+        """The options of the source and the target, with the defaults."""
+        return {side: {**OPTIONS["side"], **(self.options["data"].get(side) or {})} for side in ("src", "trg")}
 
-    def _specials(self) -> dict[str, Any]:
-        return self._section("data", "special_symbols", defaults="special_symbols")
+    @cached_property
+    def specials(self) -> dict[str, Any]:
+        return {**OPTIONS["special_symbols"], **(self.options["data"].get("special_symbols") or {})}
 
     def _scaled(self, stack: str) -> bool:
-        return bool(self._stack(stack)["embeddings"]["scale"])
+        return bool(self.stacks[stack]["embeddings"]["scale"])
 
     def _alpha(self, stack: str) -> float:
         """α of the residual step: the stack's, unless the initializer is xavier_normal (arXiv 2203.00555)."""
         if self.options["model"].get("initializer", OPTIONS["initializer"]) != "xavier_normal":
-            return float(self._stack(stack)["alpha"])
-        encoder, decoder = (self._stack(side)["num_layers"] for side in ("encoder", "decoder"))
+            return float(self.stacks[stack]["alpha"])
+        encoder, decoder = (options["num_layers"] for options in self.stacks.values())
         return 0.81 * (encoder**4 * decoder) ** (1 / 16) if stack == "encoder" else (3 * decoder) ** (1 / 4)
 
     def _wrong_types(self) -> list[str]:
@@ -315,8 +319,7 @@ class JoeyNMT(Source):
     def unsupported(self) -> list[str]:
         if problems := self._wrong_types():
             return problems
-        for stack in ("encoder", "decoder"):
-            options = self._stack(stack)
+        for stack, options in self.stacks.items():
             if options["type"] != "transformer":
                 problems.append(f"model.{stack}.type: {options['type']} (supported: transformer)")
             if options["activation"] not in ACTIVATIONS:
@@ -325,14 +328,13 @@ class JoeyNMT(Source):
                 )
             if options.get("layer_norm", "pre") not in ("pre", "post"):
                 problems.append(f"model.{stack}.layer_norm: {options['layer_norm']} (supported: pre, post)")
-        specials = self._specials()
-        if specials["sep_token"]:
+        if token := self.specials["sep_token"]:
             problems.append(
-                f"data.special_symbols.sep_token: {specials['sep_token']} (the embedding of a prompt's mask is added "
+                f"data.special_symbols.sep_token: {token} (the embedding of a prompt's mask is added "
                 "to every position)"
             )
-        for side in ("src", "trg"):
-            level = self._section("data", side, defaults="side")["level"]
+        for side, options in self.sides.items():
+            level = options["level"]
             if level not in ("word", "char", "bpe"):
                 problems.append(f"data.{side}.level: {level} (supported: word, char, bpe)")
             if level == "bpe" and (kind := self._subword_kind(side)) not in SUBWORDS:
@@ -340,22 +342,21 @@ class JoeyNMT(Source):
             if (kind := self._pretokenizer(side)) not in PRETOKENIZERS:
                 name = f"data.{side}.tokenizer_cfg.pretokenizer"
                 problems.append(f"{name}: {kind!r} (supported: {', '.join(PRETOKENIZERS)})")
-            elif kind == "moses" and not isinstance(self._section("data", side, defaults="side")["lang"], str):
+            elif kind == "moses" and not isinstance(options["lang"], str):
                 problems.append(f"data.{side}.lang: Moses needs the code of the language")
         return problems
 
     def _subword_kind(self, side: str) -> Any:
-        options = self._section("data", side, defaults="side")
+        options = self.sides[side]
         return options.get("tokenizer_type", options.get("bpe_type", "sentencepiece"))
 
     def _pretokenizer(self, side: str) -> str:
-        return str(self._section("data", side, defaults="side")["tokenizer_cfg"].get("pretokenizer", "none")).lower()
+        return str(self.sides[side]["tokenizer_cfg"].get("pretokenizer", "none")).lower()
 
     def to_config(self) -> VanillaTransformerConfig:
         model = {**OPTIONS, **self.options["model"]}
-        encoder, decoder = self._stack("encoder"), self._stack("decoder")
-        specials = self._specials()
-        source, target = (self._vocabulary(side) for side in ("src", "trg"))
+        encoder, decoder = self.stacks.values()
+        specials, (source, target) = self.specials, self.tokens.values()
         training = {**OPTIONS, **(self.options.get("training") or {})}
         tied, tied_output = model["tied_embeddings"], model["tied_softmax"]
         return VanillaTransformerConfig(
@@ -390,15 +391,18 @@ class JoeyNMT(Source):
             decoder_start_token_id=specials["bos_id"],
         )
 
-    def _vocabulary(self, side: str) -> list[str]:
-        """vocabulary.Vocabulary: special symbols, language tags, then the other tokens of the file."""
-        specials = self._specials()
-        path = self.folder / f"{side}_vocab.txt"
-        if not path.is_file():
-            given = self._section("data", side, defaults="side").get("voc_file")
-            path = self._beside(given, f"{side}_vocab.txt: the vocabulary that the training run left")
-        first = [specials[f"{name}_token"] for name in ("unk", "pad", "bos", "eos")]
-        return list(dict.fromkeys([*first, *specials["lang_tags"], *read_lines(self.uses(path))]))
+    @cached_property
+    def tokens(self) -> dict[str, list[str]]:
+        """vocabulary.Vocabulary: for each side special symbols, language tags, then the other tokens of the file."""
+        made = {}
+        first = [self.specials[f"{name}_token"] for name in ("unk", "pad", "bos", "eos")] + self.specials["lang_tags"]
+        for side, options in self.sides.items():
+            path = self.folder / f"{side}_vocab.txt"
+            if not path.is_file():
+                what = f"{side}_vocab.txt: the vocabulary that the training run left"
+                path = self._beside(options.get("voc_file"), what)
+            made[side] = list(dict.fromkeys([*first, *read_lines(self.uses(path))]))
+        return made
 
     def _beside(self, name: str | None, what: str) -> Path:
         """The file beside the checkpoint with the name in the config, whatever its folder was in training."""
@@ -409,10 +413,8 @@ class JoeyNMT(Source):
 
     def _backend(self, side: str) -> Tokenizer:
         """tokenizers.build_tokenizer: the steps that are applied to a text, and the vocabulary's ids."""
-        options = self._section("data", side, defaults="side")
-        settings = options["tokenizer_cfg"]
-        specials = self._specials()
-        tokens, unk = self._vocabulary(side), specials["unk_token"]
+        options, specials = self.sides[side], self.specials
+        settings, tokens, unk = options["tokenizer_cfg"], self.tokens[side], specials["unk_token"]
         names = [specials[f"{name}_token"] for name in ("unk", "pad", "bos", "eos")] + specials["lang_tags"]
         if options["level"] == "word":
             backend = vocabularies.words(tokens, unk)
@@ -438,33 +440,27 @@ class JoeyNMT(Source):
 
     def to_tokenizer(self, config: VanillaTransformerConfig) -> VanillaTransformerTokenizer:
         """Tokenizer with the ids of the vocabularies; both sides end with the end token."""
-        specials = self._specials()
-        source, target = (self._backend(side) for side in ("src", "trg"))
-        separate = source.to_str() != target.to_str()
-        return VanillaTransformerTokenizer(
-            tokenizer_object=target,
-            source_tokenizer_object=source if separate else None,
-            separate_vocabularies=separate,
-            src_lang=self._section("data", "src", defaults="side")["lang"],
-            tgt_lang=self._section("data", "trg", defaults="side")["lang"],
-            split_special_tokens=True,
-            **{f"{name}_token": specials[f"{name}_token"] for name in ("bos", "pad", "eos", "unk")},
+        return vocabularies.joined(
+            *map(self._backend, self.sides),
+            src_lang=self.sides["src"]["lang"],
+            tgt_lang=self.sides["trg"]["lang"],
+            **{f"{name}_token": self.specials[f"{name}_token"] for name in ("bos", "pad", "eos", "unk")},
         )
 
-    def _testing(self) -> dict[str, Any]:
+    @cached_property
+    def testing(self) -> dict[str, Any]:
         """
         The section `testing`. The older name of beam_alpha takes precedence, as in config.parse_test_args; fewer beams
         than two are greedy search.
         """
-        options = self._section("testing", defaults="testing")
+        options = {**OPTIONS["testing"], **(self.options.get("testing") or {})}
         alpha = options.get("alpha", options["beam_alpha"])
         return {**options, "beam_alpha": alpha, "beam_size": max(options["beam_size"], 1)}
 
     def to_generation_config(self, config: VanillaTransformerConfig) -> GenerationConfig:
         """The section `testing` with the defaults of config.parse_test_args, and the tokens that search.py bans."""
-        options, specials = self._testing(), self._specials()
-        target = self._vocabulary("trg")
-        banned = [specials["bos_id"], *(target.index(tag) for tag in specials["lang_tags"])]
+        options, specials = self.testing, self.specials
+        banned = [specials["bos_id"], *(self.tokens["trg"].index(tag) for tag in specials["lang_tags"])]
         banned += [specials["pad_id"]] if options["beam_size"] > 1 else []
         banned += [] if options["generate_unk"] else [specials["unk_id"]]
         if self.options.get("joeynmt_version") == FIRST_VERSION:
@@ -473,22 +469,18 @@ class JoeyNMT(Source):
         if options["beam_size"] > 1:
             alpha = max(float(options["beam_alpha"]), 0.0)
             beams = {"length_penalty": alpha, "length_penalty_type": "gnmt", "early_stopping": False}
-        return GenerationConfig(
+        return search_settings(
+            config,
             num_beams=options["beam_size"],
             **beams,
             min_new_tokens=max(options["min_output_length"], 0) or None,
             max_new_tokens=options["max_output_length"] if options["max_output_length"] > 0 else LONGEST_OUTPUT,
             suppress_tokens=banned or None,
-            pad_token_id=specials["pad_id"],
-            eos_token_id=specials["eos_id"],
-            bos_token_id=specials["bos_id"],
-            decoder_start_token_id=specials["bos_id"],
         )
 
     def decoding_notes(self) -> list[str]:
         """Steps of search.py and tokenizers.py that `generate()` and the tokenizer do not perform."""
-        options = self._testing()
-        notes = []
+        options, notes = self.testing, []
         if options["max_output_length"] <= 0:
             notes.append(
                 "max_output_length: JoeyNMT stops at 1.5 times the longest source of a batch; "

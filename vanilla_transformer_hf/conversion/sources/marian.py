@@ -28,7 +28,7 @@ from ..formats.npz import GROWTH, Arrays
 from ..formats.safe_load import check_archive
 from ..formats.sentencepiece_model import UNKNOWN, read_sentencepiece
 from ..key_table import KeyTable, Rule, filled, transposed, written_out, wrong_types
-from ..source import ConversionError, Source
+from ..source import ConversionError, Source, search_settings
 
 
 SETTINGS = "special:model.yml"
@@ -419,28 +419,19 @@ class Marian(Source):
             names.append({"pad_token": padding, "eos_token": side.eos, "unk_token": side.unk})
         if names[0] != names[1]:
             raise ConversionError(f"the vocabularies call their special tokens differently: {names[0]} and {names[1]}")
-        separate = self._are_separate()
-        return VanillaTransformerTokenizer(
-            tokenizer_object=backends[1],
-            source_tokenizer_object=backends[0] if separate else None,
-            separate_vocabularies=separate,
-            split_special_tokens=True,
-            **names[1],
-        )
+        return vocabularies.joined(*backends, is_separate=self._are_separate(), **names[1])
 
     def to_generation_config(self, config: VanillaTransformerConfig) -> GenerationConfig:
         """decoder.yml's, otherwise marian-decoder's defaults: config_parser.cpp and translator/history.h."""
         options, target = self.settings, self.vocabulary["target"]
         unknown = [] if options["allow-unk"] else [target.tokens.index(target.unk)]
-        return GenerationConfig(
+        return search_settings(
+            config,
             num_beams=options["beam-size"],
             length_penalty=float(options["normalize"]),  # score / length^normalize, including the end token
             early_stopping="never",
             max_new_tokens=LONGEST,
             suppress_tokens=[*unknown, config.pad_token_id],
-            pad_token_id=config.pad_token_id,
-            eos_token_id=config.eos_token_id,
-            decoder_start_token_id=config.pad_token_id,
         )
 
     def decoding_notes(self) -> list[str]:

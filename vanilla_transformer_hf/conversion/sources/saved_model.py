@@ -139,7 +139,7 @@ class SavedModel(Source):
         return {name: given.get(name, getattr(self.host, name)) for name in names}
 
     def unsupported(self) -> list[str]:
-        """The options with a value that transformers' class refuses, or that is too large to be a size."""
+        """The options with a value that is an error in transformers' class, or too large to be a size."""
         problems, host = [], self.host()
         for name, value in self.settings.items():
             if value is None and name in self.needed:
@@ -230,7 +230,7 @@ class SavedModel(Source):
         """
         transformers' processor in the folder; None if files are missing.
 
-        `classes` are those of the processor, its feature extractor and its tokenizer, `names` files of the tokenizer
+        `classes` are those of a processor, its feature extractor and its tokenizer, `names` files of the tokenizer
         beside tokenizer.json, `needed` those without which there is no tokenizer, unless there is a tokenizer.json.
         """
         if not self._has_tokenizer(needed) or not any((self.folder / name).is_file() for name in PROCESSOR_SETTINGS):

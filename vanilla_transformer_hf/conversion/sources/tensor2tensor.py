@@ -25,7 +25,7 @@ from ..formats.files import named, read_json, read_lines, read_text
 from ..formats.subword_text import subwords
 from ..formats.tensor_bundle import TensorBundle
 from ..key_table import KeyTable, Rule, filled, not_expressed, transposed, written_out, wrong_types
-from ..source import ConversionError, Source, Tensors
+from ..source import ConversionError, Source, Tensors, search_settings
 
 
 SETTINGS = "hparams.json"
@@ -364,27 +364,22 @@ class Tensor2Tensor(Source):
             else:
                 backend = vocabularies.words(tokens, next((token for token in UNKNOWN if token in tokens), ""))
             backends[side] = vocabularies.ends_with(backend, tokens[EOS])
-        separate = self.vocabulary["source"] != self.vocabulary["target"]
-        return VanillaTransformerTokenizer(
-            tokenizer_object=backends["target"],
-            source_tokenizer_object=backends["source"] if separate else None,
-            separate_vocabularies=separate,
-            split_special_tokens=True,
+        return vocabularies.joined(
+            *backends.values(),
+            is_separate=self.vocabulary["source"] != self.vocabulary["target"],
             pad_token=self.vocabulary["target"][PAD],
             eos_token=self.vocabulary["target"][EOS],
         )
 
     def to_generation_config(self, config: VanillaTransformerConfig) -> GenerationConfig:
         """The defaults of t2t_decoder: decode_hparams in utils/decoding.py, beam_search in utils/beam_search.py."""
-        return GenerationConfig(
+        return search_settings(
+            config,
             num_beams=4,
             length_penalty=0.6,
             length_penalty_type="gnmt",
             early_stopping=False,
             max_extra_tokens=100,
-            pad_token_id=PAD,
-            eos_token_id=EOS,
-            decoder_start_token_id=PAD,
         )
 
     def guessed(self) -> dict[str, Any]:

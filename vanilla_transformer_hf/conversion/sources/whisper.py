@@ -46,12 +46,7 @@ def _forced(settings: dict[str, Any]) -> list[int | None]:
 
 
 def _id_of(settings: dict[str, Any], table: str, option: str, name: str) -> int:
-    """
-    The id of a language or a task.
-
-    Raises:
-        ConversionError: The checkpoint has none for it.
-    """
+    """The id of a language or a task."""
     known = settings.get(table) or {}
     if name not in known:
         names = ", ".join(sorted(each.strip("<|>") for each in known))
@@ -64,9 +59,6 @@ def decoder_prompt(settings: dict[str, Any]) -> list[int | None]:
     """
     The ids behind the start token as Whisper's `generate()` has them without times: language, task, "no timestamps".
     None stands for a language that Whisper would find out.
-
-    Raises:
-        ConversionError: The checkpoint has no id for the language or the task.
     """
     language, task = settings.get("language"), settings.get("task")
     ids = [] if language or task else _forced(settings)

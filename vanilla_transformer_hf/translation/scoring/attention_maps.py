@@ -76,9 +76,6 @@ def attention_maps(model: Any, tokenizer: Any, source: str, target: str | None =
 
     Args:
         target: The translation; that of `model.generate` if not given.
-
-    Raises:
-        ValueError: A side has more tokens than a picture can show; or weights are not those of tokens.
     """
     batch = tokenizer([normalize_space(source)], return_tensors="pt").to(model.device)
     if target is None:
@@ -136,9 +133,6 @@ def draw_attention(maps: AttentionMaps, part: str = "cross", layer: int | None =
     Args:
         part: "encoder", "decoder" or "cross".
         layer: This layer alone, counted from 0.
-
-    Raises:
-        ValueError: The part or layer does not exist.
     """
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg

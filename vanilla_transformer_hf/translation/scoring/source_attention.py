@@ -67,10 +67,6 @@ def source_attention(recognizer: Recognizer, path: Any, target: str | None = Non
     Args:
         path: The file.
         target: The text; that of `model.generate` if not given.
-
-    Raises:
-        OSError, ValueError: The file cannot be read; or the text is empty or has more tokens than a picture can show;
-            or weights are not those of positions.
     """
     model, processor, name = recognizer.model, recognizer.processor, recognizer.input_name
     if not attends_to_pieces(model.config, "cross"):
@@ -113,9 +109,6 @@ def draw_source_attention(found: SourceAttention, layer: int | None = None) -> "
 
     Args:
         layer: The heads of this layer, counted from 0, in the place of the layers.
-
-    Raises:
-        ValueError: The layer does not exist.
     """
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg

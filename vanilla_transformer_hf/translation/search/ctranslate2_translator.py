@@ -40,10 +40,6 @@ class CTranslate2Translator(TokenTranslator):
         max_positions: Maximum number of target tokens.
         folder: The export.
         threads: For each batch.
-
-    Raises:
-        ExportError: CTranslate2 is not installed.
-        OSError: A file of the folder is missing.
     """
 
     def __init__(self, model: Any, pad_token_id: int, max_positions: int, folder: Path, threads: int):
@@ -75,12 +71,7 @@ class CTranslate2Translator(TokenTranslator):
         return False
 
     def checked(self, source_length: int, options: dict[str, Any]) -> dict[str, Any]:
-        """
-        The options of a call, checked as in the base class.
-
-        Raises:
-            ValueError: The options exclude each other, are out of range, or are not possible with CTranslate2.
-        """
+        """The options of a call, checked as in the base class."""
         options = super().checked(source_length, options)
         self._arguments(options)
         return options
@@ -147,12 +138,7 @@ class CTranslate2Translator(TokenTranslator):
         return min(most)
 
     def _arguments(self, options: dict[str, Any]) -> dict[str, Any]:
-        """
-        The arguments of `translate_batch`, save those of each row.
-
-        Raises:
-            ValueError: The model's settings or the options have something that CTranslate2 does not.
-        """
+        """The arguments of `translate_batch`, save those of each row."""
         lacking = [name for name in REQUESTS if name != "prefixes" and options.get(name) is not None]
         given = {name: value for name, value in options.items() if name not in (*REQUESTS, "generation_config")}
         config = copy.deepcopy(options.get("generation_config") or self.model.generation_config)

@@ -13,9 +13,6 @@ class SampledToken(LogitsProcessor):
     Args:
         temperature: Logits are divided by it.
         top_k: Draw from so many most likely tokens; 0: from all.
-
-    Raises:
-        ValueError: A number is out of range.
     """
 
     # The distribution of a row depends on its own scores alone (`model/search/plan.py`).

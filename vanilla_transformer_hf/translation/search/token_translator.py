@@ -79,12 +79,7 @@ class TokenTranslator:
     def batch(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, return_scores: bool, options: dict[str, Any]
     ) -> dict[str, Any]:
-        """
-        The translations of source ids (B, S), as `Translator.generate` gives them; options are `generate()`'s.
-
-        Raises:
-            ValueError: The options exclude each other or are out of range.
-        """
+        """The translations of source ids (B, S), as `Translator.generate` gives them; options are `generate()`'s."""
         options = self.checked(input_ids.shape[1], options)
         n_best = self.setting("num_return_sequences", options) or 1
         filled = attention_mask.any(dim=1)  # (B)
@@ -149,9 +144,6 @@ class TokenTranslator:
         The search for the translations of source ids (B, S), of which every row has tokens, before its first step: it
         can join another of the same options (`Search.absorb`). Sequences (B, n, T), where the model or the options do
         not allow that.
-
-        Raises:
-            ValueError: The options exclude each other or are out of range.
         """
         if not self.can_stream:
             found = self.batch(input_ids, attention_mask, return_scores=False, options=options)
@@ -164,12 +156,7 @@ class TokenTranslator:
         return self._read_output(begun, source, options=options, return_scores=False)[0]
 
     def checked(self, source_length: int, options: dict[str, Any]) -> dict[str, Any]:
-        """
-        The arguments for `generate()`: the given options, and a default limit of length.
-
-        Raises:
-            ValueError: The options exclude each other or are out of range.
-        """
+        """The arguments for `generate()`: the given options, and a default limit of length."""
         options = {name: value for name, value in options.items() if value is not None}
         options.pop("return_dict_in_generate", None)  # it does not change what is returned here
         for name in COUNTS:
@@ -183,12 +170,7 @@ class TokenTranslator:
         return options
 
     def _tells_scores(self, options: dict[str, Any], return_scores: bool) -> bool:
-        """
-        Whether the search computes the scores itself.
-
-        Raises:
-            ValueError: The model does not support the options.
-        """
+        """Whether the search computes the scores itself."""
         # Our model returns the scores of a beam search without `output_scores`, which would keep every step's logits.
         tells = return_scores and (self.setting("num_beams", options) or 1) > 1
         requested = [name for name in REQUESTS if options.get(name) is not None]

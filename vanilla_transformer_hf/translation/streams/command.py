@@ -195,10 +195,6 @@ def run_command(
         inputs: File names; None for standard input.
         ensemble: Names of further models of the ensemble.
         shortlist: Name of a file of target text whose tokens are the only ones that translations use.
-
-    Raises:
-        OSError: A file or the model cannot be opened.
-        ValueError: The input is damaged or is also the output, or arguments are out of range.
     """
     refuse_overwriting(arguments.output, [*inputs, *([] if shortlist is None else [shortlist])])
     limits = {"batch_size": arguments.batch_size, "batch_tokens": arguments.batch_tokens}

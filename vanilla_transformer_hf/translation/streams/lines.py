@@ -23,9 +23,6 @@ def read_items(files: Sequence[BinaryIO], on_bad_bytes: str = "error") -> tuple[
     Args:
         files: Open files.
         on_bad_bytes: As in `decode_lines`.
-
-    Raises:
-        ValueError: A line is not UTF-8, or the files do not have the same number of lines; the message names the file.
     """
     names = [getattr(file, "name", "input") for file in files]
     total = None
@@ -48,12 +45,7 @@ def _together(files: Sequence[Iterable[Any]], names: Sequence[str]) -> Iterator[
 
 
 def read_windows(items: InputDigest, size: int) -> Iterator[Window]:
-    """
-    The items in windows of this size.
-
-    Raises:
-        ValueError: An item cannot be read; the items before it have been yielded, the last ones in a shorter window.
-    """
+    """The items in windows of this size."""
     unreadable = None
     while unreadable is None:
         first, window = items.lines + 1, []
@@ -90,9 +82,6 @@ def run_lines(
 
     Returns:
         The counts; sentences and tokens are those of this run only.
-
-    Raises:
-        ValueError: `window` is below 1; the output was begun with other input lines; or a line is invalid.
     """
     if window < 1:
         raise ValueError(f"window={window}: must be at least 1")

@@ -59,13 +59,7 @@ class CorpusWindow(NamedTuple):
         return self.first + self.lines - 1
 
     def read(self) -> list[str]:
-        """
-        The lines.
-
-        Raises:
-            OSError: The file cannot be read.
-            ValueError: A line is not UTF-8, or a record has no text in the column; the message has its number.
-        """
+        """The lines."""
         if self.kind == "parquet":
             import pyarrow.parquet
 
@@ -102,10 +96,6 @@ def plan(paths: Sequence[str], size: int, column: str = "text") -> list[CorpusWi
         paths: Files; their endings .jsonl, .ndjson and .parquet give their kind, others are text.
         size: Lines of a window.
         column: Field or column with the text.
-
-    Raises:
-        OSError: A file cannot be read.
-        ValueError: A file is compressed or not a Parquet file, or has no such column.
     """
     if size < 1:
         raise ValueError(f"window={size}: must be at least 1")
@@ -208,13 +198,7 @@ class Cluster(NamedTuple):
 
 @contextmanager
 def connected(cluster: Cluster) -> Iterator[dict[str, Any]]:
-    """
-    Inside, Ray runs. Yields the arguments of `map_batches` that set how many actors there are.
-
-    Raises:
-        OSError: The cluster cannot be reached.
-        ValueError: A number is out of range, or the cluster is too small for one actor.
-    """
+    """Inside, Ray runs. Yields the arguments of `map_batches` that set how many actors there are."""
     if cluster.cpus < 1 or (cluster.actors or 1) < 1 or (cluster.gpus or 0) < 0:
         raise ValueError(f"{cluster}: actors and cpus must be at least 1, and gpus at least 0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -280,10 +264,6 @@ def run_corpus(
         output: The output. It may already have results of the same lines.
         cluster: Where.
         name: Name of the output in messages.
-
-    Raises:
-        OSError: A file or the model cannot be opened, or the cluster cannot be reached.
-        ValueError: The output was begun with other settings or other lines, or a line is invalid.
     """
     # Opened here too: a mistake in the model's name is then one line, and not that of every actor.
     translator: Translator = open_translator("cpu")
@@ -299,13 +279,7 @@ def run_corpus(
 def answers_for(
     windows: Sequence[CorpusWindow], open_translator: OpenTranslator, work: LineWork, cluster: Cluster, tally: Tally
 ) -> Iterator[tuple[CorpusWindow, Answer]]:
-    """
-    Each window with its answer, in order; nothing is started for none.
-
-    Raises:
-        OSError: The cluster cannot be reached.
-        ValueError: A line is invalid, or the cluster is too small.
-    """
+    """Each window with its answer, in order; nothing is started for none."""
     if not windows:
         return
     with connected(cluster) as size:
@@ -322,12 +296,7 @@ def answers_for(
 
 
 def not_done(windows: Iterable[CorpusWindow], output: StreamOutput, name: str) -> Iterator[CorpusWindow]:
-    """
-    The windows whose results the output does not have.
-
-    Raises:
-        ValueError: The results that it has are not those of these lines.
-    """
+    """The windows whose results the output does not have."""
     begun = output.lines == 0
     for window in windows:
         begun = begun or (window.last == output.lines and window.digest == output.digest)

@@ -59,9 +59,6 @@ class ResumableOutput(StreamOutput):
     Args:
         path: The file.
         restart: Ignore what an earlier run has left.
-
-    Raises:
-        OSError: The file cannot be written, or another run is writing it.
     """
 
     def __init__(self, path: str | os.PathLike[str], restart: bool = False):
@@ -90,9 +87,6 @@ class ResumableOutput(StreamOutput):
 
         Args:
             settings: Everything that the output depends on besides the input, as JSON has it.
-
-        Raises:
-            ValueError: The earlier run had other settings (the message names the first), or its file was changed.
         """
         self._settings = json.loads(json.dumps(settings))
         size, record = 0, self._read_journal()
@@ -113,10 +107,6 @@ class ResumableOutput(StreamOutput):
         self._file.seek(size)
 
     def _check_bytes(self, size: int, digest: str | None) -> None:
-        """
-        Raises:
-            ValueError: The first bytes of the file are not those that the earlier run has written.
-        """
         self._file.seek(0)
         while left := size - self._file.tell():
             self._hash.update(self._file.read(min(left, 2**20)))
@@ -187,9 +177,6 @@ def open_result(path: str | os.PathLike[str] | None, restart: bool = False) -> I
     Args:
         path: The file, or None for standard output.
         restart: As in `ResumableOutput`.
-
-    Raises:
-        OSError: The file cannot be written.
     """
     if path is None:
         yield StreamOutput(sys.stdout.buffer)
@@ -230,12 +217,7 @@ class InputDigest:
         return self._hash.hexdigest()
 
     def skip(self, lines: int, digest: str, name: str) -> None:
-        """
-        Skip the first `lines` lines.
-
-        Raises:
-            ValueError: There are fewer lines, or their digest differs.
-        """
+        """Skip the first `lines` lines."""
         for _ in zip(range(lines), self):
             pass
         if self.lines < lines or (lines and self.digest != digest):

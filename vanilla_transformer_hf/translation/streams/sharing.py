@@ -109,12 +109,7 @@ def choose(
 
 
 def sharing_of(arguments: Any, lines: int | None, models: Iterable[str]) -> Sharing:
-    """
-    What the arguments of a command say, or leave to be chosen.
-
-    Raises:
-        ValueError: A number is below 1.
-    """
+    """What the arguments of a command say, or leave to be chosen."""
     threads = torch.get_num_threads() if arguments.threads is None else arguments.threads
     for name, number in (("processes", arguments.processes), ("threads", threads)):
         if number != AUTO and number < 1:
@@ -143,9 +138,6 @@ def shared(arguments: Any, lines: int | None, models: Iterable[str]) -> Iterator
 
     Args:
         arguments, lines, models: As in `sharing_of`.
-
-    Raises:
-        ValueError: A number is below 1.
     """
     sharing = sharing_of(arguments, lines, models)
     if sharing.note:

@@ -34,10 +34,6 @@ def run_document(
         ending: What kind of document it is, if not its name says it.
         options: Arguments of `Translator.translate_stream`.
         ensemble, shortlist: As in `run_command`.
-
-    Raises:
-        OSError: A file or the model cannot be opened.
-        ValueError: The input is no such document or is also the output, or arguments are out of range.
     """
     if arguments.processes not in (1, AUTO):
         raise ValueError(f"--processes {arguments.processes}: a document is translated by 1")

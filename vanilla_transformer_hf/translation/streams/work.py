@@ -172,9 +172,6 @@ class LineWork:
         constraints: For "translate": tabs separate the text from phrases that its translation must contain.
         seed: For samples: lines that are sorted together begin with random numbers of this seed and their place in the
             input, so that a run that is continued, or has several processes, draws what another one would.
-
-    Raises:
-        ValueError: The format is unknown or cannot represent the requested results.
     """
 
     kind: str
@@ -207,9 +204,6 @@ class LineWork:
             first: Number of the first line.
             items: Lines, or pairs of lines; to translate, pairs of a line and a prefix.
             tally: Counts, after every batch.
-
-        Raises:
-            ValueError: A line is invalid; the message has its number.
         """
         work, formats = WORKS[self.kind]
         if self.kind == "translate":

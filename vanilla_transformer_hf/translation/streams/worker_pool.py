@@ -130,13 +130,7 @@ class WorkerPool:
             return self._executor.submit(answer, window)
 
     def _result(self, future: Future[Any]) -> Any:
-        """
-        The result of a process.
-
-        Raises:
-            OSError: A process has ended.
-            Exception: The exception that was raised there.
-        """
+        """The result of a process."""
         with self._naming_the_dead():
             return future.result()
 
