@@ -1,6 +1,7 @@
 """Attributions are those of autograd by hand, of captum, and of products of matrices; ranks and neurons likewise."""
 
 import copy
+from pathlib import Path
 
 import pytest
 import torch
@@ -28,6 +29,7 @@ from vanilla_transformer_hf.explorer.single_stacks import CausalSubject, MaskedS
 from vanilla_transformer_hf.explorer.subject import Subject
 
 
+SHIPPED = Path(__file__).parents[2] / "model_cards" / "multi30k_raw_en_de"
 TEXT = "three one five"
 VARIANTS = {
     "paper": {},
@@ -106,36 +108,65 @@ def test_gradients_are_those_of_autograd(asked):
     assert all(parameter.grad is None for parameter in asked.model.parameters())
 
 
+def test_a_token_left_out_has_zeros_for_its_embedding(asked):
+    found = asked.scores("left_out")
+    logits, count = asked.logits(*asked.embeddings)[0][range(5), asked.ids], asked.source.shape[1]
+    scores = from_json(found["scores"])
+    for stack, values in enumerate(asked.embeddings):
+        for place in range(values.shape[1]):
+            given = [one.clone() for one in asked.embeddings]
+            given[stack][0, place] *= float(asked.special[stack][0, place])  # special tokens stay
+            close(scores[:, stack * count + place], logits - asked.logits(*given)[0][range(5), asked.ids])
+    assert asked("attributions")["scores"] == found["scores"], "the default"
+    assert not scores[:, count:].triu(1).any() and scores.any(dim=0).sum() > 4
+    close(asked.scores("left_out", piece=3)["scores"], scores[3:4])
+
+
 @pytest.mark.parametrize("baseline", ["zero", "mean"])
 @pytest.mark.parametrize("asked", ["paper", "pre-norm"], indirect=True)
 def test_integrated_gradients_are_those_of_captum(baseline, asked):
-    found = asked.scores("integrated_gradients", steps=20, baseline=baseline)
+    found = asked.scores("integrated_gradients", steps=256, baseline=baseline)
     starts = []
     for (stack, _), values, special in zip(asked.stacks(), asked.embeddings, asked.special):
         other = torch.zeros(1) if baseline == "zero" else stack.get_input_embeddings().weight.detach().mean(dim=0)
         starts.append(torch.where(special[..., None], values, other))
     captum = IntegratedGradients(asked.logits)
+    differences = from_json(found["logits"]) - from_json(found["baselines"])
     for row, index in enumerate(asked.ids):
-        options = {"target": (row, index), "n_steps": 20, "method": "riemann_middle"}
+        options = {"target": (row, index), "n_steps": 100, "method": "riemann_middle"}
         made = captum.attribute(tuple(asked.embeddings), tuple(starts), **options)
-        close(from_json(found["scores"])[row], torch.cat(made, dim=1).sum(dim=-1)[0])
+        expected = torch.cat(made, dim=1).sum(dim=-1)[0]
+        assert (from_json(found["scores"])[row] - expected).abs().max() < 0.02 * max(1, expected.abs().max())
     logits = asked.logits(*starts)[0]
     close(found["baselines"], logits[range(5), asked.ids])
     close(found["totals"], from_json(found["scores"]).sum(dim=-1))
+    assert is_complete(found) and differences.any()
 
 
-def is_complete(asked):
-    """Whether rows sum to the difference of the logits: nearly, and the nearer the more steps are taken."""
-    missed = []
-    for steps in (20, 200):
-        found = asked.scores("integrated_gradients", steps=steps, baseline="mean")
-        differences = from_json(found["logits"]) - from_json(found["baselines"])
-        missed.append(float((from_json(found["totals"]) - differences).abs().max() / differences.abs().max()))
-    return missed[1] < 1e-3 or missed[1] < min(0.05, missed[0] / 4)
+def is_complete(found):
+    """Whether rows sum to the difference of the logits, but for a hundredth of it."""
+    differences = from_json(found["logits"]) - from_json(found["baselines"])
+    whole = differences.abs().clamp(min=float(differences.abs().max()) / 10)
+    return bool(((from_json(found["totals"]) - differences).abs() <= 0.011 * whole).all())
 
 
 def test_integrated_gradients_are_complete(asked):
-    assert is_complete(asked)
+    assert is_complete(asked.scores("integrated_gradients", steps=1024, baseline="mean"))
+
+
+def test_integrated_gradients_of_a_trained_model_are_complete_with_the_steps_of_the_page():
+    """
+    With heads that look at one token alone: 256 points in equal parts miss the difference of a logit by 14 %. What the
+    page says of its own sentence, in docs/explorer.md.
+    """
+    explorer = Explorer.open([str(SHIPPED)])
+    text = "A brown dog is running through the snow."
+    pair = {"text": text, "target_ids": explorer.answer("translate", {"text": text})["hypotheses"][0]["ids"]}
+    found = explorer.answer("attributions", {**pair, "method": "integrated_gradients", "piece": 0})
+    assert is_complete(found)
+    left_out = from_json(explorer.answer("attributions", pair)["scores"])
+    scores = from_json(explorer.answer("attributions", {**pair, "method": "gradient_x_input"})["scores"])
+    assert left_out[1, 1] > 8 and scores[1, 1] < 0, "brauner, brown"
 
 
 def rolled(attentions, off, alphas):
@@ -239,7 +270,7 @@ def test_models_of_the_host(kind, tokenizer):
     gradients[:, : asked.source.shape[1]] *= scale
     close(asked.scores("gradient")["scores"], gradients.norm(dim=-1))
     close(asked.scores("rollout")["totals"], torch.ones(5))
-    assert is_complete(asked)
+    assert is_complete(asked.scores("integrated_gradients", steps=1024, baseline="mean"))
     for question in ("ranks", "neurons"):
         with pytest.raises(RequestError, match="only its attention and attributions can be shown"):
             asked(question)
@@ -354,7 +385,7 @@ def test_a_layer_without_feed_forward_and_other_wrong_fields_are_named(tiny_mode
         asked("neurons")
     with pytest.raises(RequestError, match="piece: is 5; expected 0 to 4, a token of the output"):
         asked.scores("gradient", piece=5)
-    with pytest.raises(RequestError, match="steps: is 5000; expected 1 to 1024"):
+    with pytest.raises(RequestError, match="steps: is 5000; expected 8 to 1024"):
         asked.scores("integrated_gradients", steps=5000)
     with pytest.raises(RequestError, match="method: is 'shap'; expected one of"):
         asked.scores("shap")

@@ -30,7 +30,7 @@ def test_addresses_that_name_what_there_is_not_are_drawn(open_page, show):
     for state in (
         {"view": "nothing", "model": "nobody"}, {"layer": "99"}, {"heads": "a,9"}, {"picture": "x"}, {"row": "1.5"},
         {"hypothesis": "77"}, {"part": "x"}, {"view": "head", "head": "-3", "layer": "x", "row": "99"}, {"box": "x"},
-        {"threshold": "x"},
+        {"threshold": "x"}, {"__proto__": "1"}, {"view": "analyse", "analysis": "toString"},
     ):  # fmt: skip
         show(page, text=TEXT, **{"view": "attention", **state})
         assert page.locator(".error").count() == 0, state

@@ -201,6 +201,7 @@ def test_a_kept_page_holds_the_picture_and_no_path(folders, tmp_path, capsys):
             str(folders["speech"] / "tones.wav"),
         ]
     )
+    assert capsys.readouterr().out == f"saved in {tmp_path / 'a.html'}\n"
     text = (tmp_path / "a.html").read_text(encoding="utf-8")
     assert str(tmp_path) not in text and str(folders["speech"]) not in text and "tones.wav" in text
     for arguments, message in (

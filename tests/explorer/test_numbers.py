@@ -367,3 +367,16 @@ def test_draws_are_those_of_generate_and_repeat(tiny_model, tokenizer):
     prefix = shown[0][:2]
     begun = asked("translate", text=TEXT, draws=3, prefix=prefix, max_new_tokens=4)["hypotheses"]
     assert all(one["ids"][:2] == prefix and one["steps"][1]["given"] for one in begun)
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_a_model_that_says_only_padding_is_shown_as_it_is(num_beams, tiny_model, tokenizer):
+    """As some untrained ones do: before training is what a teacher shows first, and all views need a target."""
+    model = tiny_model(vocab_size=len(tokenizer), output_bias=True)
+    model.get_output_embeddings().bias.data[tokenizer.pad_token_id] = 1e4
+    asked = Asked(model, tokenizer)
+    (found, *_) = asked("translate", text=TEXT, num_beams=num_beams, max_new_tokens=4)["hypotheses"]
+    assert found["ids"] == [tokenizer.pad_token_id] * 4 and not found["is_complete"]
+    assert [step["piece"]["text"] for step in found["steps"]] == [tokenizer.pad_token] * 4
+    pair = {"text": TEXT, "target_ids": found["ids"]}
+    assert asked("walk", **pair)["predicted"] and asked("attributions", **pair)["output"]

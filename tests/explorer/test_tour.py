@@ -154,12 +154,16 @@ def test_the_numbers_of_the_tour_are_those_of_the_model(open_page, drawn, explor
         shown, _ = stop(number)
         for name, box in boxes.items():
             vector(shown[name], row(box))
-    head = explorer.answer("head", {**pair, "part": "encoder", "layer": 0, "head": 0})
+    mixing = explorer.answer("mixing", {**pair, "part": "encoder"})
+    where = {"layer": mixing["layers"][token], "head": mixing["heads"][token]}
+    head = explorer.answer("head", {**pair, "part": "encoder", **where})
     shown, _ = stop(3)
     for name, part in {"q": "query", "k": "key", "v": "value"}.items():
         vector(shown[name], from_json(head[part])[token])
     shown, words = stop(4)
     weights = [from_json(head[part])[token] for part in ("products", "scaled", "weights")]
+    weights.append(weights[0].softmax(dim=0))  # without the root
+    assert f"head {where['head']} of layer {where['layer']}" in " ".join(words.split())
     places = [
         at
         for at, piece in enumerate(walk["source"])
@@ -170,6 +174,11 @@ def test_the_numbers_of_the_tour_are_those_of_the_model(open_page, drawn, explor
         if name in shown:
             assert shown[name] == pytest.approx([float(part[at]) for part in weights], rel=1e-3)
     assert f"{float(weights[2].max()):.1%}".replace("%", " %") in words
+    where = explorer.answer("mixing", {**pair, "part": "decoder"})
+    found = explorer.answer("attention", {**pair, "part": "decoder", "layer": where["layers"][1]})
+    shown, _ = stop(9)
+    row_of_head = from_json(found["weights"])[where["heads"][1], 1]
+    assert max(cells[1] for cells in shown.values() if cells) == pytest.approx(float(row_of_head.max()), rel=1e-3)
     shown, _ = stop(10)
     cross = from_json(explorer.answer("attention", {**pair, "part": "cross", "layer": 1})["weights"]).mean(dim=0)[1]
     assert max(cells[0] for cells in shown.values() if cells) == pytest.approx(float(cross.max()), rel=1e-3)

@@ -71,5 +71,6 @@ def main(prog: str, argv: list[str]) -> None:
         page = page_of(explorer, arguments.text or names[0], settings)
         with open_output(arguments.html) as file:
             file.write(page.encode())
+        print(f"saved in {arguments.html}")
     else:
         serve(explorer, arguments.port, arguments.open, arguments.allowed_hosts)

@@ -1,6 +1,7 @@
 """Attention weights: of one layer, thumbnails of all layers, and the computation of one head."""
 
 import inspect
+import math
 from typing import Any
 
 import torch
@@ -8,8 +9,8 @@ import torch.nn.functional as F
 
 from ..model.layers.position_hooks import no_rotary
 from .interventions import stack_of
-from .requests import AttentionRequest, GridRequest, HeadRequest, RequestError
-from .results import AttentionResult, GridResult, HeadResult
+from .requests import AttentionRequest, GridRequest, HeadRequest, MixingRequest, RequestError
+from .results import AttentionResult, GridResult, HeadResult, MixingResult
 from .subject import Pass, Subject, check_ours
 
 
@@ -20,24 +21,14 @@ INSIDE = ("query", "key", "value", "products", "scaled", "mask", "weights", "mix
 
 
 def attention(subject: Subject, request: AttentionRequest) -> AttentionResult:
-    """
-    The weights of all heads of a layer.
-
-    Raises:
-        RequestError: A field is invalid; the error names it.
-    """
+    """The weights of all heads of a layer."""
     found = subject.forced(request)
     weights = found.attentions(request.part)[found.copy.place(request.part, request.layer)][0].float()
     return AttentionResult(*found.sides(request.part), weights)
 
 
 def grid(subject: Subject, request: GridRequest) -> GridResult:
-    """
-    Thumbnails of the weights of all heads of all layers.
-
-    Raises:
-        RequestError: A field is invalid; the error names it.
-    """
+    """Thumbnails of the weights of all heads of all layers."""
     found = subject.forced(request)
     layers = [one.float() for one in found.attentions(request.part)]  # (1, H, rows, columns)
     most = max(one.shape[1] for one in layers)
@@ -50,15 +41,27 @@ def grid(subject: Subject, request: GridRequest) -> GridResult:
     )
 
 
+def mixing(subject: Subject, request: MixingRequest) -> MixingResult:
+    """For each row the head that shows best what attention is: it mixes some three tokens, none of them special."""
+    found = subject.forced(request)
+    _, _, columns = found.sides(request.part)
+    words = torch.tensor([not piece.special for piece in columns])
+    numbers = found.copy.layers["encoder" if request.part == "encoder" else "decoder"]
+    places, scores = [], []
+    for layer, (weights,) in zip(numbers, found.attentions(request.part)):  # (H, rows, columns)
+        if weights.shape[-1] != len(columns):
+            raise RequestError("part", f"the {request.part} part attends to other things than tokens")
+        shares = weights.float().cpu()
+        entropy = -torch.xlogy(shares, shares).sum(dim=-1)
+        scores.append(shares[..., words].sum(dim=-1) - (entropy - math.log(3)).abs())
+        places += [(layer, head) for head in range(len(shares))]
+    best = [places[at] for at in torch.cat(scores).argmax(dim=0).tolist()]
+    return MixingResult(layers=[layer for layer, _ in best], heads=[head for _, head in best])
+
+
 @torch.no_grad()
 def head(subject: Subject, request: HeadRequest) -> HeadResult:
-    """
-    What one head computes.
-
-    Raises:
-        RequestError: A field is invalid; the error names it. Or this attention is not the softmax of products, so that
-            its steps cannot be shown.
-    """
+    """What one head computes."""
     check_ours(subject, request)
     found = subject.forced(request)
     place = found.copy.place(request.part, request.layer)

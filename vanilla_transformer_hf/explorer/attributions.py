@@ -1,12 +1,12 @@
 """
-How much each token of the source and of the target so far counts for each token of the output: by gradients, by
-integrated gradients, by attention rollout.
+How much each token of the source and of the target so far counts for each token of the output: by leaving it out, by
+gradients, by integrated gradients, by attention rollout.
 
 Shapes: S source tokens, T tokens that the decoder reads, R rows (tokens of the output), V vocabulary, D = width of the
-embeddings.
+embeddings, N points.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import repeat
 from typing import Any
@@ -25,15 +25,13 @@ from .walk import SIZES
 MOST_OPERATIONS = 2e12
 # Tokens in one pass over several points: more take more memory, and no less time.
 TOKENS_AT_ONCE = 1024
+# Of an integral: parts that it begins with, and the share of the logit's difference that it may miss.
+FIRST_PARTS = 8
+MISSED = 0.01
 
 
 def attributions(subject: Subject, request: AttributionRequest) -> AttributionResult:
-    """
-    A number for each token of the output and each token that it may depend on.
-
-    Raises:
-        RequestError: A field is invalid, the method is not for this model, or it takes too long; the error names it.
-    """
+    """A number for each token of the output and each token that it may depend on."""
     found = subject.forced(request)
     rows = Rows(subject, found, request)
     source = [] if subject.kind == "causal" else found.source_pieces
@@ -41,18 +39,20 @@ def attributions(subject: Subject, request: AttributionRequest) -> AttributionRe
         scores = rollout(subject, found, request.off)[rows.places]
         return AttributionResult(rows.output, rows.numbers, source, found.read, scores, scores.sum(dim=-1), None, None)
     inputs = Inputs(found)
-    is_integral = request.method == "integrated_gradients"
-    starts = inputs.baselines(request.baseline) if is_integral else [torch.zeros_like(one) for one in inputs.values]
-    points = midpoints(request.steps) if is_integral else [1.0]  # else at the embeddings alone
-    check_time(subject, inputs, len(rows.ids), len(points))
+    logits = rows.logits(found.outputs.logits[:1])[0]  # (R)
+    baselines = None
     with inputs.replaced():  # the gradients of all rows come from the same passes
-        gradients = inputs.gradients(rows, starts, points)
-        with torch.no_grad():
-            baselines = rows.logits(inputs.run([one[None] for one in starts])[0]) if is_integral else None
-    score = lengths if request.method == "gradient" else products
-    ways = [values - start for values, start in zip(inputs.values, starts)]
-    scores = torch.cat([score(*pair) for pair in zip(gradients, ways)], dim=-1)  # (R, S + T)
-    logits = rows.logits(found.outputs.logits[0])
+        if request.method == "left_out":
+            check_time(subject, inputs, 0, sum(map(len, inputs.values)))
+            scores = logits[:, None] - without_each(inputs, rows)
+        elif request.method == "integrated_gradients":
+            check_time(subject, inputs, len(rows.ids), request.steps)
+            baselines, scores = integral(inputs, rows, inputs.baselines(request.baseline), request.steps)
+        else:
+            check_time(subject, inputs, len(rows.ids), 1)
+            zeros = [torch.zeros_like(one) for one in inputs.values]
+            score = lengths if request.method == "gradient" else products
+            scores = inputs.scores(rows, zeros, torch.ones(1), score)[1][0]
     return AttributionResult(
         rows.output, rows.numbers, source, found.read, scores, scores.sum(dim=-1), logits, baselines
     )
@@ -65,19 +65,13 @@ def attributions(subject: Subject, request: AttributionRequest) -> AttributionRe
 
 class Rows:
     """
-    The tokens of the output, or the one that the request names.
-
-    Args:
-        request: Its `piece` is the number of the one, or None.
+    The tokens of the output, or the one that the request names by its number.
 
     Attributes:
         output: All tokens of the output.
         numbers: Numbers of the rows among them, counted from 0.
         places: Where the model predicts the rows.
         ids: Their ids: those of the target, at mask tokens those that fit best.
-
-    Raises:
-        RequestError: There is none, or not the one.
     """
 
     def __init__(self, subject: Subject, found: Pass, request: AttributionRequest):
@@ -89,17 +83,12 @@ class Rows:
         self.ids = [ids[number] for number in self.numbers]
 
     def logits(self, logits: torch.Tensor) -> torch.Tensor:
-        """Their logits (R), of all (T, V)."""
-        return logits[self.places, self.ids].float()
+        """Their logits (N, R), of all (N, T, V)."""
+        return logits[:, self.places, self.ids].float()
 
 
 def rows_of(subject: Subject, found: Pass, target_ids: list[int]) -> tuple[list[int], list[int], list[Piece]]:
-    """
-    Of each token of the output its place, its id and itself.
-
-    Raises:
-        RequestError: There is none.
-    """
+    """Of each token of the output its place, its id and itself."""
     if subject.kind != "masked":
         if not (count := len(target_ids)):
             raise RequestError("target_ids", "is empty: translate first, or give the ids of a target")
@@ -117,18 +106,13 @@ def rows_of(subject: Subject, found: Pass, target_ids: list[int]) -> tuple[list[
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def midpoints(steps: int) -> list[float]:
-    """The middles of equal parts of the way from 0 to 1."""
-    return [(step + 0.5) / steps for step in range(steps)]
-
-
 def lengths(gradients: torch.Tensor, way: torch.Tensor) -> torch.Tensor:
-    """The length of each token's gradient: (R, S, D) to (R, S)."""
+    """The length of each token's gradient: (N, S, D) to (N, S)."""
     return gradients.norm(dim=-1)
 
 
 def products(gradients: torch.Tensor, way: torch.Tensor) -> torch.Tensor:
-    """The sum over the features of gradient (R, S, D) times the way from the baseline (S, D), as (R, S)."""
+    """The sum over the features of gradient (N, S, D) times the way from the baseline (S, D), as (N, S)."""
     return (gradients * way.float()).sum(dim=-1)
 
 
@@ -196,24 +180,80 @@ class Inputs:
             self._given = None
         return logits
 
-    def gradients(self, rows: Rows, starts: list[torch.Tensor], points: list[float]) -> list[torch.Tensor]:
+    def scores(
+        self,
+        rows: Rows,
+        starts: Sequence[torch.Tensor],
+        points: torch.Tensor,
+        score: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """
-        For each stack the gradients (R, S, D) of the rows' logits by its embeddings: their mean over points on the
-        straight way from `starts` (0) to the embeddings (1).
+        The rows' logits (N, R) at points on the straight way from `starts` (0) to the embeddings (1), and the scores
+        (N, R, S + T) that `score` makes of a gradient and the way.
         """
-        sums = [one.new_zeros(len(rows.ids), *one.shape, dtype=torch.float32) for one in self.values]
-        count = max(1, TOKENS_AT_ONCE // sum(len(one) for one in self.values))
-        for first in range(0, len(points), count):
-            shares = self.values[0].new_tensor(points[first : first + count])[:, None, None]
-            given = [torch.lerp(*pair, shares).requires_grad_() for pair in zip(starts, self.values)]
+        ways = [values - start for values, start in zip(self.values, starts)]
+        found: list[tuple[torch.Tensor, torch.Tensor]] = []
+        for some in points.to(self.values[0]).split(max(1, TOKENS_AT_ONCE // sum(map(len, self.values)))):
+            given = [torch.lerp(*pair, some[:, None, None]).requires_grad_() for pair in zip(starts, self.values)]
             with torch.enable_grad():
-                logits = self.run(given)
-                for row, (place, index) in enumerate(zip(rows.places, rows.ids)):
-                    total = logits[:, place, index].sum()
-                    found = torch.autograd.grad(total, given, retain_graph=True, materialize_grads=True)
-                    for whole, one in zip(sums, found):
-                        whole[row] += one.float().sum(dim=0) / len(points)
-        return sums
+                logits = rows.logits(self.run(given))
+                gradients = [
+                    torch.autograd.grad(row.sum(), given, retain_graph=True, materialize_grads=True)
+                    for row in logits.unbind(dim=1)
+                ]
+            made = [torch.cat([score(*pair) for pair in zip(row, ways)], dim=-1) for row in gradients]
+            found.append((logits.detach(), torch.stack(made, dim=1).float()))
+        logits, scores = (torch.cat(parts) for parts in zip(*found))
+        return logits, scores
+
+
+@torch.no_grad()
+def without_each(inputs: Inputs, rows: Rows) -> torch.Tensor:
+    """The rows' logits (R, S + T) with zeros for each token alone in turn; special tokens keep their embeddings."""
+    starts, found = inputs.baselines("zero"), []
+    for stack, values in enumerate(inputs.values):
+        for places in torch.arange(len(values)).split(max(1, TOKENS_AT_ONCE // sum(map(len, inputs.values)))):
+            given = [one.repeat(len(places), 1, 1) for one in inputs.values]
+            given[stack][torch.arange(len(places)), places] = starts[stack][places]
+            found.append(rows.logits(inputs.run(given)))
+    return torch.cat(found).T
+
+
+def integral(
+    inputs: Inputs, rows: Rows, starts: Sequence[torch.Tensor], steps: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """
+    The rows' logits at `starts` (R), and the integrals (R, S + T) of the gradients from there to the embeddings.
+
+    A gradient stands for a part of the way, in whose middle it is. Where heads look at one token alone a logit jumps,
+    and parts of equal size miss most of it. What a part should sum to is known: the difference of the logits at its
+    ends. So the parts that miss most are halved, until a row misses little or there are as many points as `steps`.
+    """
+    edges = torch.linspace(0, 1, FIRST_PARTS + 1)
+    with torch.no_grad():
+        shares = edges.to(inputs.values[0])[:, None, None]
+        ends = rows.logits(inputs.run([torch.lerp(*pair, shares) for pair in zip(starts, inputs.values)]))  # (N, R)
+    begin, end, first, last = edges[:-1], edges[1:], ends[:-1], ends[1:]
+    whole = (ends[-1] - ends[0]).abs()
+    whole = whole.clamp(min=float(whole.max()) / 10 + 1e-6)  # of a row that changes little, little counts
+    middle, scores = inputs.scores(rows, starts, (begin + end) / 2, products)
+    points = FIRST_PARTS
+    while True:
+        width = (end - begin).to(scores)
+        missed = (last - first - scores.sum(dim=-1) * width[:, None]).abs() / whole  # (N, R)
+        count = min(FIRST_PARTS, (steps - points) // 2)
+        if count < 1 or missed.sum(dim=0).max() < MISSED:
+            return ends[0], (scores * width[:, None, None]).sum(dim=0)
+        halved = torch.zeros(len(begin), dtype=torch.bool)
+        halved[missed.amax(dim=1).topk(count).indices.cpu()] = True
+        center = (begin + end) / 2
+        begin = torch.cat([begin[~halved], begin[halved], center[halved]])
+        end = torch.cat([end[~halved], center[halved], end[halved]])
+        first = torch.cat([first[~halved], first[halved], middle[halved]])
+        last = torch.cat([last[~halved], middle[halved], last[halved]])
+        new, more = inputs.scores(rows, starts, (begin + end)[-2 * count :] / 2, products)
+        middle, scores = torch.cat([middle[~halved], new]), torch.cat([scores[~halved], more])
+        points += 2 * count
 
 
 def mean_embedding(module: Any, values: torch.Tensor) -> torch.Tensor:
@@ -226,14 +266,13 @@ def mean_embedding(module: Any, values: torch.Tensor) -> torch.Tensor:
 
 
 def check_time(subject: Subject, inputs: Inputs, rows: int, points: int) -> None:
-    """
-    Raises:
-        RequestError: The gradients take longer than an answer may.
-    """
+    """An error if the passes and the ways back of so many rows take longer than an answer may."""
     weights = sum(parameter.numel() for parameter in subject.model.parameters())
     tokens = sum(len(one) for one in inputs.values)
     # A token takes a product and a sum for each weight; the way back takes as long for each row.
     operations = 2 * weights * tokens * points * (1 + rows)
+    if operations > MOST_OPERATIONS and not rows:
+        raise RequestError("method", f"{points} tokens take too many passes: choose another method")
     if operations > MOST_OPERATIONS:
         raise RequestError(
             "steps",
@@ -254,9 +293,6 @@ def rollout(subject: Subject, found: Pass, off: list[str]) -> torch.Tensor:
 
     Each attention mixes what its layer is given: (α I + A) / (α + 1), with the mean A of the heads that are on and the
     residual's factor α, which is 1 in the paper. Values, norms and feed-forwards are left out.
-
-    Raises:
-        RequestError: The model does not attend to tokens, or does not return its weights.
     """
     parts = parts_of(found.copy.model)
     source = torch.eye(len(found.source_pieces) if "encoder" in parts else 0)  # (S, S)

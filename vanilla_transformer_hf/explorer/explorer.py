@@ -26,6 +26,7 @@ from .requests import (
     FileRequest,
     GridRequest,
     HeadRequest,
+    MixingRequest,
     ModelsRequest,
     NeuronsRequest,
     PatchMapRequest,
@@ -97,23 +98,12 @@ def describe_stack(config: Any, side: str) -> StackInfo:
 
 
 def translate(subject: Subject, request: TranslateRequest) -> TranslateResult:
-    """
-    Translate, continue or fill a text, depending on the model.
-
-    Raises:
-        RequestError: A field is invalid; the error names it.
-    """
+    """Translate, continue or fill a text, depending on the model."""
     return (single_stacks.fill if subject.kind == "masked" else translating.translate)(subject, request)
 
 
 def open_subject(label: str, name: str | os.PathLike, trust_remote_code: bool) -> Subject:
-    """
-    Open a model, with the class for its config, and its tokenizer.
-
-    Raises:
-        OSError: A part is missing, damaged or of another model.
-        ValueError: The model does not predict tokens.
-    """
+    """Open a model, with the class for its config, and its tokenizer."""
     config = open_any_config(name, trust_remote_code)
     check_kind(str(name), config)
     if is_own(config) and not reads_tokens(config):
@@ -130,12 +120,7 @@ def open_subject(label: str, name: str | os.PathLike, trust_remote_code: bool) -
 
 
 def subject_of(label: str, model: Any, tokenizer: Any) -> Subject:
-    """
-    An opened model and its tokenizer; of a model that reads recordings or images, its processor.
-
-    Raises:
-        ValueError: The model does not predict tokens, or needs a processor.
-    """
+    """An opened model and its tokenizer; of a model that reads recordings or images, its processor."""
     check_kind(label, model.config)
     if model.get_output_embeddings() is None:
         raise ValueError(f"{label}: the explorer shows predictions of tokens, which {type(model).__name__} has not")
@@ -149,10 +134,6 @@ def subject_of(label: str, model: Any, tokenizer: Any) -> Subject:
 
 
 def check_kind(name: str, config: Any) -> None:
-    """
-    Raises:
-        ValueError: A model with this config does not predict tokens, or has no attention.
-    """
     if config.model_type == RecurrentSeq2SeqConfig.model_type:
         raise ValueError(f"{name}: the explorer shows attention between positions, which recurrent models do not have")
     what = other_class(config)
@@ -177,6 +158,7 @@ QUESTIONS: dict[str, tuple[type[Request], Callable[[Subject, Any], Any]]] = {
     "diagonality": (DiagonalityRequest, file_sources.diagonal),
     "attention": (AttentionRequest, attending.attention),
     "grid": (GridRequest, attending.grid),
+    "mixing": (MixingRequest, attending.mixing),
     "head": (HeadRequest, attending.head),
     "positions": (PositionsRequest, positions.positions),
     "walk": (WalkRequest, walk.walk),
@@ -218,9 +200,6 @@ class Explorer:
 
         Args:
             reads: "speech" or "image".
-
-        Raises:
-            OSError, ValueError: A file cannot be read, or no model reads such files.
         """
         readers = [one for one in self.subjects.values() if isinstance(one, FileSubject) and one.reads == reads]
         if not readers:

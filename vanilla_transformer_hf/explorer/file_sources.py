@@ -62,9 +62,6 @@ class FileSubject(Subject):
         model: A model of this package for speech or images, in evaluation mode.
         processor: Its processor.
 
-    Raises:
-        RequestError: It is no processor of such models.
-
     Attributes:
         files: The opened files by their names, oldest first: what the model reads of each.
     """
@@ -86,9 +83,6 @@ class FileSubject(Subject):
 
         Args:
             content: Its bytes, if it need not be read from the path.
-
-        Raises:
-            OSError, ValueError: It cannot be read, or the model cannot read it.
         """
         return self._keep(Path(path).name, READERS[self.input_name](path, self.processor, content))
 
@@ -96,11 +90,6 @@ class FileSubject(Subject):
         """
         Open what a notebook has: the path of a file, or what is read already: a PIL image, or samples (N) with their
         rate as transformers' pipelines and `datasets` have them, {"raw" or "array": …, "sampling_rate": …}.
-
-        Raises:
-            OSError: The file cannot be read.
-            ValueError: What is given is not a path, a PIL image or samples with their rate: expected what the model
-                reads.
         """
         if isinstance(given, str | os.PathLike):
             return self.open_file(given)
@@ -126,12 +115,7 @@ class FileSubject(Subject):
         return free
 
     def read_source(self, request: Any) -> dict[str, torch.Tensor]:
-        """
-        The file of a request as the encoder reads it: (1, F, M) with its mask, or (1, C, H, W).
-
-        Raises:
-            RequestError: No file has this name, or a language is given.
-        """
+        """The file of a request as the encoder reads it: (1, F, M) with its mask, or (1, C, H, W)."""
         if language := getattr(request, "target_lang", ""):
             raise RequestError("target_lang", f"{shown(language)!r} is given: this model has no target languages")
         if not request.text:
@@ -153,22 +137,13 @@ class FileSubject(Subject):
 
 
 def check_reads_files(subject: Subject) -> FileSubject:
-    """
-    Raises:
-        RequestError: The model reads text.
-    """
     if not isinstance(subject, FileSubject):
         raise RequestError("model", f"{subject.name} reads text, no files")
     return subject
 
 
 def open_file(subject: Subject, request: FileRequest) -> FileResult:
-    """
-    Open a file that a page sends.
-
-    Raises:
-        RequestError: The model reads text, or it cannot read this file; the error names the field.
-    """
+    """Open a file that a page sends."""
     reader = check_reads_files(subject)
     try:
         content = base64.b64decode(request.data, validate=True)
@@ -186,12 +161,7 @@ def open_file(subject: Subject, request: FileRequest) -> FileResult:
 
 
 def source(subject: Subject, request: SourceRequest) -> SourceResult:
-    """
-    The picture of an opened file.
-
-    Raises:
-        RequestError: The model reads text, or no file has this name.
-    """
+    """The picture of an opened file."""
     reader = check_reads_files(subject)
     tensors = reader.read_source(request)
     found = picture_of(reader.model.config, reader.processor, tensors[reader.input_name][0].cpu())
@@ -199,12 +169,7 @@ def source(subject: Subject, request: SourceRequest) -> SourceResult:
 
 
 def diagonal(subject: Subject, request: DiagonalityRequest) -> DiagonalityResult:
-    """
-    How diagonal the cross-attention of a layer is, special tokens and blank positions left out.
-
-    Raises:
-        RequestError: A field is invalid; the error names it. Or there is no token to look at.
-    """
+    """How diagonal the cross-attention of a layer is, special tokens and blank positions left out."""
     found = subject.forced(request)
     weights = found.attentions("cross")[found.copy.place("cross", request.layer)][0].float()
     rows = [not piece.special for piece in found.predicted]

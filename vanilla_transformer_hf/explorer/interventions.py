@@ -29,12 +29,7 @@ class Copy:
     layers: dict[str, list[int]]
 
     def place(self, part: str, layer: int) -> int:
-        """
-        The index in the copy of a layer of the original model.
-
-        Raises:
-            RequestError: The part or layer does not exist, or it is switched off.
-        """
+        """The index in the copy of a layer of the original model."""
         if part not in parts_of(self.model):
             raise RequestError("part", f"{part!r} is not one of this model: it has {', '.join(parts_of(self.model))}")
         left = self.layers["encoder" if part == "encoder" else "decoder"]
@@ -85,12 +80,7 @@ NUMBER = re.compile(r"[0-9]{1,4}")
 
 
 def read_name(name: str, field: str = "off") -> tuple[str, list[int]]:
-    """
-    Parse a name: the part, the number of its layer and, optionally, of its head.
-
-    Raises:
-        RequestError: The name is not one of a part; `field` is where it stands.
-    """
+    """Parse a name: the part, the number of its layer and, optionally, of its head."""
     part, *numbers = name.split(".")
     if part not in PARTS or not 1 <= len(numbers) <= 2 or not all(map(NUMBER.fullmatch, numbers)):
         raise RequestError(field, f"{name[:40]!r} is not a part: expected as 'cross.1.2', 'cross.1' or 'decoder.1'")
@@ -102,9 +92,6 @@ def copy_without(model: Any, off: Iterable[str]) -> Copy:
     The model without the parts named by `off` (see `requests.py`). The model is changed in place: pass a copy.
 
     A head that is off adds nothing to its sublayer: its input to W^O is zero. A layer that is off is skipped.
-
-    Raises:
-        RequestError: A part does not exist, or nothing is left.
     """
     names = [read_name(name) for name in off]
     left = {side: list(range(count_layers(model, side))) for side in sides_of(model)}
@@ -176,12 +163,7 @@ def tensors_of(module: Any) -> list[torch.Tensor]:
 
 
 def silence(attention: Any, heads: set[int] | None) -> None:
-    """
-    Replace the inputs of W^O from these heads, or from all, by zeros.
-
-    Raises:
-        RequestError: The head does not exist.
-    """
+    """Replace the inputs of W^O from these heads, or from all, by zeros."""
     width, count = attention.d_v, attention.num_heads
     chosen = range(count) if heads is None else heads
     for head in chosen:

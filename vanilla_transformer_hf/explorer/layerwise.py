@@ -12,12 +12,7 @@ from .walk import Recorder, norm_name
 
 
 def ranks(subject: Subject, request: RanksRequest) -> RanksResult:
-    """
-    The rank and the probability of each token of the output, as if each layer were the last (logit lens).
-
-    Raises:
-        RequestError: A field is invalid; the error names it.
-    """
+    """The rank and the probability of each token of the output, as if each layer were the last (logit lens)."""
     check_ours(subject, request)
     found = subject.forced(request)
     places, ids, pieces = rows_of(subject, found, request.target_ids)
@@ -39,12 +34,7 @@ def ranks(subject: Subject, request: RanksRequest) -> RanksResult:
 
 
 def neurons(subject: Subject, request: NeuronsRequest) -> NeuronsResult:
-    """
-    The neurons of a feed-forward that fire most at a token, and how they fire at all others.
-
-    Raises:
-        RequestError: A field is invalid; the error names it.
-    """
+    """The neurons of a feed-forward that fire most at a token, and how they fire at all others."""
     check_ours(subject, request)
     found = subject.forced(request)
     layer = stack_of(found.copy.model, request.stack).layers[found.copy.place(request.stack, request.layer)]

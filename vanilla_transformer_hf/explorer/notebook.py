@@ -45,12 +45,7 @@ class CellPage:
     height: int
 
     def save(self, path: str | os.PathLike) -> Path:
-        """
-        Write the page to a file, which opens in a browser without a server.
-
-        Raises:
-            OSError: The file cannot be written.
-        """
+        """Write the page to a file, which opens in a browser without a server."""
         with open_output(path) as file:
             file.write(self.page.encode())
         return Path(path)
@@ -133,13 +128,7 @@ def explore(
 
 
 def _open_source(subject: Subject, sources: dict[str, Any]) -> str:
-    """
-    The sentence, or the name of the file that was opened.
-
-    Raises:
-        OSError: A file cannot be read.
-        RequestError: There is not one source, or the model reads another kind, or cannot read this one.
-    """
+    """The sentence, or the name of the file that was opened."""
     given = [name for name, source in sources.items() if source is not None]
     if len(given) != 1:
         raise RequestError("text", f"give one of text, audio and image: got {' and '.join(given) or 'none'}")

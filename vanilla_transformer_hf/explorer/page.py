@@ -6,8 +6,8 @@ In that file the modules are data: URLs in an import map, and the answers to the
 
 import base64
 import json
+import math
 import re
-from collections.abc import Iterable
 from contextlib import suppress
 from importlib import resources
 from typing import Any
@@ -139,12 +139,12 @@ MOST_INTEGRALS = 5e8
 
 def ask_analysis(ask: Any, model: dict[str, Any], pair: dict[str, Any]) -> None:
     """Ask what Analyse shows by each method, as far as the model has it, and the neurons of each first token."""
-    for method in ("gradient_x_input", "gradient", "rollout"):
+    for method in ("left_out", "gradient_x_input", "gradient", "rollout"):
         with suppress(RequestError):
             ask("attributions", **pair, method=method)
     if model["parameters"] * len(pair["target_ids"]) ** 2 <= MOST_INTEGRALS:
         with suppress(RequestError):
-            ask("attributions", **pair, method="integrated_gradients", steps=128, baseline="zero")
+            ask("attributions", **pair, method="integrated_gradients", steps=256, baseline="zero")
     with suppress(RequestError):
         ask("ranks", **pair)
     for stack in [part for part in model["layers"] if part != "cross"]:
@@ -158,33 +158,35 @@ def ask_all(ask: Any, model: dict[str, Any], pair: dict[str, Any], most_numbers:
     boxes = ask("walk", **pair)["boxes"]
     for stack in [part for part in model["layers"] if part != "cross"]:
         ask("positions", model=pair["model"], off=pair["off"], stack=stack, length=64)
-    if sum(numbers(box["shape"]) for box in boxes) <= most_numbers:
+    if sum(math.prod(box["shape"]) for box in boxes) <= most_numbers:
         for box in boxes:
             ask("tensor", **pair, box=box["name"])
-    heads = [
-        (part, layer, head) for part in model["layers"] for layer in range(model["layers"][part])
+    heads: dict[tuple[str, int, int], None] = {}
+    for number, part in enumerate(part for part in ("encoder", "decoder") if part in model["layers"]):
+        with suppress(RequestError):  # its weights are not those of tokens
+            found = ask("mixing", **pair, part=part)
+            if number == 0:  # the tour shows these: they are asked even if all are too many
+                heads |= dict.fromkeys((part, *place) for place in zip(found["layers"], found["heads"], strict=True))
+    few = len(heads)
+    heads |= dict.fromkeys(
+        (part, layer, head)
+        for part, layers in model["layers"].items()
+        for layer in range(layers)
         for head in range(model["heads"][part][layer])
-    ]  # fmt: skip
-    size = 0
-    for part, layer, head in heads:
+    )
+    size = None  # numbers of the first head that can be shown
+    for count, (part, layer, head) in enumerate(heads):
+        if size is not None and count >= few and size * len(heads) > most_numbers:
+            break
         with suppress(RequestError):  # its weights are no softmax over tokens
             found = ask("head", **pair, part=part, layer=layer, head=head)
-            size = size or sum(numbers(one["shape"]) for one in found.values() if isinstance(one, dict))
-        if size * len(heads) > most_numbers:
-            break
+            if size is None:
+                size = sum(math.prod(one["shape"]) for one in found.values() if isinstance(one, dict))
 
 
 def as_number(value: Any) -> Any:
     """A setting as the page writes it: 1 for 1.0."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def numbers(shape: Iterable[int]) -> int:
-    """How many numbers a tensor of this shape has."""
-    count = 1
-    for side in shape:
-        count *= side
-    return count
 
 
 def state_of(text: str, settings: dict[str, Any], view: str) -> str:

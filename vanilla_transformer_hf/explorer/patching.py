@@ -40,10 +40,6 @@ class Site:
 
     @classmethod
     def of(cls, found: Pass, part: str, layer: int, head: int | None) -> "Site":
-        """
-        Raises:
-            RequestError: There is no such part, layer or head, or it is switched off.
-        """
         module = stack_of(found.copy.model, part).layers[found.copy.place(part, layer)]
         if head is None and part != "cross":
             return cls(module, None)
@@ -138,9 +134,6 @@ class Pair:
         step: The step: that of the request, else the first at which the most probable tokens differ, else the first.
         plain, others: Logits of the step (V).
         first, second: Ids of the two compared tokens, as in `PatchResult`.
-
-    Raises:
-        RequestError: A field is invalid; the error names it.
     """
 
     def __init__(self, subject: Subject, request: PatchMapRequest | PatchRequest):
@@ -214,10 +207,6 @@ class Pair:
 
 
 def check_rows(values: torch.Tensor, pieces: list[Piece], part: str) -> None:
-    """
-    Raises:
-        RequestError: The rows of a tensor are not tokens.
-    """
     if len(values) < len(pieces):
         raise RequestError(
             "tensor", f"its rows are not the tokens of the {part}: a layer has made the sequence shorter"
@@ -226,12 +215,7 @@ def check_rows(values: torch.Tensor, pieces: list[Piece], part: str) -> None:
 
 @torch.no_grad()
 def patch(subject: Subject, request: PatchRequest) -> PatchResult:
-    """
-    The next token with one tensor of the other sentence.
-
-    Raises:
-        RequestError: A field is invalid; the error names it.
-    """
+    """The next token with one tensor of the other sentence."""
     part, (layer, *head) = read_name(request.tensor, "tensor")
     pair = Pair(subject, request)
     places, others = pair.places(part)
@@ -267,10 +251,6 @@ def patch(subject: Subject, request: PatchRequest) -> PatchResult:
 
 
 def check_place(field: str, place: int, pieces: list[Piece]) -> None:
-    """
-    Raises:
-        RequestError: There is no such place.
-    """
     if place >= len(pieces):
         raise RequestError(field, f"is {place}; expected 0 to {len(pieces) - 1}")
 
@@ -288,12 +268,7 @@ def translation(subject: Subject, request: PatchRequest, pair: Pair, site: Site,
 
 @torch.no_grad()
 def patch_map(subject: Subject, request: PatchMapRequest) -> PatchMapResult:
-    """
-    The difference of the logits with the tensor of each layer at each token or, for one token, of each head.
-
-    Raises:
-        RequestError: A field is invalid; the error names it.
-    """
+    """The difference of the logits with the tensor of each layer at each token or, for one token, of each head."""
     pair, part = Pair(subject, request), request.part
     layers = pair.found.copy.layers["encoder" if part == "encoder" else "decoder"]
     places, others = pair.places(part)

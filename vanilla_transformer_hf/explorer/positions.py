@@ -16,10 +16,6 @@ MOST_PICTURES = 32
 
 @torch.no_grad()
 def positions(subject: Subject, request: PositionsRequest) -> PositionsResult:
-    """
-    Raises:
-        RequestError: A field is invalid; the error names it.
-    """
     check_ours(subject, request)
     stack = stack_of(subject.copy(request.off).model, request.stack)
     scheme, config = stack.embed_positions, subject.model.config

@@ -39,27 +39,15 @@ def one_of(default: Any, *values: str) -> Any:
 
 @dataclass
 class Request:
-    """
-    The fields of all requests.
+    """The fields of all requests."""
 
-    Attributes:
-        model: Name of one of the opened models; the first if empty.
-        text: The source sentence; of a model that reads recordings or images, the name of an opened file.
-        off: What is switched off.
-    """
-
-    model: str = ""
-    text: str = ""
-    off: list[str] = field(default_factory=list)
+    model: str = ""  # Name of one of the opened models; the first if empty
+    text: str = ""  # The source sentence; of a model that reads recordings or images, the name of an opened file
+    off: list[str] = field(default_factory=list)  # What is switched off
 
     @classmethod
     def read(cls, values: Any) -> Self:
-        """
-        Read a request from a JSON object.
-
-        Raises:
-            RequestError: A field is unknown, of another type or out of range.
-        """
+        """Read a request from a JSON object."""
         if not isinstance(values, dict):
             raise RequestError("body", f"expected a JSON object, got {type(values).__name__}")
         hints, known = get_type_hints(cls), {one.name: one for one in fields(cls)}
@@ -91,22 +79,13 @@ def shown(value: Any) -> str:
 
 
 def check_characters(name: str, value: Any) -> None:
-    """
-    Raises:
-        RequestError: A text has lone surrogates, which are no characters.
-    """
     for text in value if isinstance(value, list) else [value]:
         if isinstance(text, str) and as_text(text) != text:
             raise RequestError(name, f"has a lone surrogate, which is not a character: {shown(text)!r}")
 
 
 def read_value(one: Any, hint: Any, value: Any) -> Any:
-    """
-    The value of a field.
-
-    Raises:
-        RequestError: It is of another type or out of range.
-    """
+    """The value of a field."""
     options = get_args(hint) or (hint,)
     if getattr(hint, "__origin__", None) is list:
         (kind,) = get_args(hint)
@@ -134,16 +113,10 @@ def read_value(one: Any, hint: Any, value: Any) -> Any:
 
 @dataclass
 class FileRequest(Request):
-    """
-    Open a recording or an image for a model that reads them.
+    """Open a recording or an image for a model that reads them."""
 
-    Attributes:
-        name: The file's name.
-        data: Its bytes as base64.
-    """
-
-    name: str = ""
-    data: str = field(default="", metadata={"longest": LONGEST_FILE})
+    name: str = ""  # The file's name
+    data: str = field(default="", metadata={"longest": LONGEST_FILE})  # Its bytes as base64
 
 
 @dataclass
@@ -153,30 +126,22 @@ class SourceRequest(Request):
 
 @dataclass
 class TranslateRequest(Request):
-    """
-    Translate the text.
+    """Translate the text."""
 
-    Attributes:
-        target_lang: Language to translate to, of a multilingual model; empty: none is named.
-        prefix: Token ids that the translation begins with.
-        num_beams, length_penalty, length_penalty_type, coverage_penalty, max_new_tokens: As of `generate()`; null
-            takes the model's own.
-        alternatives: Number of the most probable tokens listed at each step.
-        draws: Number of translations that are drawn piece by piece, in place of a search; null searches.
-        seed: Of the draws.
-        temperature, top_k, top_p: Of the draws, as of `generate()`; 0 keeps all pieces for `top_k`.
-    """
-
-    target_lang: str = ""
-    prefix: list[int] = field(default_factory=list)
+    target_lang: str = ""  # Language to translate to, of a multilingual model; empty: none is named
+    prefix: list[int] = field(default_factory=list)  # Token ids that the translation begins with
+    # num_beams, length_penalty, length_penalty_type, coverage_penalty, max_new_tokens: As of `generate()`; null takes
+    # the model's own
     num_beams: int | None = bounded(None, 1, 32)
     length_penalty: float | None = bounded(None, -10, 10)
     length_penalty_type: str | None = one_of(None, "power", "gnmt")
     coverage_penalty: float | None = bounded(None, 0, 10)
     max_new_tokens: int | None = bounded(None, 1, 512)
-    alternatives: int = bounded(8, 1, 50)
+    alternatives: int = bounded(8, 1, 50)  # Number of the most probable tokens listed at each step
+    # Number of translations that are drawn piece by piece, in place of a search; null searches
     draws: int | None = bounded(None, 1, 32)
-    seed: int = bounded(0, 0, 2**31 - 1)
+    seed: int = bounded(0, 0, 2**31 - 1)  # Of the draws
+    # temperature, top_k, top_p: Of the draws, as of `generate()`; 0 keeps all pieces for `top_k`
     temperature: float = bounded(1.0, 0.01, 100)
     top_k: int = bounded(0, 0, 1000)
     top_p: float = bounded(1.0, 0.01, 1)
@@ -184,173 +149,119 @@ class TranslateRequest(Request):
 
 @dataclass
 class ScoreRequest(TranslateRequest):
-    """
-    The probabilities of a given target; it is scored as in a search with the same settings.
+    """The probabilities of a given target; it is scored as in a search with the same settings."""
 
-    Attributes:
-        target: The target sentence.
-    """
-
-    target: str = ""
+    target: str = ""  # The target sentence
 
 
 @dataclass
 class PairRequest(Request):
-    """
-    A source and a target for a forward pass.
+    """A source and a target for a forward pass."""
 
-    Attributes:
-        target_lang: As of `TranslateRequest`.
-        target_ids: Token ids of the target.
-    """
-
-    target_lang: str = ""
-    target_ids: list[int] = field(default_factory=list)
+    target_lang: str = ""  # As of `TranslateRequest`
+    target_ids: list[int] = field(default_factory=list)  # Token ids of the target
 
 
 @dataclass
 class AttentionRequest(PairRequest):
-    """
-    The attention weights of all heads of one layer.
+    """The attention weights of all heads of one layer."""
 
-    Attributes:
-        part: Self-attention of the encoder or of the decoder, or attention of the decoder to the source.
-        layer: Counted from 0.
-    """
-
+    # Self-attention of the encoder or of the decoder, or attention of the decoder to the source
     part: str = one_of("cross", *PARTS)
-    layer: int = bounded(0, 0, 1023)
+    layer: int = bounded(0, 0, 1023)  # Counted from 0
 
 
 @dataclass
 class DiagonalityRequest(PairRequest):
-    """
-    How diagonal the cross-attention of a layer is.
+    """How diagonal the cross-attention of a layer is."""
 
-    Attributes:
-        layer: Counted from 0.
-    """
-
-    layer: int = bounded(0, 0, 1023)
+    layer: int = bounded(0, 0, 1023)  # Counted from 0
 
 
 @dataclass
 class GridRequest(PairRequest):
-    """
-    Small pictures of all heads of all layers.
+    """Small pictures of all heads of all layers."""
 
-    Attributes:
-        part: As of `AttentionRequest`.
-        size: Longest side of a picture; merged cells show their largest weight.
-    """
+    part: str = one_of("cross", *PARTS)  # As of `AttentionRequest`
+    size: int = bounded(32, 4, 128)  # Longest side of a picture; merged cells show their largest weight
 
-    part: str = one_of("cross", *PARTS)
-    size: int = bounded(32, 4, 128)
+
+@dataclass
+class MixingRequest(PairRequest):
+    """For each row of an attention, a head that mixes several tokens."""
+
+    part: str = one_of("cross", *PARTS)  # As of `AttentionRequest`
 
 
 @dataclass
 class HeadRequest(AttentionRequest):
-    """
-    The computation of one head.
+    """The computation of one head."""
 
-    Attributes:
-        head: Counted from 0.
-    """
-
-    head: int = bounded(0, 0, 1023)
+    head: int = bounded(0, 0, 1023)  # Counted from 0
 
 
 @dataclass
 class WalkRequest(PairRequest):
-    """
-    The tensors between the modules, in the order of the computation.
+    """The tensors between the modules, in the order of the computation."""
 
-    Attributes:
-        best: Number of tokens that each decoder layer predicts at each step, if it were the last layer.
-    """
-
+    # Number of tokens that each decoder layer predicts at each step, if it were the last layer
     best: int = bounded(5, 1, 50)
 
 
 @dataclass
 class TensorRequest(PairRequest):
-    """
-    All values of one tensor.
+    """All values of one tensor."""
 
-    Attributes:
-        box: Its name, as in the answer to `WalkRequest`.
-    """
-
-    box: str = ""
+    box: str = ""  # Its name, as in the answer to `WalkRequest`
 
 
 @dataclass
 class OtherRequest(PairRequest):
-    """
-    Another sentence that the same target is given to.
+    """Another sentence that the same target is given to."""
 
-    Attributes:
-        other: The sentence.
-        step: Of the target, counted from 0, whose next tokens are compared; null takes the first at which the most
-            probable tokens after the two sentences differ.
-    """
-
-    other: str = ""
+    other: str = ""  # The sentence
+    # Of the target, counted from 0, whose next tokens are compared; null takes the first at which the most probable
+    # tokens after the two sentences differ
     step: int | None = bounded(None, 0, 511)
 
 
 @dataclass
 class PatchRequest(OtherRequest):
-    """
-    Predict the next token with one tensor of the other sentence.
+    """Predict the next token with one tensor of the other sentence."""
 
-    Attributes:
-        tensor: Its name: "encoder.1" or "decoder.1" is the output of a layer, "encoder.1.3", "decoder.1.3" and
-            "cross.1.3" are those of a head before W^O, "cross.1" those of all heads that look at the source.
-        position: Token whose row of the tensor is replaced, counted from 0: of the source for "encoder", else of
-            what the decoder reads. Null takes the first source token in which the sentences differ, or the token that
-            is read at the step.
-        other_position: Token of the other sentence whose row it is replaced by; null takes the one that stands for it.
-        alternatives: Number of the most probable tokens.
-    """
-
+    # Its name: "encoder.1" or "decoder.1" is the output of a layer, "encoder.1.3", "decoder.1.3" and "cross.1.3" are
+    # those of a head before W^O, "cross.1" those of all heads that look at the source
     tensor: str = "encoder.0"
+    # Token whose row of the tensor is replaced, counted from 0: of the source for "encoder", else of what the decoder
+    # reads. Null takes the first source token in which the sentences differ, or the token that is read at the step.
     position: int | None = bounded(None, 0, 1023)
+    # Token of the other sentence whose row it is replaced by; null takes the one that stands for it
     other_position: int | None = bounded(None, 0, 1023)
-    alternatives: int = bounded(5, 1, 50)
+    alternatives: int = bounded(5, 1, 50)  # Number of the most probable tokens
 
 
 @dataclass
 class PatchMapRequest(OtherRequest):
-    """
-    Compare the next tokens with each tensor of the other sentence in turn, of all layers.
+    """Compare the next tokens with each tensor of the other sentence in turn, of all layers."""
 
-    Attributes:
-        part: Outputs of the encoder's or the decoder's layers, or of the heads that look at the source.
-        position: Null: each token; else the token whose rows are replaced, head by head.
-    """
-
+    # Outputs of the encoder's or the decoder's layers, or of the heads that look at the source
     part: str = one_of("encoder", *PARTS)
+    # Null: each token; else the token whose rows are replaced, head by head
     position: int | None = bounded(None, 0, 1023)
 
 
 @dataclass
 class AttributionRequest(PairRequest):
-    """
-    How much each token that is read counts for each token of the output.
+    """How much each token that is read counts for each token of the output."""
 
-    Attributes:
-        method: Length of the gradient of the token's logit by each embedding, gradient times embedding, its integral
-            from a baseline to the embeddings, or the product of the attention of all layers.
-        piece: Number of the token of the output, counted from 0; null takes all.
-        steps: Points of the integral.
-        baseline: Where the integral begins: "zero" for all tokens but special ones, or "mean", the mean of the rows of
-            the embeddings. Special tokens, such as the end of the sentence, keep their own.
-    """
-
-    method: str = one_of("gradient_x_input", "gradient", "gradient_x_input", "integrated_gradients", "rollout")
-    piece: int | None = bounded(None, 0, 511)
-    steps: int = bounded(128, 1, 1024)
+    # How much the token's logit falls with zeros for an embedding, the length of the logit's gradient by each
+    # embedding, gradient times embedding, its integral from a baseline to the embeddings, or the product of the
+    # attention of all layers
+    method: str = one_of("left_out", "left_out", "gradient", "gradient_x_input", "integrated_gradients", "rollout")
+    piece: int | None = bounded(None, 0, 511)  # Number of the token of the output, counted from 0; null takes all
+    steps: int = bounded(256, 8, 1024)  # Most points of the integral
+    # Where the integral begins: "zero" for all tokens but special ones, or "mean", the mean of the rows of the
+    # embeddings. Special tokens, such as the end of the sentence, keep their own.
     baseline: str = one_of("zero", "zero", "mean")
 
 
@@ -361,34 +272,20 @@ class RanksRequest(PairRequest):
 
 @dataclass
 class NeuronsRequest(PairRequest):
-    """
-    The neurons of a feed-forward that fire most.
+    """The neurons of a feed-forward that fire most."""
 
-    Attributes:
-        stack: Whose layer.
-        layer: Counted from 0.
-        piece: Number of the token that the stack reads, counted from 0.
-        top: Number of neurons.
-    """
-
-    stack: str = one_of("decoder", "encoder", "decoder")
-    layer: int = bounded(0, 0, 1023)
-    piece: int = bounded(0, 0, 511)
-    top: int = bounded(10, 1, 50)
+    stack: str = one_of("decoder", "encoder", "decoder")  # Whose layer
+    layer: int = bounded(0, 0, 1023)  # Counted from 0
+    piece: int = bounded(0, 0, 511)  # Number of the token that the stack reads, counted from 0
+    top: int = bounded(10, 1, 50)  # Number of neurons
 
 
 @dataclass
 class PositionsRequest(Request):
-    """
-    What a position scheme does.
+    """What a position scheme does."""
 
-    Attributes:
-        stack: Whose scheme.
-        length: Number of positions.
-    """
-
-    stack: str = one_of("encoder", "encoder", "decoder")
-    length: int = bounded(32, 1, 512)
+    stack: str = one_of("encoder", "encoder", "decoder")  # Whose scheme
+    length: int = bounded(32, 1, 512)  # Number of positions
 
 
 @dataclass

@@ -100,9 +100,6 @@ def serve(explorer: Explorer, port: int, opens: bool = False, allowed_hosts: Seq
         port: Number of the port; 0 chooses a free one.
         opens: Open the page in a browser.
         allowed_hosts: As of `make_app`.
-
-    Raises:
-        OSError: The port is taken.
     """
     listening = http.bind(HOST, port)
     address = f"{http.address_of(listening)}/"

@@ -64,12 +64,7 @@ class MaskedSubject(Subject):
 
 @torch.no_grad()
 def fill(subject: Subject, request: TranslateRequest) -> TranslateResult:
-    """
-    The most probable tokens for each mask token of the text.
-
-    Raises:
-        RequestError: The tokenizer has no mask token, or a field cannot be answered.
-    """
+    """The most probable tokens for each mask token of the text."""
     source, copy = subject.read_source(request), subject.copy(request.off)
     if (mask := subject.tokenizer.mask_token_id) is None:
         raise RequestError("model", f"{subject.name}: its tokenizer has no mask token, so there is nothing to fill")

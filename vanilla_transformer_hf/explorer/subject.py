@@ -77,12 +77,7 @@ class Subject:
         return self.tokenizer.init_kwargs.get(TARGET_LANG_TAGS) or {}
 
     def read_source(self, request: Any) -> dict[str, torch.Tensor]:
-        """
-        The source of a request, as the encoder reads it: `input_ids` and `attention_mask` (1, S).
-
-        Raises:
-            RequestError: The text is empty or too long, or the language is not one of this model.
-        """
+        """The source of a request, as the encoder reads it: `input_ids` and `attention_mask` (1, S)."""
         text, language = self._as_read(request.text), getattr(request, "target_lang", "")
         if language and language not in self.target_langs:
             known = ", ".join(self.target_langs) or "none: the model has no target languages"
@@ -107,12 +102,7 @@ class Subject:
         return tuple(source["input_ids"][0].tolist())
 
     def read_target(self, text: str) -> list[int]:
-        """
-        Token ids of a target, its end included.
-
-        Raises:
-            RequestError: It is empty.
-        """
+        """Token ids of a target, its end included."""
         text = self._as_read(text)
         if not text.strip():
             raise RequestError("target", "is empty: type a translation")
@@ -123,10 +113,6 @@ class Subject:
         return normalize_space(text) if self.kind == "translation" else text
 
     def check_target(self, ids: list[int], field: str) -> list[int]:
-        """
-        Raises:
-            RequestError: There are too many ids, or one lies outside the vocabulary.
-        """
         positions = getattr(self.model.config, "decoder_max_position_embeddings", None)
         positions = positions or getattr(self.model.config, "max_position_embeddings", None) or MOST_PIECES
         if len(ids) > (limit := min(MOST_PIECES, positions)):
@@ -159,12 +145,7 @@ class Subject:
     # Computations
 
     def copy(self, off: list[str]) -> Copy:
-        """
-        The model with eager attention and with parts switched off.
-
-        Raises:
-            RequestError: A part does not exist, or the model is not one of this package.
-        """
+        """The model with eager attention and with parts switched off."""
         if off and not self.is_ours:
             raise RequestError("off", f"a {self.model.config.model_type} model cannot be changed here")
         return self._copies.get(frozenset(off), lambda: copy_without(with_eager_attention(self.model), off))
@@ -245,12 +226,7 @@ class Pass:
         return self.read, self.predicted, self.read if part == "decoder" else self.source_pieces
 
     def attentions(self, part: str) -> tuple[torch.Tensor, ...]:
-        """
-        Weights (1, H, rows, columns) of each layer that is not switched off.
-
-        Raises:
-            RequestError: The model does not return them.
-        """
+        """Weights (1, H, rows, columns) of each layer that is not switched off."""
         if part not in parts_of(self.copy.model):
             known = ", ".join(parts_of(self.copy.model))
             raise RequestError("part", f"{part!r} is not one of this model: expected {known}")
@@ -267,10 +243,6 @@ class Pass:
 
 
 def check_ours(subject: Subject, request: Request) -> None:
-    """
-    Raises:
-        RequestError: The model is not one of this package.
-    """
     if not subject.is_ours:
         what = f"{request.model or subject.name} is a {subject.model.config.model_type} model"
         raise RequestError("model", f"{what}: only its attention and attributions can be shown")

@@ -31,12 +31,7 @@ def settings_of(subject: Subject, request: TranslateRequest | None = None) -> di
 
 @torch.no_grad()
 def translate(subject: Subject, request: TranslateRequest) -> TranslateResult:
-    """
-    Translate a text; with this package's search, include the tree of the search.
-
-    Raises:
-        RequestError: A field is invalid; the error names it.
-    """
+    """Translate a text; with this package's search, include the tree of the search."""
     source, prefix = subject.read_source(request), subject.check_target(request.prefix, "prefix")
     if subject.ends & {*prefix[:-1]}:
         raise RequestError("prefix", "continues after the end of a sentence: leave the end-of-sentence token out")
@@ -127,24 +122,13 @@ def as_drawn(log_probabilities: torch.Tensor, request: TranslateRequest) -> torc
 
 
 def until_end(ids: list[int], subject: Subject) -> list[int]:
-    """The ids of a hypothesis, including its end token, without padding."""
-    for place, index in enumerate(ids):
-        if index in subject.ends:
-            return ids[: place + 1]
-    padding = subject.tokenizer.pad_token_id
-    while ids and ids[-1] == padding:
-        ids = ids[:-1]
-    return ids
+    """The ids of a hypothesis with its end token; one that has not ended has no padding, but what the model chose."""
+    return next((ids[: place + 1] for place, index in enumerate(ids) if index in subject.ends), ids)
 
 
 @torch.no_grad()
 def score(subject: Subject, request: ScoreRequest) -> TranslateResult:
-    """
-    The probabilities of a given target.
-
-    Raises:
-        RequestError: A field is invalid; the error names it.
-    """
+    """The probabilities of a given target."""
     if subject.kind == "masked":
         raise RequestError("target", "cannot be scored: this model fills gaps")
     source, ids = subject.read_source(request), subject.read_target(request.target)

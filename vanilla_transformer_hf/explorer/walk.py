@@ -208,10 +208,6 @@ def layer_tensors(seen: Recorder, config: Any, side: str, number: int, stage: in
 
 
 def walk(subject: Subject, request: WalkRequest) -> WalkResult:
-    """
-    Raises:
-        RequestError: A field is invalid; the error names it.
-    """
     check_ours(subject, request)
     found = subject.forced(request)
     made = tensors(found)
@@ -235,12 +231,7 @@ def lens(subject: Subject, found: Pass, states: torch.Tensor, best: int) -> list
 
 
 def tensor(subject: Subject, request: TensorRequest) -> torch.Tensor:
-    """
-    All values of one tensor.
-
-    Raises:
-        RequestError: A field is invalid; the error names it.
-    """
+    """All values of one tensor."""
     check_ours(subject, request)
     made = {one.name: one.values for one in tensors(subject.forced(request))}
     if request.box not in made:

@@ -55,13 +55,7 @@ export async function ranksPicture({ ask, say, pair }) {
   });
   return {
     controls: null,
-    parts: [
-      section(
-        say("analyse.picture.ranks"),
-        html("p", { class: "small" }, about),
-        rankTable(found, say),
-      ),
-    ],
+    parts: [section(say("analyse.picture.ranks"), html("p", { class: "small" }, about), rankTable(found, say))],
   };
 }
 
@@ -85,9 +79,7 @@ function placesOf(values, names) {
 function neuronTable(found, piece, names, { state, say }) {
   const { shape, values } = tensor(found.activations);
   const keys = ["analyse.neuron", "analyse.activation", state.fires && "analyse.fires_at"];
-  const heads = keys
-    .filter(Boolean)
-    .map((key) => html("th", { scope: "col", class: "wide" }, say(key)));
+  const heads = keys.filter(Boolean).map((key) => html("th", { scope: "col", class: "wide" }, say(key)));
   const rows = found.neurons.map((neuron, at) => {
     const own = values.subarray(at * shape[1], (at + 1) * shape[1]);
     return html(
@@ -101,12 +93,7 @@ function neuronTable(found, piece, names, { state, say }) {
   return scroller(
     say("analyse.picture.neurons"),
     { id: "neurons" },
-    html(
-      "table",
-      { class: "numbers" },
-      html("thead", {}, html("tr", {}, heads)),
-      html("tbody", {}, rows),
-    ),
+    html("table", { class: "numbers" }, html("thead", {}, html("tr", {}, heads)), html("tbody", {}, rows)),
   );
 }
 
@@ -154,13 +141,7 @@ function neuronControls({ state, set, say, model }, asked, names) {
       "layer",
     ),
     names.length
-      ? choice(
-          say("analyse.token"),
-          asked.piece,
-          pieces,
-          (value) => set({ [field]: Number(value) }),
-          "piece",
-        )
+      ? choice(say("analyse.token"), asked.piece, pieces, (value) => set({ [field]: Number(value) }), "piece")
       : null,
     choice(say("analyse.top"), asked.top, options("top", TOPS), (top) => set({ top }), "top"),
     checkbox(say("analyse.fires"), state.fires, (fires) => set({ fires })),

@@ -61,8 +61,7 @@ export const send = fetchAnswer;
 export function ask(question, request = {}) {
   const key = keyOf(question, request);
   if (!answers.has(key)) {
-    const answer =
-      key in saved.answers ? Promise.resolve(saved.answers[key]) : fetchAnswer(question, request);
+    const answer = key in saved.answers ? Promise.resolve(saved.answers[key]) : fetchAnswer(question, request);
     answers.set(key, answer);
     answer.catch(() => answers.delete(key));
   }

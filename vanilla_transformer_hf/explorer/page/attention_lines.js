@@ -12,29 +12,15 @@ const TOP = 6;
  * columnLabels; threshold (weights below it are not drawn); pinned, pinnedColumn (row or column
  * whose lines alone are drawn, or -1); pin (called with both).
  */
-export function attentionLines({
-  title,
-  maps,
-  rowLabels,
-  columnLabels,
-  threshold,
-  pinned,
-  pinnedColumn,
-  pin,
-}) {
+export function attentionLines({ title, maps, rowLabels, columnLabels, threshold, pinned, pinnedColumn, pin }) {
   const rows = rowLabels.length,
     columns = columnLabels.length;
   const height = 2 * TOP + ROW * Math.max(rows, columns);
   let hovered = { row: -1, column: -1 };
   const canvas = html("canvas", { class: "map-canvas", "aria-hidden": "true" });
-  const readout = html(
-    "output",
-    { class: "readout" },
-    "Point at a token, or choose one to pin it.",
-  );
+  const readout = html("output", { class: "readout" }, "Point at a token, or choose one to pin it.");
   const isAlone = (row, column) => {
-    const wanted =
-      hovered.row >= 0 || hovered.column >= 0 ? hovered : { row: pinned, column: pinnedColumn };
+    const wanted = hovered.row >= 0 || hovered.column >= 0 ? hovered : { row: pinned, column: pinnedColumn };
     if (wanted.row >= 0) return row === wanted.row;
     return wanted.column >= 0 ? column === wanted.column : true;
   };
@@ -50,9 +36,7 @@ export function attentionLines({
     if (!values.length) return "";
     found.sort((a, b) => b[0] - a[0]);
     const [labels, own, arrow] =
-      side === "row"
-        ? [columnLabels, rowLabels, "attends to"]
-        : [rowLabels, columnLabels, "is attended by"];
+      side === "row" ? [columnLabels, rowLabels, "attends to"] : [rowLabels, columnLabels, "is attended by"];
     return `${own[place]} ${arrow} ${found
       .slice(0, 4)
       .map(([value, other]) => `${labels[other]} ${percent(value)}`)
@@ -85,8 +69,7 @@ export function attentionLines({
           announce(readout.textContent);
         },
         blur: hide,
-        click: () =>
-          side === "row" ? pin(isPinned ? -1 : place, -1) : pin(-1, isPinned ? -1 : place),
+        click: () => (side === "row" ? pin(isPinned ? -1 : place, -1) : pin(-1, isPinned ? -1 : place)),
       },
       text,
     );
@@ -119,8 +102,7 @@ export function attentionLines({
       for (let row = 0; row < rows; row++) {
         for (let column = 0; column < columns; column++) {
           const value = values[row * columns + column];
-          if (value < threshold || !(isSeen(row) || isSeen(column)) || !isAlone(row, column))
-            continue;
+          if (value < threshold || !(isSeen(row) || isSeen(column)) || !isAlone(row, column)) continue;
           const from = TOP + row * ROW + ROW / 2 - y + shift,
             to = TOP + column * ROW + ROW / 2 - y + shift;
           context.globalAlpha = Math.min(1, 0.08 + 0.92 * value);
@@ -145,8 +127,7 @@ export function attentionLines({
   scroller.style.height = `${Math.min(height + 4, Math.round(window.innerHeight * 0.72))}px`;
   new ResizeObserver(draw).observe(scroller);
   if (pinned >= 0 && pinned < rows) readout.textContent = describe("row", pinned);
-  else if (pinnedColumn >= 0 && pinnedColumn < columns)
-    readout.textContent = describe("column", pinnedColumn);
+  else if (pinnedColumn >= 0 && pinnedColumn < columns) readout.textContent = describe("column", pinnedColumn);
 
   /** All of it in one picture, with the tokens. */
   function paintWhole(context, side, width, tall) {
@@ -156,9 +137,7 @@ export function attentionLines({
     context.textBaseline = "middle";
     context.fillStyle = themed("ink");
     context.textAlign = "right";
-    rowLabels.forEach((text, row) =>
-      context.fillText(text.slice(0, 20), side - 6, TOP + row * ROW + ROW / 2),
-    );
+    rowLabels.forEach((text, row) => context.fillText(text.slice(0, 20), side - 6, TOP + row * ROW + ROW / 2));
     context.textAlign = "left";
     columnLabels.forEach((text, column) =>
       context.fillText(text.slice(0, 20), width - side + 6, TOP + column * ROW + ROW / 2),

@@ -55,11 +55,7 @@ export function beamTree({ state, set, can, translation }) {
   const steps = Math.max(...[...rows.keys()].map((node) => tree[node].step));
   const x = (node) => 8 + tree[node].step * COLUMN;
   const y = (node) => 8 + rows.get(node) * ROW;
-  const details = html(
-    "div",
-    { class: "details" },
-    "Choose a box for its numbers; arrow keys move between boxes.",
-  );
+  const details = html("div", { class: "details" }, "Choose a box for its numbers; arrow keys move between boxes.");
 
   function choose(node) {
     const one = tree[node];
@@ -114,9 +110,7 @@ export function beamTree({ state, set, can, translation }) {
         },
         svg("rect", { width: BOX.width, height: BOX.height, rx: 4 }),
         svg("text", { x: 7, y: 16 }, shownName),
-        node
-          ? svg("text", { class: "value", x: BOX.width - 6, y: 16, "text-anchor": "end" }, seen)
-          : null,
+        node ? svg("text", { class: "value", x: BOX.width - 6, y: 16, "text-anchor": "end" }, seen) : null,
         svg("title", {}, `${name}: ${number(one.log_probability)}`),
       ),
     );
@@ -143,11 +137,5 @@ export function beamTree({ state, set, can, translation }) {
     " numbers: log-probability so far ",
     pictureButtons("beam-tree", () => picture),
   );
-  return html(
-    "div",
-    {},
-    legend,
-    html("div", { class: "scroll tall" }, roving(picture, ".node")),
-    details,
-  );
+  return html("div", {}, legend, html("div", { class: "scroll tall" }, roving(picture, ".node")), details);
 }

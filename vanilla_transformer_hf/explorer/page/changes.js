@@ -58,8 +58,7 @@ function tensorText({ other, patch_tensor }) {
 /** What the other side of Intervene has of its own. */
 function sideChanges(state) {
   const found = [];
-  const add = (isChanged, text, undo) =>
-    isChanged && found.push({ text: `changed side ${text}`, undo });
+  const add = (isChanged, text, undo) => isChanged && found.push({ text: `changed side ${text}`, undo });
   add(state.off !== "" && !state.applied, offText(state.off), { off: "" });
   add(state.model_b !== "", `is ${state.model_b}`, { model_b: "" });
   add(state.beams_b !== "", `has beams ${state.beams_b}`, { beams_b: "" });
@@ -86,8 +85,7 @@ export function changesOf(state, model, translation) {
   }
   if (state.view !== "intervene") return found;
   if (state.target !== "") found.push({ text: "scores a given target", undo: { target: "" } });
-  if (state.other !== "")
-    found.push({ text: tensorText(state), undo: { other: "", patch_map: "" } });
+  if (state.other !== "") found.push({ text: tensorText(state), undo: { other: "", patch_map: "" } });
   return [...found, ...sideChanges(state)];
 }
 
@@ -96,11 +94,7 @@ export function changesBar(changes, set) {
   if (!changes.length) return null;
   const chips = changes.map(({ text, undo }) =>
     button(
-      [
-        html("span", { class: "unseen" }, "undo: "),
-        text,
-        html("span", { "aria-hidden": "true" }, " ✕"),
-      ],
+      [html("span", { class: "unseen" }, "undo: "), text, html("span", { "aria-hidden": "true" }, " ✕")],
       () => set(undo),
       { class: "change", id: `undo-${Object.keys(undo)[0]}` },
     ),

@@ -2,16 +2,7 @@
 
 import { themed } from "./dom.js";
 
-export const HEADS = [
-  "#0072b2",
-  "#d55e00",
-  "#009e73",
-  "#cc79a7",
-  "#8a6d00",
-  "#56b4e9",
-  "#7a4fbf",
-  "#a33b3b",
-];
+export const HEADS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8a6d00", "#56b4e9", "#7a4fbf", "#a33b3b"];
 
 function parse(color) {
   const hex = color.replace("#", "");

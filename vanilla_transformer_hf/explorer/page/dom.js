@@ -66,8 +66,7 @@ export function numberBox(id, text, [least, most, step], { value, placeholder, d
   const check = (box) => {
     const typed = Number(box.value);
     const isWhole = step !== 1 || Number.isInteger(typed);
-    const isGood =
-      !box.validity.badInput && (box.value === "" || (typed >= least && typed <= most && isWhole));
+    const isGood = !box.validity.badInput && (box.value === "" || (typed >= least && typed <= most && isWhole));
     note.hidden = isGood;
     note.className = isGood ? "" : "error";
     note.textContent = isGood
@@ -101,19 +100,13 @@ export function button(text, click, attributes) {
 
 /** The look of a choice that a kept page may lack; trying it shows a note. */
 export function kept(isThere, className = "") {
-  return isThere
-    ? { class: className || null }
-    : { class: `${className} missing`, title: "not in this file" };
+  return isThere ? { class: className || null } : { class: `${className} missing`, title: "not in this file" };
 }
 
 /** A part that scrolls by keyboard, too; for contents without controls. */
 export function scroller(label, attributes, ...children) {
   const named = { role: "group", tabindex: 0, "aria-label": `${label}, scrolls` };
-  return html(
-    "div",
-    { ...named, ...attributes, class: `scroll ${attributes?.class ?? ""}` },
-    children,
-  );
+  return html("div", { ...named, ...attributes, class: `scroll ${attributes?.class ?? ""}` }, children);
 }
 
 /** A part of a view with a heading. */

@@ -25,16 +25,13 @@ const angle = over(i("pos"), sup(n("10000"), row(n("2"), i("i"), o("/"), d_model
 
 const place = (index) => row(words("PE"), o("("), i("pos"), o(","), index, o(")"));
 const inner = (activation) =>
-  activation === "relu"
-    ? row(words("max"), o("("), n("0"), o(","), hidden(1), o(")"))
-    : call(activation, hidden(1));
+  activation === "relu" ? row(words("max"), o("("), n("0"), o(","), hidden(1), o(")")) : call(activation, hidden(1));
 const hidden = (number) => row(i("x"), sub(i("W"), n(number)), o("+"), sub(i("b"), n(number)));
 const factor = (alpha) => (alpha === 1 ? "" : n(Number(alpha.toPrecision(4))));
 
 /** Of each stop the equation; what depends on the model is given to it. */
 const EQUATIONS = {
-  ids: () =>
-    row(i("x"), o("="), o("("), list(sub(i("x"), n(1)), o("…"), sub(i("x"), i("S"))), o(")")),
+  ids: () => row(i("x"), o("="), o("("), list(sub(i("x"), n(1)), o("…"), sub(i("x"), i("S"))), o(")")),
   embedding: ({ isScaled }) =>
     row(i("X"), o("="), i("E"), o("["), i("x"), o("]"), isScaled ? row(o("·"), root(d_model)) : ""),
   sinusoidal: () =>
@@ -52,8 +49,7 @@ const EQUATIONS = {
         row(i("V"), o("="), matrix(i("X"), "V")),
       ),
     ),
-  softmax: () =>
-    row(call("Attention", list(i("Q"), i("K"), i("V"))), o("="), call("softmax", scores), i("V")),
+  softmax: () => row(call("Attention", list(i("Q"), i("K"), i("V"))), o("="), call("softmax", scores), i("V")),
   heads: () =>
     lines(
       line(
@@ -67,11 +63,7 @@ const EQUATIONS = {
         o("="),
         call(
           "Attention",
-          list(
-            ...["Q", "K", "V"].map((role) =>
-              row(i("X"), `<msubsup>${i("W")}${i("j")}${i(role)}</msubsup>`),
-            ),
-          ),
+          list(...["Q", "K", "V"].map((role) => row(i("X"), `<msubsup>${i("W")}${i("j")}${i(role)}</msubsup>`))),
         ),
       ),
     ),
@@ -83,9 +75,7 @@ const EQUATIONS = {
     row(
       call("FFN", i("x")),
       o("="),
-      isGated
-        ? row(o("("), inner(activation), o("⊙"), o("("), hidden(3), o(")"), o(")"))
-        : inner(activation),
+      isGated ? row(o("("), inner(activation), o("⊙"), o("("), hidden(3), o(")"), o(")")) : inner(activation),
       sub(i("W"), n(2)),
       o("+"),
       sub(i("b"), n(2)),
@@ -151,20 +141,17 @@ const SPOKEN = {
   ids: () => "x = (x₁, …, x_S)",
   embedding: ({ isScaled }) => (isScaled ? "X = E[x] · √d_model" : "X = E[x]"),
   sinusoidal: () =>
-    "PE(pos, 2i) = sin(pos / 10000^(2i / d_model)), " +
-    "PE(pos, 2i + 1) = cos(pos / 10000^(2i / d_model))",
+    "PE(pos, 2i) = sin(pos / 10000^(2i / d_model)), " + "PE(pos, 2i + 1) = cos(pos / 10000^(2i / d_model))",
   added: () => "X_pos + P_pos",
   inside: () => "X + 0",
   project: () => "Q = X W^Q, K = X W^K, V = X W^V",
   softmax: () => "Attention(Q, K, V) = softmax(Q Kᵀ / √d_k) V",
-  heads: () =>
-    "MultiHead = Concat(head₁ … head_h) W^O, head_j = Attention(X W_j^Q, X W_j^K, X W_j^V)",
+  heads: () => "MultiHead = Concat(head₁ … head_h) W^O, head_j = Attention(X W_j^Q, X W_j^K, X W_j^V)",
   residual: ({ norm, isPost, alpha }) => {
     const x = alpha === 1 ? "x" : `${alpha} x`;
     return isPost ? `${norm}(${x} + Sublayer(x))` : `${x} + Sublayer(${norm}(x))`;
   },
-  ffn: ({ activation, isGated }) =>
-    `FFN(x) = (${activation}(x W₁ + b₁)${isGated ? " ⊙ (x W₃ + b₃)" : ""}) W₂ + b₂`,
+  ffn: ({ activation, isGated }) => `FFN(x) = (${activation}(x W₁ + b₁)${isGated ? " ⊙ (x W₃ + b₃)" : ""}) W₂ + b₂`,
   layers: () => "Z_N = Layer_N(… Layer₁(X) …)",
   masked: () => "softmax(Q Kᵀ / √d_k + M) V, M_ij = −∞ for j > i",
   cross: () => "Q = Y W^Q, K = Z W^K, V = Z W^V",

@@ -100,12 +100,7 @@ class Stack {
     if (!this.has(`${prefix}.output`)) return column.note(say("figure.off", { number }));
     const present = SUBLAYERS.filter((name) => this.has(`${prefix}.${name}`));
     if (!this.isOpen(number)) {
-      return column.folded(
-        `${prefix}.output`,
-        this.titleOf(number),
-        number,
-        present.includes("encoder_attn"),
-      );
+      return column.folded(`${prefix}.output`, this.titleOf(number), number, present.includes("encoder_attn"));
     }
     const texts = {
       norm: say("figure.norm"),
@@ -340,9 +335,7 @@ export function figure({ found, model, state, say, open }) {
         rx: 8,
       }),
     );
-  const lines = [...made.flatMap((column) => column.lines), ...memory.lines].map((line) =>
-    path(line, height),
-  );
+  const lines = [...made.flatMap((column) => column.lines), ...memory.lines].map((line) => path(line, height));
   const texts = [...made.flatMap((column) => column.texts), ...memory.texts].map(
     ({ x, at, text, className, anchor }) =>
       svg("text", { class: className, x, y: flip(at), "text-anchor": anchor }, text),

@@ -19,12 +19,9 @@ export function withExample(state, models) {
 /** Changes of a state; with another model, its example takes the place of the one before. */
 export function withOtherExample(changes, state, models) {
   if (!("model" in changes) || "text" in changes) return changes;
-  const [before, after] = [state.model, changes.model].map((name) =>
-    models.find((one) => one.name === name),
-  );
+  const [before, after] = [state.model, changes.model].map((name) => models.find((one) => one.name === name));
   // A sentence is not a file, and a file of one model is not one of another's.
-  if (before.reads !== "text" || after?.reads !== "text")
-    return { ...changes, text: after?.example ?? "" };
+  if (before.reads !== "text" || after?.reads !== "text") return { ...changes, text: after?.example ?? "" };
   const isExample = before.example !== "" && state.text === before.example;
   return isExample && after?.example ? { ...changes, text: after.example } : changes;
 }

@@ -55,9 +55,7 @@ export function headGrid({ shape, values }, layers, counts, open) {
     });
     return html("tr", {}, html("th", { scope: "row" }, `layer ${layer}`), cells);
   });
-  const names = Array.from({ length: heads }, (_, head) =>
-    html("th", { scope: "col" }, `head ${head}`),
-  );
+  const names = Array.from({ length: heads }, (_, head) => html("th", { scope: "col" }, `head ${head}`));
   function paintWhole(context, whole) {
     context.fillStyle = themed("paper");
     context.fillRect(0, 0, whole.width, whole.height);

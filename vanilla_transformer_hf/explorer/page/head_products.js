@@ -23,8 +23,7 @@ export function productsSection(found, { row, column, rowLabels, columnLabels },
   const at = row * columnLabels.length + column;
   const value = (name) => tensor(found[name]).values[at];
   const names = ["q", "k", "q × k"];
-  const cellOf = (labels) =>
-    Math.max(CELL.least, Math.min(CELL.most, Math.floor(roomFor(1, labels) / width)));
+  const cellOf = (labels) => Math.max(CELL.least, Math.min(CELL.most, Math.floor(roomFor(1, labels) / width)));
   const sum = [
     `q · k = ${number(value("products"))}`,
     `${scaleText(found.scale, width)} = ${number(value("scaled"))}`,

@@ -37,9 +37,7 @@ function sentenceField(set) {
     if (!isTyped) input.value = shown;
     note.hidden = input.value === shown || shown === "";
     const start = shown.length > 60 ? `${shown.slice(0, 60)}…` : shown;
-    text.textContent = note.hidden
-      ? ""
-      : `Press Enter to use it. The page still shows “${start}”. `;
+    text.textContent = note.hidden ? "" : `Press Enter to use it. The page still shows “${start}”. `;
   }
   input.addEventListener("input", () => update(input.defaultValue));
   input.addEventListener("keydown", (event) => {
@@ -125,9 +123,7 @@ export function makeHeader(models, { set, save, redraw }) {
       html(
         "span",
         { class: "tools" },
-        isOffline
-          ? html("span", { class: "note" }, "kept page")
-          : button("Save page", save, { id: "save" }),
+        isOffline ? html("span", { class: "note" }, "kept page") : button("Save page", save, { id: "save" }),
         menu,
         theme,
       ),
@@ -141,9 +137,7 @@ export function makeHeader(models, { set, save, redraw }) {
       option.disabled = option.value !== state.model && !holds("translate", next);
     }
     select.value = state.model;
-    sentence.input.placeholder = model.mask
-      ? "A sentence with a mask token where a token is missing"
-      : "A sentence";
+    sentence.input.placeholder = model.mask ? "A sentence with a mask token where a token is missing" : "A sentence";
     sentence.update(state.text);
     file.update(state, model);
     field.hidden = action.hidden = model.reads !== "text";

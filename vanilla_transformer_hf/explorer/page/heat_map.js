@@ -41,13 +41,9 @@ function short(value) {
 export function heatMap(options) {
   const { title, values, rows, columns, pick } = options;
   const rowLabels = options.rowLabels ?? Array.from({ length: rows }, (_, place) => String(place));
-  const columnLabels =
-    options.columnLabels ?? Array.from({ length: columns }, (_, place) => String(place));
+  const columnLabels = options.columnLabels ?? Array.from({ length: columns }, (_, place) => String(place));
   const cell = options.cell ?? Math.max(4, Math.min(26, Math.floor(900 / columns)));
-  const cellHeight = Math.max(
-    cell,
-    options.columnLabels || rows < 40 ? Math.min(18, cell + 14) : cell,
-  );
+  const cellHeight = Math.max(cell, options.columnLabels || rows < 40 ? Math.min(18, cell + 14) : cell);
   const scale = options.scale ?? scaleFor(values);
   const left = leftOf(rowLabels);
   const top = options.columnLabels
@@ -118,26 +114,10 @@ export function heatMap(options) {
       );
     }
     context.restore();
-    paintLabels(
-      context,
-      x,
-      y,
-      [firstRow, lastRow],
-      [firstColumn, lastColumn],
-      seenWidth,
-      seenHeight,
-    );
+    paintLabels(context, x, y, [firstRow, lastRow], [firstColumn, lastColumn], seenWidth, seenHeight);
   }
 
-  function paintLabels(
-    context,
-    x,
-    y,
-    [firstRow, lastRow],
-    [firstColumn, lastColumn],
-    seenWidth,
-    seenHeight,
-  ) {
+  function paintLabels(context, x, y, [firstRow, lastRow], [firstColumn, lastColumn], seenWidth, seenHeight) {
     context.font = "12px sans-serif";
     context.textBaseline = "middle";
     const rowEvery = Math.ceil(13 / cellHeight),
@@ -149,13 +129,8 @@ export function heatMap(options) {
     context.textAlign = "right";
     for (let row = firstRow; row < lastRow; row++) {
       if (row % rowEvery && row !== cursor.row) continue;
-      context.fillStyle =
-        row === options.marked || row === cursor.row ? themed("accent") : themed("ink");
-      context.fillText(
-        rowLabels[row].slice(0, 15),
-        left - 6,
-        top + row * cellHeight - y + cellHeight / 2,
-      );
+      context.fillStyle = row === options.marked || row === cursor.row ? themed("accent") : themed("ink");
+      context.fillText(rowLabels[row].slice(0, 15), left - 6, top + row * cellHeight - y + cellHeight / 2);
     }
     context.restore();
     context.save();
@@ -184,13 +159,7 @@ export function heatMap(options) {
     spacer.style.width = `${width}px`;
     spacer.style.height = `${height}px`;
     spacer.style.marginTop = `${-seenHeight}px`;
-    paint(
-      contextOf(canvas, seenWidth, seenHeight),
-      scroller.scrollLeft,
-      scroller.scrollTop,
-      seenWidth,
-      seenHeight,
-    );
+    paint(contextOf(canvas, seenWidth, seenHeight), scroller.scrollLeft, scroller.scrollTop, seenWidth, seenHeight);
   });
 
   function tell(row, column, isSpoken) {
@@ -231,8 +200,7 @@ export function heatMap(options) {
   scroller.addEventListener("scroll", draw);
   scroller.addEventListener("pointermove", (event) => {
     const found = cellAt(event);
-    if (found && (found.row !== cursor.row || found.column !== cursor.column))
-      tell(found.row, found.column, false);
+    if (found && (found.row !== cursor.row || found.column !== cursor.column)) tell(found.row, found.column, false);
   });
   scroller.addEventListener("click", (event) => {
     const found = cellAt(event);
@@ -245,11 +213,6 @@ export function heatMap(options) {
     const size = [Math.min(LARGEST_PICTURE, width), Math.min(LARGEST_PICTURE, height)];
     return { width: size[0], height: size[1], paint: (context) => paint(context, 0, 0, ...size) };
   }
-  const caption = html(
-    "figcaption",
-    {},
-    html("strong", {}, title),
-    pictureButtons(title.replaceAll(" ", "-"), whole),
-  );
+  const caption = html("figcaption", {}, html("strong", {}, title), pictureButtons(title.replaceAll(" ", "-"), whole));
   return html("figure", { class: "heat" }, caption, scroller, readout);
 }

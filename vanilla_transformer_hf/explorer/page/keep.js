@@ -18,10 +18,7 @@ export async function savePage(state) {
   const page = await (await fetch("/offline.html")).text();
   const saved = JSON.stringify({ state: writeState(state), answers: await answersFor(state.text) });
   const start = page.indexOf(">", page.indexOf('<script id="answers"')) + 1;
-  const text =
-    page.slice(0, start) +
-    saved.replaceAll("<", "\\u003c") +
-    page.slice(page.indexOf("</script>", start));
+  const text = page.slice(0, start) + saved.replaceAll("<", "\\u003c") + page.slice(page.indexOf("</script>", start));
   download("explorer.html", new Blob([text], { type: "text/html" }));
 }
 
@@ -32,15 +29,7 @@ function svgText(picture) {
     copies = [copy, ...copy.querySelectorAll("*")];
   originals.forEach((original, place) => {
     const style = getComputedStyle(original);
-    for (const name of [
-      "fill",
-      "stroke",
-      "stroke-width",
-      "stroke-dasharray",
-      "opacity",
-      "font-size",
-      "text-anchor",
-    ]) {
+    for (const name of ["fill", "stroke", "stroke-width", "stroke-dasharray", "opacity", "font-size", "text-anchor"]) {
       copies[place].setAttribute(name, style.getPropertyValue(name));
     }
   });

@@ -151,8 +151,7 @@ function searchControlsOf(error, context) {
 
 /** Say a translation that has not been said. */
 function tell(translation) {
-  const text =
-    (translation?.hypotheses[state.hypothesis] ?? translation?.hypotheses[0])?.text ?? "";
+  const text = (translation?.hypotheses[state.hypothesis] ?? translation?.hypotheses[0])?.text ?? "";
   if (text !== said && text !== "") announce(text);
   said = text;
 }
@@ -161,11 +160,7 @@ async function content(one, context) {
   const { ask, model, state } = context;
   if (one.needsOurs && !model.is_ours) {
     const needs = `${one.title} needs a model of this package`;
-    return html(
-      "p",
-      { class: "note" },
-      `${needs}; ${model.name} shows attention and attributions alone.`,
-    );
+    return html("p", { class: "note" }, `${needs}; ${model.name} shows attention and attributions alone.`);
   }
   const file = FILE_NAMES[model.reads];
   if (one.needsText && file) {

@@ -115,10 +115,7 @@ function controls(context, found, say) {
       "patch-head",
       say("patch.head"),
       head ?? "",
-      [
-        ["", say(part === "cross" ? "patch.all_heads" : "patch.whole")],
-        ...numbered(model.heads[part][layer]),
-      ],
+      [["", say(part === "cross" ? "patch.all_heads" : "patch.whole")], ...numbered(model.heads[part][layer])],
       (value) => to({ head: value === "" ? null : Number(value) }),
     ),
     found.places &&
@@ -134,10 +131,7 @@ function controls(context, found, say) {
         "patch-from",
         say("patch.from"),
         state.patch_from,
-        places(
-          found.other_places,
-          say("patch.from_itself", { token: labelAt(found, "other_position") }),
-        ),
+        places(found.other_places, say("patch.from_itself", { token: labelAt(found, "other_position") })),
         (value) => ({ patch_from: Number(value) }),
       ),
     pick(
@@ -202,11 +196,7 @@ function results(found, say) {
   const tokens = { first: label(found.first), second: label(found.second) };
   return [
     html("p", { class: "small" }, say("patch.delta", { ...tokens, step: found.step })),
-    html(
-      "p",
-      { id: "patch-share", role: "status" },
-      say("patch.share", { share: share(patched, plain, other) }),
-    ),
+    html("p", { id: "patch-share", role: "status" }, say("patch.share", { share: share(patched, plain, other) })),
     found.translation === null
       ? null
       : html(
@@ -218,9 +208,7 @@ function results(found, say) {
     html(
       "div",
       { class: "sides three" },
-      names.map((name, place) =>
-        column(say(name), found.best[place], found.differences[place], found, say),
-      ),
+      names.map((name, place) => column(say(name), found.best[place], found.differences[place], found, say)),
     ),
   ];
 }

@@ -1,8 +1,7 @@
 // Tokens as labels, and tokens joined to words.
 
 // What is written from right to left: the blocks that Unicode keeps for it.
-const RIGHT_TO_LEFT =
-  /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufeff\u{10800}-\u{10fff}\u{1e800}-\u{1efff}]/u;
+const RIGHT_TO_LEFT = /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufeff\u{10800}-\u{10fff}\u{1e800}-\u{1efff}]/u;
 
 /**
  * What a piece is called: "·" begins what continues a word; a letter's parts are counted. Text from
@@ -54,8 +53,7 @@ export function grouped(values, columns, rowGroups, columnGroups) {
   rowGroups.forEach((rowGroup, row) => {
     columnGroups.forEach((columnGroup, column) => {
       let sum = 0;
-      for (const one of rowGroup.places)
-        for (const other of columnGroup.places) sum += values[one * columns + other];
+      for (const one of rowGroup.places) for (const other of columnGroup.places) sum += values[one * columns + other];
       made[row * columnGroups.length + column] = sum / rowGroup.places.length;
     });
   });

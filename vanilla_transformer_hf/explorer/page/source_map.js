@@ -315,9 +315,7 @@ export function sourceMap({ title, source, values, rowLabels, pinned, pin, verbs
     context.textBaseline = "middle";
     context.textAlign = "right";
     context.fillStyle = themed("ink");
-    rowLabels.forEach((text, place) =>
-      context.fillText(text.slice(0, 14), left - 8, top + place * row + row / 2),
-    );
+    rowLabels.forEach((text, place) => context.fillText(text.slice(0, 14), left - 8, top + place * row + row / 2));
   }
   return html(
     "figure",

@@ -52,9 +52,9 @@ const FIELDS = {
   step: [-1, place(-1)], // of the decoder
   unfolded: [false, flag], // all layers of the figure in full
   analysis: ["attributions", String],
-  method: ["gradient_x_input", String], // of attributions
+  method: ["left_out", String], // of attributions
   baseline: ["zero", String],
-  steps: ["128", String], // of integrated gradients
+  steps: ["256", String], // of integrated gradients
   rows: ["all", String],
   top: ["10", String], // neurons
   fires: [false, flag],
@@ -70,7 +70,7 @@ export function defaults() {
 /** The state of an address; null where it names none, as "view", the anchor of the skip link. */
 export function readState(text) {
   const state = defaults();
-  const found = [...new URLSearchParams(text)].filter(([name]) => name in FIELDS);
+  const found = [...new URLSearchParams(text)].filter(([name]) => Object.hasOwn(FIELDS, name));
   for (const [name, value] of found) state[name] = FIELDS[name][1](value);
   return text === "" || (found.length && text.includes("=")) ? state : null;
 }
@@ -127,8 +127,7 @@ export function isSmallStep(changes) {
 /** A state after changes: what belongs to another sentence, model or translation falls away. */
 export function nextState(state, changes) {
   const fresh = {};
-  if ("text" in changes && changes.text !== state.text)
-    Object.assign(fresh, { prefix: "", target: "" });
+  if ("text" in changes && changes.text !== state.text) Object.assign(fresh, { prefix: "", target: "" });
   if ("model" in changes && changes.model !== state.model) {
     // Token ids, heads and languages of one model mean nothing to another.
     Object.assign(fresh, { prefix: "", off: "", applied: false, target_lang: "", box: "" });

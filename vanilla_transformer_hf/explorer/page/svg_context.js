@@ -104,10 +104,7 @@ export class SvgContext {
 
   save() {
     const { fillStyle, strokeStyle, lineWidth, globalAlpha, font, textAlign, textBaseline } = this;
-    this.#saved.push([
-      { fillStyle, strokeStyle, lineWidth, globalAlpha, font, textAlign, textBaseline },
-      this.#open,
-    ]);
+    this.#saved.push([{ fillStyle, strokeStyle, lineWidth, globalAlpha, font, textAlign, textBaseline }, this.#open]);
     this.#open = 0;
   }
 

@@ -72,13 +72,15 @@ export const en = {
   "stop.project.title": `A question, a label, a content`,
   "stop.project.text": `Attention is a soft look-up. Every token makes three vectors of what it
     is: a query (what it looks for), a key (by what it can be found) and a value (what it hands on),
-    by three trained matrices. Below are those of “{token}” in the first of the {heads} heads of
-    layer {layer}: {size} numbers each for query and key.`,
+    by three trained matrices. Below are those of “{token}” in head {head} of layer {layer}, which
+    has {heads} heads: {size} numbers each for query and key. Layers and heads are counted from 0;
+    this head is shown because it mixes several tokens here.`,
   "stop.softmax.title": `Who looks at whom`,
   "stop.softmax.text": `The query of “{token}” is multiplied with the key of every token. The products
-    are divided by √{size} = {root}, without which the largest would win too early, and the softmax
-    turns them into shares that sum to 1. Here “{token}” looks most at “{best}”, with a share of
-    {share}.`,
+    are divided by √{size} = {root}, and the softmax turns them into shares that sum to 1. In head
+    {head} of layer {layer} “{token}” looks most at “{best}”, with a share of {share}. The last column
+    is without the root, which this head was trained with: the same share is {plain}. Large numbers
+    leave little to the other tokens.`,
   "stop.softmax.causal": `Tokens that come later are masked: their share is 0.`,
   "stop.heads.title": `Several heads side by side`,
   "stop.heads.text": `The values, weighted by these shares, are summed: that is what the head has found
@@ -111,7 +113,7 @@ export const en = {
   "stop.masked.text": `The decoder has the same steps, and reads the target shifted by one place: at
     each step it sees the start token and what was said before, and predicts the next token. A mask
     of −∞ hides what comes later, whose share becomes 0. At the step that predicts “{predicted}” it
-    reads “{read}” and looks back at the tokens below (mean of the heads of layer {layer}).`,
+    reads “{read}” and looks back at the tokens below (head {head} of layer {layer}).`,
   "stop.cross.title": `The decoder looks at the source`,
   "stop.cross.text": `Between those two steps each decoder layer has a third: queries come from the
     decoder, keys and values from the encoder's output. So each step finds the source tokens that it
@@ -207,6 +209,7 @@ export const en = {
   "analyse.picture.ranks": `Rank by layer`,
   "analyse.picture.neurons": `Neurons`,
   "analyse.method": `Method`,
+  "analyse.method.left_out": `token left out`,
   "analyse.method.gradient_x_input": `gradient × input`,
   "analyse.method.gradient": `gradient`,
   "analyse.method.integrated_gradients": `integrated gradients`,
@@ -218,6 +221,9 @@ export const en = {
   "analyse.rows": `Rows`,
   "analyse.rows.all": `the whole output`,
   "analyse.rows.chosen": `the chosen token`,
+  "analyse.about.left_out": `How much a token's logit falls when an embedding alone is set to zero.
+    Special tokens stay as they are, so they have 0. Blue: the token is needed, orange: it stands in
+    the way.`,
   "analyse.about.gradient_x_input": `The gradient of a token's logit by each embedding, times this
     embedding: what each token would add to the logit if the model were linear there. Blue adds,
     orange takes away.`,
@@ -231,6 +237,8 @@ export const en = {
     multiplied, in the decoder first to the target so far, then to the source. In each step the
     token itself counts as much as its residual branch, the mean of the heads that are on counts 1.
     Values, norms and feed-forwards are not in it, nor which token comes out.`,
+  "analyse.saturated": `Heads that look at one token alone hardly change with a small step, so a
+    gradient may be nearly 0 for a token that all depends on. Compare “token left out”.`,
   "analyse.output": `Token of the output`,
   "analyse.of": `What “{piece}” depends on`,
   "analyse.source": `Source`,
@@ -239,6 +247,8 @@ export const en = {
   "analyse.depends": `depends on`,
   "analyse.counts": `counts for`,
   "analyse.matrix": `All of the output`,
+  "analyse.sum.left_out": `The row sums to {total}; the logit is {logit}. What two tokens say
+    together is counted twice, or not at all.`,
   "analyse.sum.gradient_x_input": `The row sums to {total}; the logit is {logit}. They agree only if
     the model is linear.`,
   "analyse.sum.gradient": `The row sums to {total}; the logit is {logit}.`,

@@ -63,11 +63,13 @@ export const zh = {
     在这里什么也不加，若用到位置，则在注意力内部处理。“{token}”原样进入第一层。`,
   "stop.project.title": `问题、标签与内容`,
   "stop.project.text": `注意力是一种柔性的查找。每个词元用三个训练好的矩阵，由自身得到三个向量：查询
-    （在找什么）、键（凭什么被找到）和值（交出什么）。下面是“{token}”在第 {layer} 层 {heads} 个头中
-    第一个头的向量：查询和键各有 {size} 个数。`,
+    （在找什么）、键（凭什么被找到）和值（交出什么）。下面是“{token}”在第 {layer} 层第 {head} 个头（共
+    {heads} 个头）中的向量：查询和键各有 {size} 个数。层和头都从 0 数起；选这个头，是因为它在这里混合了
+    多个词元。`,
   "stop.softmax.title": `谁关注谁`,
-  "stop.softmax.text": `“{token}”的查询与每个词元的键相乘。乘积除以 √{size} = {root}，否则最大的会过早
-    独占；softmax 再把它们变成总和为 1 的权重。这里“{token}”最关注“{best}”，权重为 {share}。`,
+  "stop.softmax.text": `“{token}”的查询与每个词元的键相乘。乘积除以 √{size} = {root}，softmax 再把它们变成总和为 1
+    的权重。在第 {layer} 层第 {head} 个头中，“{token}”最关注“{best}”，权重为 {share}。最后一列没有除以
+    训练时就有的这个根：同一权重为 {plain}。数值越大，留给其他词元的越少。`,
   "stop.softmax.causal": `后面的词元被遮住：权重为 0。`,
   "stop.heads.title": `多个头并列`,
   "stop.heads.text": `把值按这些权重加权求和，就是这个头为“{token}”找到的内容。{heads} 个头都用各自的
@@ -90,7 +92,7 @@ export const zh = {
   "stop.masked.title": `解码器读自己说过的话`,
   "stop.masked.text": `解码器的步骤相同，读入的是右移一位的译文：每一步看到起始词元和已经说出的内容，并预测
     下一个词元。值为 −∞ 的掩码遮住后面的内容，使其权重为 0。在预测“{predicted}”的这一步，它读入“{read}”，
-    并回看下列词元（第 {layer} 层各头的平均）。`,
+    并回看下列词元（第 {layer} 层第 {head} 个头）。`,
   "stop.cross.title": `解码器查看原文`,
   "stop.cross.text": `在这两步之间，解码器的每一层还有第三步：查询来自解码器，键和值来自编码器的输出。这样每一步
     都能找到需要的源词元。在第 {layer} 层，预测“{predicted}”的这一步最关注“{best}”，权重为 {share}（各头的
@@ -182,6 +184,7 @@ export const zh = {
   "analyse.picture.ranks": `逐层排名`,
   "analyse.picture.neurons": `神经元`,
   "analyse.method": `方法`,
+  "analyse.method.left_out": `去掉词元`,
   "analyse.method.gradient_x_input": `梯度 × 输入`,
   "analyse.method.gradient": `梯度`,
   "analyse.method.integrated_gradients": `积分梯度`,
@@ -193,6 +196,8 @@ export const zh = {
   "analyse.rows": `行`,
   "analyse.rows.all": `整个输出`,
   "analyse.rows.chosen": `所选词元`,
+  "analyse.about.left_out": `只把一个嵌入设为零时，词元的 logit 降低多少。特殊词元保持不变，因此为 0。蓝色：需要该词元；
+    橙色：该词元起阻碍作用。`,
   "analyse.about.gradient_x_input": `词元 logit 对每个嵌入的梯度乘以该嵌入：假如模型在此处是线性的，
     每个词元为 logit 贡献多少。蓝色为增加，橙色为减少。`,
   "analyse.about.gradient": `词元 logit 对每个嵌入的梯度的长度：该向量稍有变化时，logit 变化多少。`,
@@ -202,6 +207,8 @@ export const zh = {
   "analyse.about.rollout": `注意力展开（arXiv 2005.00928）：把所有层的注意力相乘；在解码器中先是已有
     译文，再是原文。每一步中，词元自身按残差支路计算，未关闭的头的平均值按 1 计算。其中不含值、
     归一化和前馈网络，也与输出哪个词元无关。`,
+  "analyse.saturated": `只关注一个词元的头在微小变化下几乎不变，所以即使结果完全取决于某个词元，其梯度也可能接近 0。
+    请与“去掉词元”比较。`,
   "analyse.output": `输出的词元`,
   "analyse.of": `“{piece}”取决于什么`,
   "analyse.source": `原文`,
@@ -210,6 +217,7 @@ export const zh = {
   "analyse.depends": `取决于`,
   "analyse.counts": `影响`,
   "analyse.matrix": `整个输出`,
+  "analyse.sum.left_out": `该行之和为 {total}，logit 为 {logit}。两个词元共同起的作用会被算两次，或者完全不算。`,
   "analyse.sum.gradient_x_input": `该行之和为 {total}，logit 为 {logit}；只有线性模型二者才相等。`,
   "analyse.sum.gradient": `该行之和为 {total}，logit 为 {logit}。`,
   "analyse.sum.integrated_gradients": `该行之和为 {total}。`,

@@ -60,15 +60,22 @@ export async function readJourney({ state, ask, model, translation }) {
       const place = rowOf(at, pieces.length, shape[0]);
       return values.subarray(place * shape[1], (place + 1) * shape[1]);
     },
-    head: () => ask("head", { ...pair, part: side, layer: layers[0].layer, head: 0 }),
+    /** Where a head mixes several tokens for a row: its part, layer and number. */
+    async mixing(part = side, at = token) {
+      const found = await ask("mixing", { ...pair, part });
+      return { part, layer: found.layers[at], head: found.heads[at] };
+    },
+    async head() {
+      const where = await this.mixing();
+      return { where, found: await ask("head", { ...pair, ...where }) };
+    },
   };
 }
 
 /** The row that stands for a token where an encoder halves the length of its sequence. */
 export function rowOf(place, count, rows) {
   let at = place;
-  for (let length = count; length > rows; length = Math.floor(length / 2) + 1)
-    at = Math.floor(at / 2);
+  for (let length = count; length > rows; length = Math.floor(length / 2) + 1) at = Math.floor(at / 2);
   return at;
 }
 
@@ -161,19 +168,20 @@ async function position(journey) {
   };
 }
 
-function headView({ side, first, token }) {
-  return { view: "head", part: side, layer: first, head: 0, row: token, column: -1 };
+function headView(where, { token }) {
+  return { view: "head", ...where, row: token, column: -1 };
 }
 
 async function project(journey) {
-  const { head, first, side, model, name, token } = journey;
-  const found = await head();
+  const { side, model, name, token } = journey;
+  const { found, where } = await journey.head();
   const [query, key, value] = ["query", "key", "value"].map((part) => tensor(found[part]));
   const rowIn = ({ shape, values }) => values.subarray(token * shape[1], (token + 1) * shape[1]);
   const values = {
     token: name,
-    heads: model.heads[side][first],
-    layer: first,
+    heads: model.heads[side][where.layer],
+    layer: where.layer,
+    head: where.head,
     size: query.shape[1],
   };
   return {
@@ -188,32 +196,34 @@ async function project(journey) {
       ["k", rowIn(key)],
       ["v", rowIn(value)],
     ]),
-    see: headView(journey),
+    see: headView(where, journey),
   };
 }
 
 async function softmax(journey) {
-  const { head, side, token, name } = journey;
-  const found = await head();
+  const { side, token, name } = journey;
+  const { found, where } = await journey.head();
   const columns = found.columns.length;
   const parts = ["products", "scaled", "mask", "weights"].map((part) =>
     tensor(found[part]).values.subarray(token * columns, (token + 1) * columns),
   );
-  const [, , mask, weights] = parts;
+  const [products, , mask, weights] = parts;
+  const plain = softmaxOf(products.map((value, at) => value + mask[at])); // without the root
   const best = weights.indexOf(Math.max(...weights));
   const isMasked = mask.some((value) => value !== 0);
   const shown = isMasked ? parts : [parts[0], parts[1], weights];
   const heads = ["key", "q · k", "/ √d_k", ...(isMasked ? ["+ mask"] : []), "softmax"];
-  const rows = found.columns.map((piece, at) => [
-    label(piece),
-    ...shown.map((part) => short(part[at])),
-  ]);
+  heads.push("softmax(q · k)");
+  const rows = found.columns.map((piece, at) => [label(piece), ...[...shown, plain].map((part) => short(part[at]))]);
   const values = {
     token: name,
     size: found.query.shape[1],
     root: short(1 / found.scale),
     best: label(found.columns[best]),
     share: percent(weights[best]),
+    plain: percent(plain[best]),
+    layer: where.layer,
+    head: where.head,
   };
   return {
     texts: [["softmax.text", values], ...(side === "decoder" ? [["softmax.causal", {}]] : [])],
@@ -222,28 +232,35 @@ async function softmax(journey) {
       ["softmax", found.weights.shape],
     ],
     table: { heads, rows: most(rows, weights) },
-    see: headView(journey),
+    see: headView(where, journey),
   };
 }
 
+function softmaxOf(values) {
+  const largest = Math.max(...values);
+  const powers = values.map((value) => Math.exp(value - largest));
+  const sum = powers.reduce((total, power) => total + power, 0);
+  return powers.map((power) => power / sum);
+}
+
 async function heads(journey) {
-  const { head, side, first, model, stack, token, name, row } = journey;
-  const found = await head();
+  const { side, model, stack, token, name, row } = journey;
+  const { found, where } = await journey.head();
   const mixed = tensor(found.mixed);
   const contribution = tensor(found.contribution);
   const rowIn = ({ shape, values }) => values.subarray(token * shape[1], (token + 1) * shape[1]);
   return {
-    texts: [["heads.text", { token: name, heads: model.heads[side][first], width: stack.width }]],
+    texts: [["heads.text", { token: name, heads: model.heads[side][where.layer], width: stack.width }]],
     shapes: [
       ["head", mixed.shape],
       ["MultiHead", found.output.shape],
     ],
     table: vectors([
       ["Σ softmax · v", rowIn(mixed)],
-      ["head₁ W^O", rowIn(contribution)],
-      ["MultiHead", await row(`${side}.${first}.self_attn`)],
+      [`head ${where.head} W^O`, rowIn(contribution)],
+      ["MultiHead", await row(`${side}.${where.layer}.self_attn`)],
     ]),
-    see: { view: "attention", part: side, layer: first },
+    see: { view: "attention", part: side, layer: where.layer },
   };
 }
 
@@ -301,9 +318,7 @@ async function ffn({ side, first, stack, boxes, row }) {
 }
 
 async function layers({ side, stack, boxes, name, pieces, token, model, isPair }) {
-  const outputs = [...boxes.values()].filter(
-    (box) => box.name.startsWith(side) && box.name.endsWith(".output"),
-  );
+  const outputs = [...boxes.values()].filter((box) => box.name.startsWith(side) && box.name.endsWith(".output"));
   const norm = boxes.get(`${side}.norm`);
   const lengthIn = (box) => short(box.norms[rowOf(token, pieces.length, box.shape[0])]);
   const rows = outputs.map((box) => [String(box.layer), box.shape.join(" × "), lengthIn(box)]);
@@ -343,17 +358,21 @@ function decoderLayers({ found }) {
 
 async function masked(journey) {
   const { found, step } = journey;
-  const layer = decoderLayers(journey)[0];
-  const { columns, mean, shape } = await meanWeights(journey, "decoder", layer);
-  const rows = columns.map((piece, at) => [label(piece), at > step ? "−∞" : "0", short(mean[at])]);
-  const values = { layer, predicted: label(found.predicted[step]), read: label(found.read[step]) };
+  const { layer, head } = await journey.mixing("decoder", step);
+  const answer = await journey.ask("attention", { ...journey.pair, part: "decoder", layer });
+  const { shape, values: weights } = tensor(answer.weights);
+  const start = (head * shape[1] + step) * shape[2];
+  const shares = weights.subarray(start, start + shape[2]);
+  const rows = answer.columns.map((piece, at) => [label(piece), at > step ? "−∞" : "0", short(shares[at])]);
+  const [predicted, read] = [found.predicted[step], found.read[step]].map(label);
+  const values = { layer, head, predicted, read };
   return {
     texts: [["masked.text", values]],
     shapes: [
       ["Y", journey.boxes.get("decoder.input").shape],
       ["softmax", shape],
     ],
-    table: { heads: ["token", "M", "softmax"], rows: most(rows, mean) },
+    table: { heads: ["token", "M", "softmax"], rows: most(rows, shares) },
     see: { view: "attention", part: "decoder", layer, row: step },
   };
 }
@@ -386,19 +405,12 @@ async function logits({ found, boxes, step, ask, pair, model, state, translation
   const best = found.lenses.at(-1).steps[step];
   const shape = boxes.get("logits").shape;
   const { values } = tensor(await ask("tensor", { ...pair, box: "logits" }));
-  const rows = best.map((one) => [
-    label(one),
-    short(values[step * shape[1] + one.id]),
-    short(one.probability),
-  ]);
+  const rows = best.map((one) => [label(one), short(values[step * shape[1] + one.id]), short(one.probability)]);
   const chosen = translation.hypotheses[state.hypothesis] ?? translation.hypotheses[0];
   const isSearched = model.kind !== "masked" && state.ids === "";
   return {
     texts: [
-      [
-        "logits.text",
-        { vocabulary: shape[1], best: label(best[0]), share: percent(best[0].probability) },
-      ],
+      ["logits.text", { vocabulary: shape[1], best: label(best[0]), share: percent(best[0].probability) }],
       ...(isSearched ? [["logits.search", { sum: short(chosen.log_probability) }]] : []),
     ],
     shapes: [["logits", shape]],

@@ -12,7 +12,8 @@ import { sourceMap } from "./source_map.js";
 import { pairRequest } from "./state.js";
 import { languageOf, textsOf } from "./texts.js";
 
-const METHODS = ["gradient_x_input", "gradient", "integrated_gradients", "rollout"];
+const METHODS = ["left_out", "gradient_x_input", "gradient", "integrated_gradients", "rollout"];
+const LOCAL = ["gradient_x_input", "gradient"]; // what a small change does
 const UNSIGNED = ["gradient", "rollout"];
 const BASELINES = ["zero", "mean"];
 const STEPS = ["16", "32", "64", "128", "256", "512", "1024"];
@@ -199,6 +200,7 @@ async function attributionsPicture(context) {
     controls,
     parts: [
       html("p", { class: "small" }, say(`analyse.about.${state.method}`)),
+      LOCAL.includes(state.method) ? html("p", { class: "note", id: "saturated" }, say("analyse.saturated")) : null,
       sentencePart(found, row, values, context),
       scores.shape[0] > 1 ? matrixPart(found, scores, chosen, context) : null,
     ],
@@ -217,11 +219,11 @@ function fitting(state) {
   const among = (value, all) => (all.includes(value) ? value : all[0]);
   return {
     ...state,
-    analysis: state.analysis in PICTURES ? state.analysis : "attributions",
+    analysis: Object.hasOwn(PICTURES, state.analysis) ? state.analysis : "attributions",
     method: among(state.method, METHODS),
     baseline: among(state.baseline, BASELINES),
     rows: among(state.rows, ROWS),
-    steps: STEPS.includes(state.steps) ? state.steps : "128",
+    steps: STEPS.includes(state.steps) ? state.steps : "256",
   };
 }
 

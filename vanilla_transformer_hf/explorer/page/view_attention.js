@@ -80,9 +80,7 @@ function headButtons({ state, set }, count) {
   const all = [
     ["mean", "mean"],
     ["max", "maximum"],
-  ].map(([name, text]) =>
-    button(text, () => set({ heads: name }), { "aria-pressed": String(state.heads === name) }),
-  );
+  ].map(([name, text]) => button(text, () => set({ heads: name }), { "aria-pressed": String(state.heads === name) }));
   const group = { class: "heads", role: "group", "aria-label": "heads; arrow keys move" };
   return roving(html("div", group, html("span", {}, "Heads"), all, boxes));
 }
@@ -119,8 +117,7 @@ function layerControls(context, count, hasLetters) {
     value: state.threshold,
     change: (event) => set({ threshold: Number(event.target.value) }),
   });
-  const flag = (name, text) =>
-    checkbox(text, state[name], (value) => set({ [name]: value, row: -1, column: -1 }));
+  const flag = (name, text) => checkbox(text, state[name], (value) => set({ [name]: value, row: -1, column: -1 }));
   return [
     headButtons(context, count),
     state.picture === "lines" ? labelled(`Threshold ${percent(state.threshold)}`, threshold) : null,
@@ -188,9 +185,7 @@ function layerPicture({ state, set, source }, found, count) {
 }
 
 function titleOf(state, heads) {
-  const which = isMerged(state)
-    ? `${state.heads} of heads`
-    : `head${heads.length > 1 ? "s" : ""} ${heads.join(", ")}`;
+  const which = isMerged(state) ? `${state.heads} of heads` : `head${heads.length > 1 ? "s" : ""} ${heads.join(", ")}`;
   return `${state.part} attention, layer ${state.layer}, ${which}`;
 }
 
@@ -204,10 +199,7 @@ function noteOf(model, part, picture) {
     return "Left: tokens that were read; each row predicts the next token.";
   }
   if (part === "encoder") return "Left: source tokens as queries. Right: source tokens as keys.";
-  return (
-    "Left: tokens that the decoder has read, <pad> being its start; " +
-    "each row predicts the next token."
-  );
+  return "Left: tokens that the decoder has read, <pad> being its start; " + "each row predicts the next token.";
 }
 
 /** How diagonal a layer's cross-attention to a file is. */

@@ -56,9 +56,7 @@ function rowTable(found, row, column, set) {
     );
   });
   const scale = scaleText(found.scale, found.query.shape[1]);
-  const heads = ["key", "q · k", scale, "mask", "softmax"].map((text) =>
-    html("th", { scope: "col" }, text),
-  );
+  const heads = ["key", "q · k", scale, "mask", "softmax"].map((text) => html("th", { scope: "col" }, text));
   return html(
     "div",
     { class: "scroll tall" },
@@ -75,8 +73,7 @@ function rowTable(found, row, column, set) {
 function vectors(title, one, labels, only) {
   const { shape, values } = tensor(one);
   const rowLabels = only === undefined ? labels : [labels[only]];
-  const shown =
-    only === undefined ? values : values.subarray(only * shape[1], (only + 1) * shape[1]);
+  const shown = only === undefined ? values : values.subarray(only * shape[1], (only + 1) * shape[1]);
   return heatMap({
     title,
     values: shown,
@@ -102,15 +99,9 @@ async function positionPictures({ state, ask, model }) {
     });
   });
   const more =
-    found.scheme === "none"
-      ? "which adds nothing"
-      : "which depends on the sentence: see the mask in the table above";
+    found.scheme === "none" ? "which adds nothing" : "which depends on the sentence: see the mask in the table above";
   const text = `Scheme of the ${stack}: ${found.scheme}${pictures.length ? "" : `, ${more}`}.`;
-  return section(
-    "Positions",
-    html("p", { class: "small" }, text),
-    html("div", { class: "pair" }, pictures),
-  );
+  return section("Positions", html("p", { class: "small" }, text), html("div", { class: "pair" }, pictures));
 }
 
 /** The formula of the paper, with the numbers of one query and one key. */
@@ -130,9 +121,7 @@ function formula(found, rowLabel, columnLabel, at) {
     step(
       "+ mask",
       shape("mask"),
-      value("mask") < -1e30
-        ? "−∞: this token comes later and is masked"
-        : `${number(value("mask"))}`,
+      value("mask") < -1e30 ? "−∞: this token comes later and is masked" : `${number(value("mask"))}`,
     ),
     step("softmax", shape("weights"), `exp(…) / Σ exp(…) = ${number(value("weights"))}`),
     step("· V", shape("mixed"), "sum of the values with these weights"),
@@ -245,10 +234,7 @@ export async function headView(context) {
       set({ row, column: newColumn }),
     ),
     section("Vectors", vectorMaps(found, row, rowLabels, columnLabels)),
-    section(
-      "Matrices",
-      sideBySide(map("products", "Q Kᵀ"), map("weights", "softmax", sequential(1))),
-    ),
+    section("Matrices", sideBySide(map("products", "Q Kᵀ"), map("weights", "softmax", sequential(1)))),
     await positionPictures(context),
   ].filter(Boolean);
 }

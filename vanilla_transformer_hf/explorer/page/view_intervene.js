@@ -1,18 +1,7 @@
 // Intervene: heads and layers off, another target, settings or model; both sides with numbers.
 
 import { holds, isOffline } from "./api.js";
-import {
-  button,
-  checkbox,
-  choice,
-  html,
-  labelled,
-  number,
-  numberBox,
-  percent,
-  scroller,
-  section,
-} from "./dom.js";
+import { button, checkbox, choice, html, labelled, number, numberBox, percent, scroller, section } from "./dom.js";
 import { dropDraft } from "./drafts.js";
 import { attempt, faultNote } from "./faults.js";
 import { patchSection } from "./patching.js";
@@ -117,12 +106,7 @@ function tokenTable(title, result, other) {
   });
   const head = (text) => html("th", { scope: "col" }, text);
   const heads = [head("token"), head("p"), html("td"), head("difference")];
-  const table = html(
-    "table",
-    { class: "numbers" },
-    html("thead", {}, html("tr", {}, heads)),
-    html("tbody", {}, rows),
-  );
+  const table = html("table", { class: "numbers" }, html("thead", {}, html("tr", {}, heads)), html("tbody", {}, rows));
   return html(
     "div",
     { class: "side" },
@@ -136,9 +120,7 @@ function offSection({ state, set, model }, changedModel) {
   const off = new Set(state.off ? state.off.split(",") : []);
   const can = (name) => holds(...questionsOf({ ...state, off: flipped(off, name) })[1]);
   const switches = { off, can, flip: (name) => set({ off: flipped(off, name) }) };
-  const parts = Object.keys(changedModel.layers).map((part) =>
-    toggles(part, changedModel, switches),
-  );
+  const parts = Object.keys(changedModel.layers).map((part) => toggles(part, changedModel, switches));
   const apply = (applied) => set({ applied });
   const group = { class: "parts", role: "group", "aria-label": "switches; arrow keys move" };
   return section(
@@ -147,9 +129,7 @@ function offSection({ state, set, model }, changedModel) {
       "div",
       { class: "controls" },
       button("All on", () => set({ off: "", applied: false }), { id: "all-on" }),
-      changedModel === model
-        ? checkbox("the other views show the changed model", state.applied, apply)
-        : null,
+      changedModel === model ? checkbox("the other views show the changed model", state.applied, apply) : null,
     ),
     isOffline ? html("p", { class: "note" }, "This file holds what was looked at.") : null,
     roving(html("div", group, parts)),
@@ -212,10 +192,7 @@ export async function interveneView(context) {
   const [plain, changed] = await Promise.all(
     questionsOf(state).map(([question, request]) => attempt(ask(question, request))),
   );
-  const titles = [
-    `as it is: ${model.name}`,
-    `changed: ${changedModel.name}${count ? `, ${count} off` : ""}`,
-  ];
+  const titles = [`as it is: ${model.name}`, `changed: ${changedModel.name}${count ? `, ${count} off` : ""}`];
   const bothSides = [
     html("h2", {}, "Both sides"),
     html(
@@ -229,12 +206,7 @@ export async function interveneView(context) {
     settingsSection(context),
     section(
       "Token by token",
-      html(
-        "div",
-        { class: "sides" },
-        tokenTable(titles[0], plain, changed),
-        tokenTable(titles[1], changed, plain),
-      ),
+      html("div", { class: "sides" }, tokenTable(titles[0], plain, changed), tokenTable(titles[1], changed, plain)),
     ),
   ].filter(Boolean);
   // The results stay in sight as far as the controls that change them.

@@ -21,17 +21,11 @@ function followed(title, pieces, chosen, choose) {
     }),
   );
   const row = html("span", { class: "pieces", role: "group", "aria-label": title.text }, chips);
-  return html(
-    "div",
-    { class: "followed" },
-    html("span", { class: "small" }, title.text),
-    roving(row),
-  );
+  return html("div", { class: "followed" }, html("span", { class: "small" }, title.text), roving(row));
 }
 
 function table({ heads, rows, marked }, say) {
-  const heading = (text) =>
-    html("th", { scope: "col" }, WORDS.includes(text) ? say(`tour.${text}`) : text);
+  const heading = (text) => html("th", { scope: "col" }, WORDS.includes(text) ? say(`tour.${text}`) : text);
   const line = ([first, ...cells], place) =>
     html(
       "tr",
@@ -126,11 +120,7 @@ function stopList(at, stops, { set, say }) {
       }),
     ),
   );
-  return html(
-    "nav",
-    { "aria-label": say("tour.stops") },
-    roving(html("ol", { class: "tour-stops" }, items)),
-  );
+  return html("nav", { "aria-label": say("tour.stops") }, roving(html("ol", { class: "tour-stops" }, items)));
 }
 
 export async function tourView(context) {

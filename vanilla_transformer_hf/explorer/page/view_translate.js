@@ -2,17 +2,7 @@
 
 import { isOffline } from "./api.js";
 import { beamTree } from "./beam_tree.js";
-import {
-  button,
-  checkbox,
-  choice,
-  html,
-  kept,
-  number,
-  numberBox,
-  percent,
-  section,
-} from "./dom.js";
+import { button, checkbox, choice, html, kept, number, numberBox, percent, section } from "./dom.js";
 import { label } from "./pieces.js";
 import { roving } from "./roving.js";
 import { plainSource } from "./source_map.js";
@@ -96,11 +86,7 @@ function stepCard(step, place, changes, { state, set, can }) {
       "li",
       {},
       button(
-        [
-          html("span", { class: "piece" }, label(one)),
-          " ",
-          html("span", { class: "share" }, share(one, state)),
-        ],
+        [html("span", { class: "piece" }, label(one)), " ", html("span", { class: "share" }, share(one, state))],
         () => set(changes(one, place)),
         {
           ...kept(can(changes(one, place)), isChosen ? "alternative chosen" : "alternative"),
@@ -121,12 +107,7 @@ function stepCard(step, place, changes, { state, set, can }) {
       html("strong", { class: "piece" }, label(step.piece)),
       html("span", {}, share(step, state)),
     ),
-    html(
-      "div",
-      { class: "small" },
-      `log p ${number(step.log_probability, 4)}`,
-      note ? ` · ${note}` : "",
-    ),
+    html("div", { class: "small" }, `log p ${number(step.log_probability, 4)}`, note ? ` · ${note}` : ""),
     html("ol", { class: "alternatives" }, rows),
   );
 }
@@ -149,30 +130,18 @@ function nBest({ state, set, translation }) {
       html(
         "td",
         { class: "text" },
-        html(
-          "label",
-          { for: `hypothesis-${place}`, dir: "auto" },
-          one.text || "(empty)",
-          one.is_complete ? "" : " …",
-        ),
+        html("label", { for: `hypothesis-${place}`, dir: "auto" }, one.text || "(empty)", one.is_complete ? "" : " …"),
       ),
       html("td", {}, number(one.score)),
       html("td", {}, number(one.log_probability)),
       html("td", {}, String(one.ids.length)),
     );
   });
-  const heads = ["Translation", "Score", "log p", "Tokens"].map((text) =>
-    html("th", { scope: "col" }, text),
-  );
+  const heads = ["Translation", "Score", "log p", "Tokens"].map((text) => html("th", { scope: "col" }, text));
   return html(
     "div",
     { class: "scroll" },
-    html(
-      "table",
-      { class: "n-best" },
-      html("thead", {}, html("tr", {}, html("td"), heads)),
-      html("tbody", {}, rows),
-    ),
+    html("table", { class: "n-best" }, html("thead", {}, html("tr", {}, html("td"), heads)), html("tbody", {}, rows)),
   );
 }
 

@@ -168,11 +168,7 @@ function normChart(boxes) {
     ticks,
     lines,
     svg("text", { class: "value", x: left, y: height - 5 }, "input"),
-    svg(
-      "text",
-      { class: "value", x: width - 10, y: height - 5, "text-anchor": "end" },
-      "sublayers, in order",
-    ),
+    svg("text", { class: "value", x: width - 10, y: height - 5, "text-anchor": "end" }, "sublayers, in order"),
   );
   const legend = html(
     "p",
@@ -212,12 +208,7 @@ function lensTable(found) {
   return scroller(
     "logit lens",
     {},
-    html(
-      "table",
-      { class: "lens" },
-      html("thead", {}, html("tr", {}, heads)),
-      html("tbody", {}, rows),
-    ),
+    html("table", { class: "lens" }, html("thead", {}, html("tr", {}, heads)), html("tbody", {}, rows)),
   );
 }
 
