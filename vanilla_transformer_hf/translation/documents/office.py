@@ -15,7 +15,7 @@ from typing import Any
 from lxml import etree
 
 from ..text.inline import WIDE_SPACE, Piece, Text, apart
-from ..text.variables import PROSE, pattern_of
+from ..text.variables import PROSE, without_variables
 from .document import Document, Reading
 from .xml_parts import (
     DEEPEST,
@@ -126,7 +126,7 @@ class Paragraph:
     """
 
     def __init__(self, pieces: Iterable[Piece], fill: Callable[[Sequence[Piece]], None]):
-        coded = apart(apart(pieces, pattern_of(PROSE), "alone"), WIDE_SPACE, "ending")
+        coded = apart(without_variables(pieces, PROSE), WIDE_SPACE, "ending")
         self.segment, self.fill = Text(coded), fill
 
 

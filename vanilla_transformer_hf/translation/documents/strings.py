@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from ..text.inline import LINES, PLAIN, WIDE_SPACE, Piece, Text, Writing, apart
 from ..text.markup import string_tags
-from ..text.variables import declared_kinds, pattern_of
+from ..text.variables import declared_kinds, without_variables
 from .icu import BRANCH, MESSAGE, icu_pieces
 
 
@@ -22,11 +22,8 @@ def string_pieces(
     kinds = declared_kinds(flags)
 
     def coded(parts: Sequence[Piece], *more: str) -> list[Piece]:
-        variables = pattern_of((*more, *kinds))
-        tagged = (
-            each for part in parts for each in (string_tags(part.value, variables) if part.kind == "text" else [part])
-        )
-        return [*apart(apart(tagged, variables, "alone"), LINES if keeps_lines else WIDE_SPACE, "ending")]
+        tagged = (each for part in parts for each in (string_tags(part.value) if part.kind == "text" else [part]))
+        return [*apart(without_variables(tagged, (*more, *kinds)), LINES if keeps_lines else WIDE_SPACE, "ending")]
 
     is_declared = any(flag.strip() in ("icu-message-format", "java-format") for flag in flags)
     message = icu_pieces(pieces, lambda branch: Text(coded(branch, "quoted"), BRANCH), is_declared)

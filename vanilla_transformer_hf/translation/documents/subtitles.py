@@ -8,9 +8,9 @@ hostile files of some hundred kilobytes (srt 3.5), or guess encodings (pysrt); a
 import re
 from collections.abc import Iterator, Sequence
 
-from ..text.inline import Piece, Text, apart, as_string
+from ..text.inline import Piece, Text, as_string
 from ..text.markup import string_tags, tokens_of
-from ..text.variables import PROSE, pattern_of
+from ..text.variables import PROSE, without_variables
 from .document import Document, Reading
 from .plain import LINE, decode
 
@@ -20,7 +20,7 @@ TIME = r"-?\d++[ \t]*+(?:[:.,;][ \t]*+\d++[ \t]*+){1,4}"
 TIMES = re.compile(rf"[^\r\n]*-->|[ \t]*+{TIME}(?:-[ \t]?-?[ \t]?>|[–—→]>?)[ \t]*+{TIME}")
 # What stands before the words of a speaker: tags and positions such as {\an8}, and a dash.
 SPEAKER = re.compile(r"((?:\{[^{}\r\n]*\}|<[^<>\r\n]*>|[ \t])*+)([-\u2010–—][ \t]*+)")
-CODES = pattern_of((*PROSE, "escape"))
+CODES = (*PROSE, "escape")
 
 
 def read_subtitles(content: bytes, reading: Reading) -> Document:
@@ -73,8 +73,8 @@ class _Spoken:
         self._break, self._end = (line[len(line.rstrip("\r\n")) :] for line in (lines[0], lines[-1]))
         pieces, text = list[Piece](), self._raw
         if found := SPEAKER.match(text):
-            pieces, text = [*string_tags(found[1], CODES), Piece("ending", found[2])], text[found.end() :]
-        self.segment = Text(apart([*pieces, *string_tags(text, CODES)], CODES, "alone"))
+            pieces, text = [*string_tags(found[1]), Piece("ending", found[2])], text[found.end() :]
+        self.segment = Text(without_variables([*pieces, *string_tags(text)], CODES))
 
     def lines(self, translation: str) -> str:
         """The lines of a translation; those of a text that stays as it is stay, too."""

@@ -14,7 +14,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -24,6 +25,8 @@ from .places import CLOSING, MOST_WORDS, Places
 
 # White space, and words; HTML names some of its white space.
 RUNS = re.compile(r"\s+|\S+")
+PLAIN_RUNS = re.compile(r"^\s+|\s+\Z|\S+(?:\s+\S+)*+")
+ODD_SPACE = re.compile(r"\s\s|[^\S ]")
 _SPACE_OF_HTML = (
     r"\s|&(?:nbsp|ensp|emsp|thinsp|#(?:9|10|13|32|160|8201|8239)|#[xX](?:9|[aA]|[dD]|20|[aA]0|2009|202[fF]));"
 )
@@ -96,15 +99,17 @@ PLAIN = Writing()
 HTML = Writing(unescape, as_html, RUNS_OF_HTML)
 
 
-def apart(pieces: Iterable[Piece], pattern: re.Pattern[str], kind: Kind) -> Iterator[Piece]:
-    """Pieces in which what a pattern finds in the texts is a piece of its own."""
+def apart(
+    pieces: Iterable[Piece], pattern: re.Pattern[str], kind: Kind, signs: Sequence[str] = ("",)
+) -> Iterator[Piece]:
+    """Pieces in which what a pattern finds in the texts, where there is one of these signs, is a piece of its own."""
     text = ""
     for piece in (*pieces, None):
         if piece is not None and piece.kind == "text":
             text += piece.value
             continue
         done = 0
-        for found in pattern.finditer(text):
+        for found in pattern.finditer(text) if any(sign in text for sign in signs) else ():
             if done < found.start():
                 yield Piece("text", text[done : found.start()])
             yield Piece(kind, found[0])
@@ -116,7 +121,7 @@ def apart(pieces: Iterable[Piece], pattern: re.Pattern[str], kind: Kind) -> Iter
             yield piece
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Node:
     """
     A code inside a sentence, or two around some of its words.
@@ -129,16 +134,18 @@ class Node:
         has_space: Whether there is white space before and behind what is kept.
         is_space: Whether it shows as white space.
         text: Of a pair: the text inside.
+        gaps: What is around the code, or the first of two, and what is around the last.
     """
 
-    pieces: list[Piece]
+    pieces: Sequence[Piece]
     last: Piece | None = None
-    children: list["Node | Piece"] = field(default_factory=list)
+    children: Sequence["Node | Piece"] = ()
     start: int = 0
     end: int = 0
     has_space: tuple[bool, bool] = (False, False)
     is_space: bool = False
     text: str = ""
+    gaps: tuple["Gap", ...] = ()
 
     @property
     def nodes(self) -> list["Node"]:
@@ -153,21 +160,20 @@ class Mark(NamedTuple):
     side: int
 
     @property
-    def pieces(self) -> list[Piece]:
+    def pieces(self) -> Sequence[Piece]:
         """What is written for it."""
-        return [self.node.last] if self.side and self.node.last is not None else self.node.pieces
+        return (self.node.last,) if self.side and self.node.last is not None else self.node.pieces
 
 
 class Gap(NamedTuple):
-    """What stands between two words: white space and marks; and what the model gets for it, a space or nothing."""
+    """
+    What stands between two words, or at an edge of a sentence: white space and marks; what the model gets for it, a
+    space or nothing; and whether a word is before and behind it.
+    """
 
     items: list[str | Mark]
-    shown: str = ""
-
-    @property
-    def marks(self) -> list[Mark]:
-        """The marks in it."""
-        return [item for item in self.items if isinstance(item, Mark)]
+    shown: str
+    is_inside: tuple[bool, bool]
 
 
 def nested(pieces: Sequence[Piece]) -> list[Node | Piece]:
@@ -183,7 +189,7 @@ def nested(pieces: Sequence[Piece]) -> list[Node | Piece]:
         for piece in reversed(open_[len(open_) - count :]):
             inner = stack.pop()
             alone = piece if piece.is_element else piece._replace(kind="alone")
-            stack[-1] += [Node([alone]), *inner]
+            stack[-1] += [Node((alone,)), *inner]
         del open_[len(open_) - count :]
 
     for piece in pieces:
@@ -197,7 +203,7 @@ def nested(pieces: Sequence[Piece]) -> list[Node | Piece]:
             if depth is None and piece.is_element:  # of an element that began in a sentence before
                 dissolve(len(open_))
             if depth is None or (depth and not piece.is_element):
-                stack[-1].append(Node([piece if piece.is_element else piece._replace(kind="alone")]))
+                stack[-1].append(Node((piece if piece.is_element else piece._replace(kind="alone"),)))
                 continue
             dissolve(depth)
             inner, begin = stack.pop(), open_.pop()
@@ -205,7 +211,7 @@ def nested(pieces: Sequence[Piece]) -> list[Node | Piece]:
         else:
             alone = piece if piece.kind == "alone" else piece._replace(kind="alone")
             is_space = piece.is_space or (isinstance(piece.value, str) and _is_space(piece.value))
-            stack[-1].append(Node([alone], is_space=is_space))
+            stack[-1].append(Node((alone,), is_space=is_space))
     dissolve(len(open_))
     return stack[0]
 
@@ -218,9 +224,9 @@ def _pair(begin: Piece, inner: list[Node | Piece], end: Piece) -> Node:
     """A pair; one around no words, or around an address or a name, is one code that is kept."""
     text = "".join(each.value if isinstance(each, Piece) else each.text or " " * each.is_space for each in inner)
     shown = unescape(text).strip()
-    pair = Node([begin], end, inner, text=text)
+    pair = Node((begin,), end, inner, text=text)
     is_kept = not shown or NAME.fullmatch(shown)
-    return Node([*_flat([pair])], is_space=bool(text) and not shown) if is_kept else pair
+    return Node((*_flat([pair]),), is_space=bool(text) and not shown) if is_kept else pair
 
 
 def _flat(items: Iterable[Node | Piece]) -> Iterator[Piece]:
@@ -246,21 +252,26 @@ class Sentence:
     Attributes:
         text: What the model reads.
         nodes: The codes in it.
+        count: Their number, with those inside of others.
     """
 
+    __slots__ = ("_edges", "_gap", "_is_plain", "_length", "_runs", "_texts", "_writing", "count", "nodes", "text")
+
     def __init__(self, pieces: Sequence[Piece], writing: Writing):
-        self.text, items = "", nested(pieces)
+        items = nested(pieces)
         self.nodes = [item for item in items if isinstance(item, Node)]
         self._writing = writing
-        self._gap = list[str | Mark]()
-        self._gaps = dict[Mark, Gap]()  # by the marks in them
-        self._first: Gap | None = None
-        self._word = ""
-        # As they stand: words, and what is between two words without marks.
-        self._words, self._spaces = defaultdict[str, list[str]](list), defaultdict[tuple[str, str], list[str]](list)
+        self._gap, self.count = list[str | Mark](), 0
+        self._texts, self._length = list[str](), 0
+        # White space, None where there are marks, behind it what the model gets, and the same as it stands.
+        self._runs, self._is_plain = list[tuple[str | None, str, str]](), True
+        self._edges = "", ""  # white space around it
         self._read(items)
-        self._last = self._end_gap("")
-        self._first = self._first or self._last
+        self._add("", "")
+        self.text = "".join(self._texts)
+        if self._is_plain:
+            self._runs.clear()
+        del self._gap, self._texts
 
     @property
     def is_translated(self) -> bool:
@@ -268,86 +279,113 @@ class Sentence:
         return any(map(str.isalpha, self.text))
 
     def _read(self, items: Iterable[Node | Piece]) -> None:
+        read, write, runs = self._writing
         for item in items:
             if isinstance(item, Node):
+                self.count += 1
                 self._gap.append(Mark(item, 0))
                 if item.last is not None:
                     self._read(item.children)
                     self._gap.append(Mark(item, 1))
                 continue
-            for run in self._writing.runs.findall(item.value):
-                word = self._writing.read(run) or run
+            raw = item.value
+            if ODD_SPACE.search(raw) is None and read(raw) == write(raw) == raw:  # all of it at once
+                if words := raw.strip(" "):
+                    self._gap += [" "] * raw.startswith(" ")
+                    self._add(words, words)
+                self._gap += [" "] * raw.endswith(" ")
+                continue
+            for run in runs.findall(raw):
+                word = read(run) or run
                 if word.isspace():
                     self._gap.append(run)
-                    continue
-                gap = self._end_gap(word)
-                self._first = self._first or gap
-                if not gap.marks and gap.items:
-                    self._spaces[self._word.lower(), word.lower()].append("".join(map(str, gap.items)))
-                self._words[word].append(run)
-                self._word = word
-                self.text += gap.shown + word
+                else:
+                    self._is_plain &= run == write(word)
+                    self._add(word, run)
 
-    def _end_gap(self, word: str) -> Gap:
-        """Place the marks before the next word."""
-        items, self._gap = self._gap, []
-        spaces = [isinstance(item, str) or item.node.is_space for item in items]
-        kept = any(isinstance(item, Mark) and item.node.last is None for item in items)
-        is_edge = not self.text or not word
-        shown = " " if any(spaces) and not is_edge and not (kept and word[0] in CLOSING) else ""
-        gap = Gap(items, shown)
-        before, behind = len(self.text), len(self.text + shown)
-        first = spaces.index(True) if any(spaces) else len(items)
-        last = len(items) - 1 - spaces[::-1].index(True) if any(spaces) else -1
+    def _add(self, words: str, raw: str) -> None:
+        """Add words, none at the end, and place the marks before them."""
+        items, shown, space = self._gap, "", None
+        if not self._length:
+            self._edges = (items[0] if items and isinstance(items[0], str) else "", "")
+        if not words:
+            self._edges = (self._edges[0], items[-1] if items and isinstance(items[-1], str) else "")
+        if not items:
+            space = ""
+        elif not any(isinstance(item, Mark) for item in items):
+            space, shown = "".join(map(str, items)), " " if self._length and words else ""
+            items.clear()
+        else:
+            shown, self._gap = self._end_gap(items, words), []
+        self._runs.append((space, words, raw))
+        self._is_plain &= space in (None, "", " ")
+        self._texts += [shown, words]
+        self._length += len(shown) + len(words)
+
+    def _end_gap(self, items: list[str | Mark], word: str) -> str:
+        """Place marks; the space, or nothing, that the model gets for what stands before a word."""
+        marks = [item for item in items if isinstance(item, Mark)]
+        spaces = [place for place, item in enumerate(items) if isinstance(item, str) or item.node.is_space]
+        has_kept = any(mark.node.last is None for mark in marks)
+        is_inside = bool(self._length), bool(word)
+        shown = " " if spaces and all(is_inside) and not (has_kept and word[0] in CLOSING) else ""
+        gap = Gap(items, shown, is_inside)
+        before, behind = self._length, self._length + len(shown)
         for place, item in enumerate(items):
             if not isinstance(item, Mark):
                 continue
-            self._gaps[item] = gap
             node = item.node
+            node.gaps = (*node.gaps, gap)
             if item.side:
                 node.end = before
             elif node.last is not None:
                 node.start = behind
             else:
-                node.has_space = (first < place, last > place)
+                node.has_space = (bool(spaces) and spaces[0] < place, bool(spaces) and spaces[-1] > place)
                 node.start = node.end = behind if node.has_space == (True, False) else before
-        return gap
+        return shown
 
-    @property
-    def count(self) -> int:
-        """The number of codes."""
-        return len({mark.node for mark in self._gaps})
+    def _as_they_stand(self) -> tuple[dict[str, Iterator[str]], dict[tuple[str, str], Iterator[str]]]:
+        """The words of the text, and the white space between two, as they stand, in their order."""
+        words, spaces = defaultdict[str, list[str]](list), defaultdict[tuple[str, str], list[str]](list)
+        left = ""
+        for space, text, raw in self._runs:
+            for number, word in enumerate(text.split(" ") if text == raw else [text]):
+                if number or space:
+                    spaces[left.lower(), word.lower()].append(" " if number else space or "")
+                words[word].append(word if text == raw else raw)
+                left = word
+        return {word: iter(each) for word, each in words.items()}, {pair: iter(each) for pair, each in spaces.items()}
 
     def render(self, translation: str, weights: torch.Tensor | None) -> list[Piece]:
         """The pieces of the translation, with the codes; `weights` as in [`Places`]."""
-        translation = translation.strip()
-        places = Places(self.text, translation, weights if self.count <= MOST_WORDS else None)
-        write = self._writing.write
-        words = {word: iter(each) for word, each in self._words.items() if any(raw != write(word) for raw in each)}
-        spaces = {words: iter(each) for words, each in self._spaces.items()}
+        translation, order = translation.strip(), [translation.strip()]
+        if self.nodes:
+            weights = weights if self.count <= MOST_WORDS else None
+            order = Places(self.text, translation, weights).order(self.nodes)
+        words, spaces = self._as_they_stand()
         out, gap, left = list[Piece](), list[str | Mark](), ""
 
         def between(right: str) -> None:
-            if left and right and not any(isinstance(item, Mark) for item in gap):
-                items: list[str | Mark] = (
-                    [next(spaces.get((left.lower(), right.lower()), iter(())), " ")] if gap else []
-                )
-            else:
+            items: Sequence[str | Mark] = gap
+            if not (left and right) or any(isinstance(item, Mark) for item in gap):
                 items = self._between(left, gap, right)
+            elif gap:
+                items = [next(spaces.get((left.lower(), right.lower()), iter(())), " ")]
             for item in items:
                 out.extend([Piece("text", item)] if isinstance(item, str) else item.pieces)
             gap.clear()
 
-        for item in places.order(self.nodes):
+        for item in order:
             if isinstance(item, tuple):
                 gap.append(Mark(*item))
                 continue
-            for run in RUNS.findall(item):
+            for run in RUNS.findall(item) if words else PLAIN_RUNS.findall(item):
                 if run.isspace():
                     gap.append(" ")
                     continue
                 between(run)
-                out.append(Piece("text", next(words.get(run, iter(())), None) or write(run)))
+                out.append(Piece("text", next(words.get(run, iter(())), None) or self._writing.write(run)))
                 left = run
         between("")
         return out
@@ -355,14 +393,13 @@ class Sentence:
     def _between(self, left: str, gap: Sequence[str | Mark], right: str) -> list[str | Mark]:
         """What is written between two words, or at an edge, where there are these spaces and marks."""
         marks = [item for item in gap if isinstance(item, Mark)]
-        if marks:
-            known = self._gaps[marks[0]]
-            is_there = (known is self._first) == (not left) and (known is self._last) == (not right)
-            if is_there and known.marks == marks and bool(known.shown) == (len(marks) < len(gap)):
-                return known.items
+        known = marks[0].node.gaps[marks[0].side] if marks else Gap([], "", (False, False))
+        is_same = [item for item in known.items if isinstance(item, Mark)] == marks
+        if is_same and known.is_inside == (bool(left), bool(right)) and bool(known.shown) == (len(marks) < len(gap)):
+            return known.items
         items, brings_space = list[str | Mark](), any(mark.node.is_space for mark in marks)
-        if not left and self._first is not None and self._first.items and isinstance(self._first.items[0], str):
-            items.append(self._first.items[0])
+        if not left and self._edges[0]:
+            items.append(self._edges[0])
         has_space = may_space = False
         for item in gap:
             if isinstance(item, str):
@@ -375,8 +412,8 @@ class Sentence:
             has_space, may_space, left = False, behind, left or "-"
         if right and not brings_space and (has_space or (may_space and right[0] not in CLOSING)):
             items.append(" ")
-        if not right and self._last.items and isinstance(self._last.items[-1], str):
-            items.append(self._last.items[-1])
+        if not right and self._edges[1]:
+            items.append(self._edges[1])
         return items
 
 
@@ -423,7 +460,8 @@ class Text:
     """
 
     def __init__(self, pieces: Iterable[Piece], writing: Writing = PLAIN):
-        self._parts = list[tuple[Sentence | None, list[Piece]]]()
+        # What stays, or a sentence, and the branches in it.
+        self._parts = list[tuple[Sentence | None, list[Piece], list[Choice]]]()
         self.sentences = list[Sentence]()
         segment = list[Piece]()
         for piece in (*pieces, Piece("ending", "")):
@@ -431,43 +469,36 @@ class Text:
                 segment.append(piece)
                 continue
             sentence = Sentence(segment, writing) if any(each.kind == "text" for each in segment) else None
-            if sentence is not None and not sentence.is_translated:
-                sentence = None
-            if sentence is not None:
+            choices = [each.value for each in segment if isinstance(each.value, Choice)]
+            if sentence is not None and sentence.is_translated:
                 count_characters(sentence.text)
                 self.sentences.append(sentence)
-            for choice in _choices(segment):
-                self.sentences += [each for text in choice.parts if isinstance(text, Text) for each in text.sentences]
-            self._parts += [(sentence, segment), (None, [piece] if piece.value != "" else [])]
+                self._parts += [(sentence, [], choices), (None, [piece], [])]
+            else:
+                self._parts.append((None, [*segment, piece], choices))
+            texts = (part for choice in choices for part in choice.parts if isinstance(part, Text))
+            self.sentences += [each for text in texts for each in text.sentences]
             segment = []
 
     def render(self, translations: Sequence[str], weights: Sequence[torch.Tensor | None]) -> list[Piece]:
         """The pieces of the text with the translations of its sentences; `weights` as in [`Places`]."""
-        merged = list[Piece]()
-        for piece in self._render(iter(zip(translations, weights, strict=True))):
-            if piece.kind == "text" and merged and merged[-1].kind == "text":
-                merged[-1] = Piece("text", merged[-1].value + piece.value)
-            else:
-                merged.append(piece)
-        return merged
+        found = self._render(iter(zip(translations, weights, strict=True)))
+        rows = groupby(found, lambda piece: piece.kind == "text")
+        return [piece for is_text, row in rows for piece in ([Piece("text", as_string(row))] if is_text else row)]
 
     def _render(self, given: Iterator[tuple[str, torch.Tensor | None]]) -> Iterator[Piece]:
-        for sentence, pieces in self._parts:
+        for sentence, pieces, choices in self._parts:
             found = pieces if sentence is None else sentence.render(*next(given))
-            branches = {
-                id(choice): [
-                    piece
-                    for part in choice.parts
-                    for piece in (part._render(given) if isinstance(part, Text) else [Piece("text", part)])
-                ]
-                for choice in _choices(pieces)
-            }
+            branches = {id(choice): [*self._branches(choice, given)] for choice in choices}
             for piece in found:
-                yield from branches[id(piece.value)] if isinstance(piece.value, Choice) else [piece]
+                if isinstance(piece.value, Choice):
+                    yield from branches[id(piece.value)]
+                elif piece.value != "":
+                    yield piece
 
-
-def _choices(pieces: Iterable[Piece]) -> Iterator[Choice]:
-    return (piece.value for piece in pieces if isinstance(piece.value, Choice))
+    def _branches(self, choice: Choice, given: Iterator[tuple[str, torch.Tensor | None]]) -> Iterator[Piece]:
+        for part in choice.parts:
+            yield from part._render(given) if isinstance(part, Text) else [Piece("text", part)]
 
 
 def as_string(pieces: Iterable[Piece]) -> str:

@@ -15,7 +15,7 @@ import torch
 from ..results import Translation
 from .inline import HTML, LINES, Piece, Text, apart, as_string
 from .places import Align, find_weights
-from .variables import PROSE, pattern_of
+from .variables import PROSE, pattern_of, without_variables
 
 
 # The rest of a text belongs to what it does not close, so that all of it is read once.
@@ -72,6 +72,8 @@ INLINE = {
 }
 # Elements whose content is kept.
 KEPT = {"code", "kbd", "math", "ruby", "samp", "svg", "tt", "var", *RAW} - {"title"}
+# Variables that look like tags: Ruby's %<name>s, %<PRIu64>, <%= name %>.
+LIKE_TAGS = pattern_of(("ruby", "printf", "brackets"))
 # Tags that end a sentence in strings of programs; others there, such as <b> and <file>, are inside one.
 STRING_ENDING = re.compile(r"p|br|hr|div|li|[uod]l|d[td]|h[1-6]|table|t[rdh]|pre|blockquote|section")
 VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"}
@@ -121,7 +123,7 @@ class MarkupText:
     """
 
     def __init__(self, text: str):
-        pieces = apart(_pieces([*tokens_of(text)]), pattern_of(PROSE), "alone")
+        pieces = without_variables(_pieces([*tokens_of(text)]), PROSE)
         self._text = Text(pieces, HTML)
         self.sentences = self._text.sentences
 
@@ -168,9 +170,17 @@ def end_of_kept(tokens: Sequence[Token], place: int) -> int:
     return len(tokens)
 
 
-def string_tags(text: str, variables: re.Pattern[str]) -> Iterator[Piece]:
+def string_tags(text: str) -> Iterator[Piece]:
     """The pieces of a string of a program, or a subtitle, with tags."""
-    tokens, place = _tokens_around(text, variables), 0
+    if "<" not in text:
+        yield Piece("text", text)
+        return
+    tokens, done, place = list[Token](), 0, 0
+    for found in LIKE_TAGS.finditer(text):
+        if "<" in found[0]:
+            tokens += [*tokens_of(text[done : found.start()]), Token(found[0], "text")]
+            done = found.end()
+    tokens += tokens_of(text[done:])
     while place < len(tokens):
         token, end = tokens[place], end_of_kept(tokens, place)
         raw = "".join(each.raw for each in tokens[place:end])
@@ -183,16 +193,6 @@ def string_tags(text: str, variables: re.Pattern[str]) -> Iterator[Piece]:
         else:
             yield Piece("begin" if token.kind == "start" else "end", raw, token.name)
         place = end
-
-
-def _tokens_around(text: str, variables: re.Pattern[str]) -> list[Token]:
-    """Tags and texts; what looks like a tag in Ruby's %<name>s and in %<PRIu64> is none."""
-    tokens, done = list[Token](), 0
-    for found in variables.finditer(text):
-        if "<" in found[0]:
-            tokens += [*tokens_of(text[done : found.start()]), Token(found[0], "text")]
-            done = found.end()
-    return [*tokens, *tokens_of(text[done:])]
 
 
 def with_translations(

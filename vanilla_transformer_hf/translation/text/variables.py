@@ -5,8 +5,10 @@ A catalogue may say in which format a message is; then its variables are those o
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache
+
+from .inline import Piece, apart
 
 
 # Behind the flags of C's printf; bounded, so that time grows with the length alone.
@@ -70,10 +72,36 @@ FORMATS = {
 }  # fmt: skip
 
 
+# What a text has in which one of a kind is, if no percent sign: most texts have none, and need no search.
+SIGNS = {
+    **{
+        "address": ("://", "www."),
+        "mail": ("@",),
+        "at": ("@",),
+        "path": ("/", "\\"),
+        "option": ("-",),
+        "shell": ("$",),
+    },
+    **{"braces": ("{",), "brackets": ("{", "%"), "entity": ("&",), "escape": ("\\",), "quoted": ("'",)},
+    **{"colon": (":",), "tilde": ("~",)},
+}
+
+
 @cache
 def pattern_of(kinds: tuple[str, ...]) -> re.Pattern[str]:
     """The pattern of some of the `KINDS`; of two at one place, the first."""
     return re.compile("|".join(KINDS[kind].pattern for kind in kinds))
+
+
+@cache
+def signs_of(kinds: tuple[str, ...]) -> tuple[str, ...]:
+    """The signs of some of the `KINDS`."""
+    return tuple({sign: None for kind in kinds for sign in SIGNS.get(kind, ("%",))})
+
+
+def without_variables(pieces: Iterable[Piece], kinds: tuple[str, ...]) -> Iterator[Piece]:
+    """Pieces in which the variables of the texts are codes."""
+    return apart(pieces, pattern_of(kinds), "alone", signs_of(kinds))
 
 
 def declared_kinds(flags: Iterable[str]) -> tuple[str, ...]:
