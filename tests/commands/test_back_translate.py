@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import datasets
 import pytest
@@ -182,33 +181,25 @@ def test_rounds_train_one_model_after_the_other(texts, back_translate, capsys):
         assert made["texts"] == [f"mono.{language}"]
 
 
-def test_rounds_pass_on_what_is_given(texts):
-    text = ["--target", "m.en", "--source", "m.de", "--source", "n.de"]
+def test_rounds_pass_on_what_is_given(texts, monkeypatch):
+    stages = []
+    monkeypatch.setattr(command, "learn", lambda prog, own, parser, recipe: stages.append((own, recipe)))
+    monkeypatch.chdir(texts)
+    search = ["--rounds", "2", "--search", "top_k", "--keep_duplicates", "--keep", "copied"]
     fields = ["--test_source", "t.de", "--output_dir", "out", "--max_steps", "5"]
-    argv = [
-        "model",
-        *text,
-        "--rounds",
-        "2",
-        "--search",
-        "top_k",
-        "--keep_duplicates",
-        "--keep",
-        "copied",
-        "recipe.yaml",
-        *fields,
-    ]
-    given = command.parse_arguments("prog", argv)
-    run = SimpleNamespace(training=SimpleNamespace(output_dir="out"), data=SimpleNamespace(reverse=False))
-    first, second, last = command.stages(*given, run)
-    own = ["--keep_duplicates", "--search=top_k", "--keep=copied"]
-    unscored = ["--max_steps", "5", "--unset", "test_source", "test_target"]
+    text = ["--target", "m.en", "--source", "m.de", "--source", "n.de"]
+    command.main("prog", ["model", *text, *search, "recipe.yaml", *fields])
     forward, reverse = str(Path("out/rounds/1/forward")), str(Path("out/rounds/2/reverse"))
-    begin = ["recipe.yaml", "--target", "m.en"]
-    assert first == ["model", *begin, *own, *unscored, "--reverse=False", f"--output_dir={forward}"]
-    texts = ["--target", "m.de", "--target", "n.de"]
-    assert second == [forward, "recipe.yaml", *texts, *own, *unscored, "--reverse=True", f"--output_dir={reverse}"]
-    assert last == [reverse, *begin, *own, *fields[:2], "--max_steps", "5", "--reverse=False", "--output_dir=out"]
+    assert [(own.model, own.target, own.source) for own, _ in stages] == [
+        ("model", ["m.en"], None), (forward, ["m.de", "n.de"], None), (reverse, ["m.en"], None)
+    ]  # fmt: skip
+    assert all((own.search, own.keep_duplicates, own.keep) == ("top_k", True, ["copied"]) for own, _ in stages)
+    common = {"source_lang": "de", "target_lang": "en", "max_steps": 5}
+    assert [recipe for _, recipe in stages] == [
+        {**common, "reverse": False, "output_dir": forward},
+        {**common, "reverse": True, "output_dir": reverse},
+        {**common, "test_source": "t.de", "reverse": False, "output_dir": "out"},
+    ]
 
 
 @pytest.mark.slow

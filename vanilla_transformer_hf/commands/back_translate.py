@@ -16,7 +16,6 @@ left out, counted and shown. The same command continues after an interruption, i
 """
 
 import argparse
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +34,8 @@ SEARCHES: dict[str, tuple[dict[str, Any], bool]] = {
 TAG = "<bt>"
 
 
-def parse_arguments(prog: str, argv: list[str]) -> tuple[argparse.ArgumentParser, argparse.Namespace, list[str]]:
-    """The parser, the command's own arguments with the recipe, and its fields."""
+def parse_arguments(prog: str, argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    """The command's own arguments with the recipe, and its fields."""
     usage = f"{prog} MODEL [RECIPE] --target FILE [options] [--field value ...]"
     parser = make_parser(prog, __doc__, usage=usage, allow_abbrev=False)
     parser.add_argument("model", metavar="MODEL", help="folder of the model that translates, or its id on the Hub")
@@ -77,7 +76,7 @@ def parse_arguments(prog: str, argv: list[str]) -> tuple[argparse.ArgumentParser
     arguments.recipe = others.pop(0) if others and not others[0].startswith("-") else None
     if problem := _problem(arguments, others):
         parser.error(problem)
-    return parser, arguments, others
+    return arguments, others
 
 
 def _problem(arguments: argparse.Namespace, others: list[str]) -> str | None:
@@ -210,77 +209,57 @@ def read_wanted(arguments: argparse.Namespace, data: Any) -> Any:
     )
 
 
-def without(fields: Sequence[str], *names: str) -> list[str]:
-    """The arguments of a command line without these options and their values."""
-    kept, skips = list[str](), False
-    for each in fields:
-        if each.startswith("--"):
-            skips = each.split("=")[0].removeprefix("--") in names
-        if not skips:
-            kept.append(each)
-    return kept
-
-
 def main(prog: str, argv: list[str]) -> None:
-    parser, arguments, others = parse_arguments(prog, argv)
+    arguments, others = parse_arguments(prog, argv)
     from ..training.recipe import RecipeParser
-    from ..training.synthetic import learning
     from ..training.synthetic.mixing import parse_rate
     from ..training.synthetic.synthetic_text import make_synthetic_text
 
-    rate = parse_rate(arguments.rate)
+    arguments.rate = parse_rate(arguments.rate)
     if arguments.recipe is None:
         make_synthetic_text(read_wanted(arguments, None), Path(arguments.text_dir))
         return
-    fields = [find_recipe(arguments.recipe), *others]
-    run, _ = RecipeParser(prog=prog).parse(fields)
+    parser, path = RecipeParser(prog=prog), find_recipe(arguments.recipe)
+    _, given, unset = parser.read_line(others)
+    recipe = parser.override(parser.read(path), given, unset, told=prog)
+    run, _ = parser.run(recipe, path)
     if run.data.task != "translation":
-        parser.error(f"the recipe has task={run.data.task}: only translation models learn from translations")
-    if arguments.rounds > 1:
-        for stage in stages(parser, arguments, others, run):
-            main(prog, stage)
+        raise ValueError(f"the recipe has task={run.data.task}: only translation models learn from translations")
+    if arguments.rounds == 1:
+        learn(prog, arguments, parser, recipe)
         return
+    # Hoang et al. 2018, aclanthology.org/W18-2703: in each round, the model learns from the reverse model's
+    # translations; then the reverse model, by the same recipe with the sides exchanged, from its.
+    output, reverse, forward = Path(str(run.training.output_dir)), arguments.model, ""
+
+    def stage(model: str, texts: list[str], is_reversed: bool, folder: Path) -> str:
+        fields = {"reverse": is_reversed, "output_dir": str(folder)}
+        unscored = (
+            [] if folder == output else ["test_source", "test_target"]
+        )  # the test text is scored once, at the end
+        own = argparse.Namespace(**{**vars(arguments), "model": model, "target": texts, "source": None})
+        learn(prog, own, parser, parser.override(recipe, fields, unscored))
+        return str(folder)
+
+    for number in range(1, arguments.rounds + 1):
+        folder = output / "rounds" / str(number)
+        if number > 1:
+            reverse = stage(forward, arguments.source, not run.data.reverse, folder / "reverse")
+        is_last = number == arguments.rounds
+        forward = stage(reverse, arguments.target, run.data.reverse, output if is_last else folder / "forward")
+
+
+def learn(prog: str, arguments: argparse.Namespace, parser: Any, recipe: dict[str, Any]) -> None:
+    """Make the synthetic text, mix it with the recipe's, and train its model on both."""
+    from ..training.synthetic import learning
+    from ..training.synthetic.synthetic_text import make_synthetic_text
+
+    run, _ = parser.run(recipe, arguments.recipe)
     wanted = read_wanted(arguments, run.data)
     folder = Path(str(run.training.output_dir)) / "back_translation"
     held_out = learning.held_out_texts(run.data, wanted.side)
     files = make_synthetic_text(wanted, Path(arguments.text_dir or folder), held_out)
-    # The synthetic and the real pairs are in one file; --unset removes fields of the recipe, not of the command line.
-    fields = without(fields, "train_target") + learning.fields_of_pairs(run.data, wanted, files, rate, folder)
-    student, settings = RecipeParser(prog=prog).parse(fields)
-    train(prog, student, settings, learning.about(wanted, rate, wanted.texts))
-
-
-def stages(
-    parser: argparse.ArgumentParser, arguments: argparse.Namespace, others: Sequence[str], run: Any
-) -> Iterator[list[str]]:
-    """
-    The commands of several rounds (Hoang et al. 2018, aclanthology.org/W18-2703): in each, the model learns from the
-    reverse model's translations; then the reverse model, by the same recipe with the sides exchanged, from its.
-    """
-    output = Path(str(run.training.output_dir))
-    given = {name: value for name, value in vars(arguments).items() if value != parser.get_default(name)}
-    own = [
-        f"--{name}" if value is True else f"--{name}={value}"
-        for name, values in given.items()
-        if name not in ("model", "recipe", "rounds", "target", "source")
-        for value in (values if isinstance(values, list) else [values])
-    ]
-    common = [*own, *without(others, "output_dir", "reverse")]
-    # The test text is scored once, at the end.
-    unscored = [*without(common, "test_source", "test_target"), "--unset", "test_source", "test_target"]
-
-    def stage(
-        model: Path | str, texts: Sequence[str], is_reversed: bool, folder: Path, fields: list[str]
-    ) -> list[str]:
-        named = [part for text in texts for part in ("--target", text)]
-        return [str(model), arguments.recipe, *named, *fields, f"--reverse={is_reversed}", f"--output_dir={folder}"]
-
-    reverse, forward = arguments.model, output
-    for number in range(1, arguments.rounds + 1):
-        folder = output / "rounds" / str(number)
-        if number > 1:
-            yield stage(forward, arguments.source, not run.data.reverse, folder / "reverse", unscored)
-            reverse = folder / "reverse"
-        is_last = number == arguments.rounds
-        forward = output if is_last else folder / "forward"
-        yield stage(reverse, arguments.target, run.data.reverse, forward, common if is_last else unscored)
+    # The synthetic and the real pairs are in one file.
+    fields = learning.fields_of_pairs(run.data, wanted, files, arguments.rate, folder)
+    student, settings = parser.run(parser.override(recipe, fields, ["train_target"]), arguments.recipe)
+    train(prog, student, settings, learning.about(wanted, arguments.rate, wanted.texts))

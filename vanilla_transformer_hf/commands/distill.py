@@ -47,8 +47,10 @@ def main(prog: str, argv: list[str]) -> None:
     from ..training.compression.teacher_translations import TeacherSearch, translate_training_text
     from ..training.recipe import RecipeParser
 
-    fields = [find_recipe(arguments.recipe), *others]
-    run, _ = RecipeParser(prog=prog, usage=usage).parse(fields)
+    recipes, path = RecipeParser(prog=prog), find_recipe(arguments.recipe)
+    _, given, unset = recipes.read_line(others)
+    recipe = recipes.override(recipes.read(path), given, unset, told=prog)
+    run, _ = recipes.run(recipe, path)
     if run.data.task != "translation":
         parser.error(f"the recipe has task={run.data.task}: only translation models are distilled")
     shared = arguments.teacher_processes, arguments.teacher_threads
@@ -56,10 +58,10 @@ def main(prog: str, argv: list[str]) -> None:
     pairs = translate_training_text(search, run)
     print(f"teacher's translations: {pairs}", flush=True)
     source = str(run.data.train_source)
-    corpus = [] if run.data.corpus_name or Path(source).exists() else ["--corpus_name", source]
-    student, settings = RecipeParser(prog=prog, usage=usage).parse(
-        [*fields, "--train_source", str(pairs), *corpus, "--unset", "train_target"]
-    )
+    fields = {"train_source": str(pairs)}
+    if not run.data.corpus_name and not Path(source).exists():  # a file is not named after its data set
+        fields["corpus_name"] = source
+    student, settings = recipes.run(recipes.override(recipe, fields, ["train_target"]), path)
     best = "translation" if search.n_best == 1 else f"{search.n_best} best translations"
     about = f"Distilled: it learned the {best} that its teacher {Path(arguments.teacher).name} gave to each source."
     train(prog, student, settings, about)

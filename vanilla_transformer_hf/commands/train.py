@@ -74,7 +74,7 @@ def main(prog: str, argv: list[str]) -> None:
         try:
             argv = [find_recipe(argv[0]), *argv[1:]]
         except ValueError as error:
-            parser.error(str(error))
+            parser.exit(2, f"{prog}: {error}\n")
     run, settings = parser.parse(argv)
     train(prog, run, settings)
 

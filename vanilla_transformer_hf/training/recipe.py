@@ -294,60 +294,105 @@ class RecipeParser(HfArgumentParser):
     """
     Reads a recipe (YAML) and the command line, which overrides it, into the four groups of arguments.
 
-    A field that is given on the command line also replaces the fields of the recipe that it excludes (`replaced_by`),
-    and `--unset FIELD ...` removes fields of the recipe. A recipe has `???` for a value that must be set.
-
-    Every problem ends the program with one line: an unknown field with the nearest name, a value of the wrong type.
+    Programs compose the four steps of `parse`: `read_line`, `read`, `override` and `run`, whose mappings are of fields
+    to values. They raise `ValueError` with one line: an unknown field with the nearest name, a value of another type.
+    A recipe has `???` for a value that must be set.
     """
 
     def __init__(self, **kwargs: Any):
         groups: tuple[Any, ...] = (DataArguments, ModelArguments, ConfigArguments, TranslationTrainingArguments)
         # `train --help` is shown without this parser, which needs seconds for its imports.
         super().__init__(groups, add_help=False, allow_abbrev=False, **kwargs)
-        self.names = {argument.name for group in groups for argument in fields(group) if argument.init}
-        self.add_argument(f"--{UNSET.name}", nargs="+", action="extend")
+        self.defaults = vars(self.parse_args([]))
+        self.names = self.defaults.keys()
+        for action in self._actions:
+            action.default = argparse.SUPPRESS  # what is read has the given fields, and no others
+        self.add_argument(f"--{UNSET.name}", nargs="+", action="extend", default=argparse.SUPPRESS)
 
     def error(self, message: str) -> typing.NoReturn:
-        self.exit(2, f"{self.prog}: {message}\n")
+        raise ValueError(message)
 
     def parse(self, argv: Sequence[str]) -> tuple[RunArguments, dict[str, Any]]:
-        """The arguments, and those that differ from the defaults, as in a recipe."""
-        argv = list(argv)
-        path = argv.pop(0) if argv and not argv[0].startswith("-") else None
-        missing = object()
-        namespace, unknown = self.parse_known_args(argv, argparse.Namespace(**dict.fromkeys(self.names, missing)))
+        """The arguments, and those that differ from the defaults, as in a recipe; a problem ends the program."""
+        try:
+            path, given, unset = self.read_line(argv)
+            recipe = self.override(self.read(path) if path else {}, given, unset, told=self.prog)
+            return self.run(recipe, path)
+        except ValueError as error:
+            self.exit(2, f"{self.prog}: {error}\n")
+
+    def read_line(self, argv: Sequence[str]) -> tuple[str | None, dict[str, Any], list[str]]:
+        """The file of the recipe, the fields that are given, and those whose values are removed."""
+        path = argv[0] if argv and not argv[0].startswith("-") else None
+        namespace, unknown = self.parse_known_args(argv[1:] if path else argv)
         if unknown:
             name = unknown[0].removeprefix("--").split("=")[0].replace("-", "_")
-            self.error(self._unknown(name, "command line"))
-        given = {name: value for name, value in vars(namespace).items() if value is not missing}
-        unset = given.pop("unset", None) or []
-        recipe = self._read_recipe(path) if path else {}
+            raise ValueError(self._unknown(name, "command line"))
+        given = vars(namespace)
+        return path, given, given.pop(UNSET.name, [])
+
+    def read(self, path: str) -> dict[str, Any]:
+        """A recipe, with the types that its fields have on the command line."""
+        try:
+            recipe = read_yaml(path, RecipeLoader)
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{path}: cannot be read as a recipe ({' '.join(str(error).split())}).") from error
+        if not isinstance(recipe, dict):
+            raise ValueError(f"{path}: a recipe is a YAML mapping of fields to values.")
+        return self.typed(recipe, path)
+
+    def typed(self, values: dict[str, Any], where: str) -> dict[str, Any]:
+        """Values as YAML has them, with the types of their fields; those without a value are left out."""
+        found = {}
+        for name, value in values.items():
+            if name not in self.names:
+                raise ValueError(self._unknown(str(name), where))
+            if isinstance(value, dict) or value == REQUIRED:
+                found[name] = value
+            elif value is not None:
+                items = [f"--{name}", *map(str, value)] if isinstance(value, list) else [f"--{name}={value}"]
+                namespace, more = self.parse_known_args(items)
+                if more and name != "report_to":  # one or several; transformers' parser takes the first alone
+                    raise ValueError(f"{where}: {name} takes one value, got {value}.")
+                found[name] = value if more else getattr(namespace, name)
+        return found
+
+    def override(
+        self, recipe: dict[str, Any], given: dict[str, Any], unset: Sequence[str] = (), told: str | None = None
+    ) -> dict[str, Any]:
+        """
+        A recipe without the fields `unset`, and with the given ones in the place of those that they exclude
+        (`replaced_by`); with `told`, the name of the program, what is replaced is printed.
+        """
         for name in unset:
             if name not in self.names:
-                self.error(self._unknown(name, "--unset"))
-            recipe.pop(name, None)
+                raise ValueError(self._unknown(name, "--unset"))
+        recipe = {name: value for name, value in recipe.items() if name not in unset}
         for name, value in given.items():
             kept = FIELDS_OF_TRANSFER if (recipe | given).get("tokenizer") == "new" else ()
-            excluded = (each for each in replaced_by(name, value) if each not in kept)
-            if replaced := [each for each in excluded if each in recipe and each not in given]:
-                _print_once(f"{self.prog}: --{name} replaces {', '.join(replaced)} of the recipe.")
+            excluded = {*replaced_by(name, value)} - {*kept, *given}
+            if replaced := [each for each in replaced_by(name, value) if each in excluded and each in recipe]:
+                if told:
+                    _print_once(f"{told}: --{name} replaces {', '.join(replaced)} of the recipe.")
                 recipe = {each: value for each, value in recipe.items() if each not in replaced}
-        values = recipe | given
+        return recipe | given
+
+    def run(self, values: dict[str, Any], where: str | None = None) -> tuple[RunArguments, dict[str, Any]]:
+        """The arguments of a run, and those that differ from the defaults, of a recipe from the file `where`."""
+        values = dict(values)
         for name, value in values.items():
             if value == REQUIRED:
-                self.error(f"{path}: {name} must be set: --{name} VALUE.")
+                raise ValueError(f"{where}: {name} must be set: --{name} VALUE.")
         if "corpora" in values:
-            values["corpora"] = self._corpora(values["corpora"], path if "corpora" in recipe else "corpora")
-        try:
-            data, model, config, training = self.parse_dict(values)
-        except ValueError as error:
-            self.error(str(error))
+            values["corpora"] = self._corpora(values["corpora"], where)
+        data, model, config, training = self.parse_dict(values)
         if data.reverse:
             exchange_sides(data)
         if training.teacher and not (model.tokenizer_name_or_path or model.model_name_or_path):
             model.tokenizer_name_or_path = training.teacher
-        defaults = vars(self.parse_args([]))
-        settings = {name: values[name] for name in defaults if name in values and values[name] != defaults[name]}
+        settings = {
+            name: values[name] for name in self.names if name in values and values[name] != self.defaults[name]
+        }
         stated = {name: value for name, value in vars(config).items() if value is not None}
         return RunArguments(data, model, stated, training), settings
 
@@ -355,41 +400,16 @@ class RecipeParser(HfArgumentParser):
         """The corpora of a recipe; on the command line a file of them, or YAML (and so JSON) in braces."""
         try:
             if isinstance(value, str) and value.lstrip().startswith("{"):
-                value = yaml.load(value, RecipeLoader)
+                where, value = "corpora", yaml.load(value, RecipeLoader)
             elif isinstance(value, str):
                 where, value = value, read_yaml(value, RecipeLoader)
             return check_corpora(value, f"{where}")
         except (OSError, ValueError, yaml.YAMLError) as error:
-            self.error(" ".join(str(error).split()))
+            raise ValueError(" ".join(str(error).split())) from error
 
     def _unknown(self, name: str, where: str) -> str:
         near = get_close_matches(name, self.names, n=1, cutoff=0.0)
         return f"{where}: unknown field {name!r}; the nearest name is {near[0]!r}."
-
-    def _read_recipe(self, path: str) -> dict[str, Any]:
-        """Field -> value, with the field's type on the command line."""
-        try:
-            recipe = read_yaml(path, RecipeLoader)
-        except (OSError, ValueError) as error:
-            self.error(f"{path}: cannot be read as a recipe ({' '.join(str(error).split())}).")
-        if not isinstance(recipe, dict):
-            self.error(f"{path}: a recipe is a YAML mapping of fields to values.")
-        for name in recipe:
-            if name not in self.names:
-                self.error(self._unknown(str(name), path))
-        return {name: self._typed(path, name, value) for name, value in recipe.items() if value is not None}
-
-    def _typed(self, path: str, name: str, value: Any) -> Any:
-        if isinstance(value, dict) or value == REQUIRED:
-            return value
-        items = [f"--{name}", *map(str, value)] if isinstance(value, list) else [f"--{name}={value}"]
-        nothing = argparse.Namespace(**dict.fromkeys(self.names))
-        typed, more = self.parse_known_args(items, nothing)
-        if more and name == "report_to":  # one or several; transformers' parser takes the first alone
-            return value
-        if more:
-            self.error(f"{path}: {name} takes one value, got {value}.")
-        return getattr(typed, name)
 
 
 # The fields of new models' configs in `--help-all`.

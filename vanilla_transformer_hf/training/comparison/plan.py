@@ -1,12 +1,8 @@
 """The plan of a comparison: variants of one recipe, read from a file, and the recipe of each run."""
 
-import io
-import json
 import os
 import re
-import tempfile
 from collections.abc import Sequence
-from contextlib import redirect_stderr
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -133,15 +129,15 @@ def plan_comparison(
         seconds: The budget of a run, instead of steps.
 
     Raises:
-        ValueError: A field of a variant has a value of the wrong type, the budget does not fit the schedule, or the
-            recipe's task is not translation.
-        SystemExit: The same for a field of the recipe or of the command line, which has been printed.
+        ValueError: A field has a value of the wrong type, the budget does not fit the schedule, or the task of the
+            recipe is not translation.
     """
-    if seconds is not None:
-        argv = ["--max_steps", str(WITHOUT_LIMIT), *argv]
     parser = RecipeParser(prog=prog)
-    base, settings = parser.parse([recipe, *_as_arguments(variants.settings), *argv])
-    given = {*variants.settings, *(each.removeprefix("--").split("=")[0] for each in argv)}
+    _, line, unset = parser.read_line(argv)
+    budget = {} if seconds is None else {"max_steps": WITHOUT_LIMIT}
+    given = parser.typed(variants.settings, "settings") | budget | line
+    unset = [*_without_value(variants.settings), *unset]
+    base, settings = parser.run(parser.override(parser.read(recipe), given, unset, told=prog), recipe)
     if "load_best_model_at_end" not in given and settings.get("early_stopping_patience") is None:
         # The last model is measured, since all variants have the same budget: if all scores are 0, the best would be
         # the first.
@@ -157,17 +153,18 @@ def plan_comparison(
     runs, shared = [], settings
     settings = {name: value for name, value in settings.items() if name != "output_dir"}
     first = base.training.seed
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, Path(recipe).name)
-        path.write_text(yaml.safe_dump(settings, sort_keys=False, allow_unicode=True), encoding="utf-8")
-        for name, values in variants.variants.items():
-            run, own = _override(parser, path, name, values)
-            _check_budget(run, own, seconds)
-            for field in TOKENIZER_FIELDS:
-                own.pop(field, None)
-            for seed in range(first, first + seeds):
-                place = output / "runs" / f"{name}-seed-{seed}"
-                runs.append(PlannedRun(name, seed, place, {**own, "seed": seed, "output_dir": str(place)}))
+    for name, values in variants.variants.items():
+        try:
+            own_fields = parser.typed(values, name), _without_value(values)
+            run, own = parser.run(parser.override(settings, *own_fields), recipe)
+        except ValueError as error:
+            raise ValueError(f"variant {name!r}: {error}") from error
+        _check_budget(run, own, seconds)
+        for field in TOKENIZER_FIELDS:
+            own.pop(field, None)
+        for seed in range(first, first + seeds):
+            place = output / "runs" / f"{name}-seed-{seed}"
+            runs.append(PlannedRun(name, seed, place, {**own, "seed": seed, "output_dir": str(place)}))
     record = {
         "settings": kept_settings(
             {name: value for name, value in shared.items() if name not in ("output_dir", "seed")}
@@ -199,29 +196,9 @@ def _check_budget(run: RunArguments, settings: dict[str, Any], seconds: float | 
             )
 
 
-def _override(
-    parser: RecipeParser, recipe: Path, name: str, values: dict[str, Any]
-) -> tuple[RunArguments, dict[str, Any]]:
-    """Arguments and settings of a variant: those of the recipe, its own in the place of those that they exclude."""
-    said = io.StringIO()
-    try:
-        with redirect_stderr(said):
-            return parser.parse([str(recipe), *_as_arguments(values)])
-    except SystemExit as error:
-        raise ValueError(f"variant {name!r}: {said.getvalue().strip()}") from error
-
-
-def _as_arguments(values: dict[str, Any]) -> list[str]:
-    """Fields as the command line has them; an empty value removes the recipe's."""
-    arguments = []
-    for name, value in values.items():
-        if value is None:
-            arguments += ["--unset", name]
-        elif isinstance(value, list):
-            arguments += [f"--{name}", *map(str, value)]
-        else:
-            arguments.append(f"--{name}={json.dumps(value) if isinstance(value, dict) else value}")
-    return arguments
+def _without_value(values: dict[str, Any]) -> list[str]:
+    """The fields that remove the recipe's value."""
+    return [name for name, value in values.items() if value is None]
 
 
 def continue_record(plan: Plan, output: Path) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ...common.opening import open_tokenizer
 from ..arguments import DataArguments
@@ -52,15 +53,11 @@ def tags_of(wanted: SyntheticText) -> list[str]:
 
 
 def fields_of_pairs(
-    data: DataArguments,
-    wanted: SyntheticText,
-    files: tuple[Path, Path],
-    rate: tuple[int, int] | None,
-    folder: Path,
-) -> list[str]:
+    data: DataArguments, wanted: SyntheticText, files: tuple[Path, Path], rate: tuple[int, int] | None, folder: Path
+) -> dict[str, Any]:
     """
     Write the mixed text of a recipe's real pairs and synthetic ones, and return the fields by which the recipe trains
-    on it.
+    on it, without its train_target.
 
     Raises:
         OSError: A file cannot be opened.
@@ -73,16 +70,13 @@ def fields_of_pairs(
     refuse_several(data, "back-translate")
     if not data.train_source:
         raise ValueError("train_source is not given: name the real pairs that synthetic ones are mixed with")
-    pairs = write_mixed(data, files, rate, folder)
+    fields: dict[str, Any] = {"train_source": str(write_mixed(data, files, rate, folder))}
+    if not data.corpus_name and not Path(data.train_source).exists():  # a file is not named after its data set
+        fields["corpus_name"] = data.train_source
     known = [*(data.source_tags or ()), *(f"<2{language}>" for language in data.target_lang_tags or ())]
-    tags = [*(data.source_tags or ()), *(tag for tag in tags_of(wanted) if tag not in known)]
-    is_named = data.corpus_name or Path(data.train_source).exists()  # a file is not named after its data set
-    return [
-        *("--train_source", str(pairs)),
-        *([] if is_named else ["--corpus_name", data.train_source]),
-        *(["--source_tags", *tags] if tags else []),
-        *("--unset", "train_target"),
-    ]
+    if tags := [*(data.source_tags or ()), *(tag for tag in tags_of(wanted) if tag not in known)]:
+        fields["source_tags"] = tags
+    return fields
 
 
 def about(wanted: SyntheticText, rate: tuple[int, int] | None, texts: Sequence[str]) -> str:
