@@ -11,18 +11,18 @@ from hub_server import ROOT
 
 # Folder -> files; lines, in hundreds; functions with one use, in fives.
 MOST = {
-    ".": (3, 400, 5),
+    ".": (4, 600, 10),
     "commands": (24, 2_400, 20),
     "common": (24, 2_700, 25),
-    "conversion": (35, 7_300, 55),
+    "conversion": (36, 7_500, 55),
     "evaluation": (4, 500, 5),
-    "explorer": (21, 3_700, 20),
-    "export": (9, 1_200, 5),
-    "model": (102, 15_100, 95),
-    "publishing": (9, 2_000, 35),
-    "serving": (15, 3_300, 20),
-    "training": (82, 12_900, 210),
-    "translation": (48, 8_400, 100),
+    "explorer": (22, 3_900, 25),
+    "export": (10, 1_400, 10),
+    "model": (103, 15_300, 100),
+    "publishing": (10, 2_200, 35),
+    "serving": (17, 3_800, 30),
+    "training": (82, 12_900, 205),
+    "translation": (49, 8_600, 105),
 }
 MEASURED = runpy.run_path(str(ROOT / "scripts" / "measure_size.py"))["measure"]()
 
