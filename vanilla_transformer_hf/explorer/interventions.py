@@ -17,16 +17,10 @@ from .requests import PARTS, RequestError
 
 @dataclass
 class Copy:
-    """
-    A copy of a model.
+    """A copy of a model."""
 
-    Attributes:
-        model: The copy.
-        layers: For "encoder" and "decoder" the numbers of the remaining layers, in order.
-    """
-
-    model: Any
-    layers: dict[str, list[int]]
+    model: Any  # The copy
+    layers: dict[str, list[int]]  # For "encoder" and "decoder" the numbers of the remaining layers, in order
 
     def place(self, part: str, layer: int) -> int:
         """The index in the copy of a layer of the original model."""

@@ -27,16 +27,10 @@ Change = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclass
 class Site:
-    """
-    Where a tensor is in a copy of a model.
+    """Where a tensor is in a copy of a model."""
 
-    Attributes:
-        module: A layer, whose output it is, or W^O of an attention, of whose input it is a part.
-        columns: That part, which is one head or all; None for a layer.
-    """
-
-    module: nn.Module
-    columns: slice | None
+    module: nn.Module  # A layer, whose output it is, or W^O of an attention, of whose input it is a part
+    columns: slice | None  # That part, which is one head or all; None for a layer
 
     @classmethod
     def of(cls, found: Pass, part: str, layer: int, head: int | None) -> "Site":

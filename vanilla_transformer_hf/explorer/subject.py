@@ -188,20 +188,13 @@ class Subject:
 
 @dataclass
 class Pass:
-    """
-    A forward pass over a source and a given target.
+    """A forward pass over a source and a given target."""
 
-    Attributes:
-        copy: The model.
-        inputs: What it reads.
-        outputs: transformers' outputs, with attentions.
-        source_pieces, read, predicted: Tokens that the encoder reads (S), that the decoder reads (T), and that it
-            predicts (T).
-    """
-
-    copy: Copy
-    inputs: dict[str, torch.Tensor]
-    outputs: Any
+    copy: Copy  # The model
+    inputs: dict[str, torch.Tensor]  # What it reads
+    outputs: Any  # transformers' outputs, with attentions
+    # source_pieces, read, predicted: Tokens that the encoder reads (S), that the decoder reads (T), and that it
+    # predicts (T)
     source_pieces: list[Piece]
     read: list[Piece]
     predicted: list[Piece]

@@ -108,14 +108,7 @@ def run_apart(
     memory: int,
     is_over: threading.Event,
 ) -> Any:
-    """
-    What a function returns in a process of its own; it gets `align`, and then the arguments.
-
-    Raises:
-        ValueError: That of the function; or it needs more memory.
-        TimeoutError: The seconds have passed, or the event is set.
-        RuntimeError: Another error, with its traceback.
-    """
+    """What a function returns in a process of its own; it gets `align`, and then the arguments."""
     ends, context = monotonic() + seconds, _context()
     here, there = context.Pipe()
     process = context.Process(target=_work, args=(there, memory, seconds, function, arguments), daemon=True)

@@ -451,10 +451,6 @@ class Service:
         return self._result(ticket)
 
     def _result(self, ticket: Ticket) -> list[list[Translation]]:
-        """
-        Raises:
-            RequestError: The time limit has passed, or the server stops.
-        """
         try:
             return ticket.future.result()
         except CancelledError:
@@ -612,12 +608,7 @@ class Service:
         return await _form(request, content, most_files=0 if takes_json else 1)
 
     def _client(self, request: Request, in_body: str | None) -> str:
-        """
-        The client's identity: its key, or its address if no key is required.
-
-        Raises:
-            RequestError: The server has keys, and the request has a wrong one or none.
-        """
+        """The client's identity: its key, or its address if no key is required."""
         if self.api_keys is None:
             return request.client.host if request.client else ""
         bearer = request.headers.get("authorization", "").removeprefix("Bearer ").strip()
@@ -643,9 +634,6 @@ class Service:
             wanted: The request.
             names: The names of its language fields.
             models: The candidates; all models if not given.
-
-        Raises:
-            RequestError: No model has the languages; or they are not named, and models have different ones.
         """
         models = models or [*self.models.values()]
 

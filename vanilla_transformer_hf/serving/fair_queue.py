@@ -32,24 +32,14 @@ class FairQueue(Generic[Item]):
         self._size += 1
 
     def next(self) -> Item:
-        """
-        The next item, which stays in the queue.
-
-        Raises:
-            IndexError: The queue is empty.
-        """
+        """The next item, which stays in the queue."""
         if not self._size:
             raise IndexError("the queue is empty")
         requests = next(iter(self._clients.values()))
         return next(iter(requests.values()))[0]
 
     def take(self) -> Item:
-        """
-        Remove and return the next item; then it is another client's turn.
-
-        Raises:
-            IndexError: The queue is empty.
-        """
+        """Remove and return the next item; then it is another client's turn."""
         item = self.next()
         client, requests = next(iter(self._clients.items()))
         request, items = next(iter(requests.items()))

@@ -48,9 +48,6 @@ class LanguageDetector:
             texts: Texts of one language.
             among: Codes of which the answer must be some; all served languages if not given. The confidences are
                 those among all in any case.
-
-        Raises:
-            ValueError: No language is known; or several are, and lingua is not installed or supports fewer than two.
         """
         likely = self._likely("\n".join(texts)[:ENOUGH])
         found = [(code, value) for code, value in likely if among is None or code in among]

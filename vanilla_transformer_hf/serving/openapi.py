@@ -24,18 +24,11 @@ from .refusals import Choice, Refusal, by_fields, by_languages
 
 @dataclass(frozen=True)
 class Served:
-    """
-    What requests may name.
+    """What requests may name."""
 
-    Attributes:
-        choice: All models and their languages.
-        alone: Each model by itself.
-        endings: Of the files that are translated.
-    """
-
-    choice: Choice
-    alone: Sequence[Choice]
-    endings: Sequence[str]
+    choice: Choice  # All models and their languages
+    alone: Sequence[Choice]  # Each model by itself
+    endings: Sequence[str]  # Of the files that are translated
 
 
 Schema = dict[str, Any]

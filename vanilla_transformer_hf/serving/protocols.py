@@ -44,26 +44,15 @@ IGNORED_PARAMETERS = {"clean_up_tokenization_spaces": (None, True, False), "trun
 
 @dataclass(frozen=True)
 class Limits:
-    """
-    The limits of one request.
+    """The limits of one request."""
 
-    Attributes:
-        characters: Of all its texts together.
-        texts: Of a list.
-        body_bytes: Of the body.
-        seconds: From the request to its answer.
-        body_seconds: Until the body has arrived.
-        file_bytes: Of the body with a file; 0: none are translated.
-        file_seconds: For which a translated file is kept.
-    """
-
-    characters: int = 50_000
-    texts: int = 128
-    body_bytes: int = 2**20
-    seconds: float = 60.0
-    body_seconds: float = 10.0
-    file_bytes: int = 10 * 2**20
-    file_seconds: float = 600.0
+    characters: int = 50_000  # Of all its texts together
+    texts: int = 128  # Of a list
+    body_bytes: int = 2**20  # Of the body
+    seconds: float = 60.0  # From the request to its answer
+    body_seconds: float = 10.0  # Until the body has arrived
+    file_bytes: int = 10 * 2**20  # Of the body with a file; 0: none are translated
+    file_seconds: float = 600.0  # For which a translated file is kept
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -73,32 +62,19 @@ class Limits:
 
 @dataclass(frozen=True)
 class TranslationRequest:
-    """
-    Attributes:
-        texts: The source texts.
-        is_list: Whether the client sent a list, and gets one.
-        source, target: Language codes; None if the server chooses. `source` may be `AUTO`.
-        alternatives: Number of further translations of each text.
-        options: Arguments of `generate()`.
-        stream: Whether parts are sent as soon as they are translated.
-        api_key: The key in the body, if there is one.
-        model: The name of the model; None if the languages choose it.
-        ignored: Names of the fields that are not known.
-        is_html: Whether the texts have markup, which stays.
-        detected: The language that was found for `AUTO`, and the confidence from 0 to 100.
-    """
-
-    texts: list[str]
-    is_list: bool
+    texts: list[str]  # The source texts
+    is_list: bool  # Whether the client sent a list, and gets one
+    # source, target: Language codes; None if the server chooses. `source` may be `AUTO`.
     source: str | None = None
     target: str | None = None
-    alternatives: int = 0
-    options: dict[str, Any] = field(default_factory=dict)
-    stream: bool = False
-    api_key: str | None = None
-    model: str | None = None
-    ignored: tuple[str, ...] = ()
-    is_html: bool = False
+    alternatives: int = 0  # Number of further translations of each text
+    options: dict[str, Any] = field(default_factory=dict)  # Arguments of `generate()`
+    stream: bool = False  # Whether parts are sent as soon as they are translated
+    api_key: str | None = None  # The key in the body, if there is one
+    model: str | None = None  # The name of the model; None if the languages choose it
+    ignored: tuple[str, ...] = ()  # Names of the fields that are not known
+    is_html: bool = False  # Whether the texts have markup, which stays
+    # The language that was found for `AUTO`, and the confidence from 0 to 100
     detected: tuple[str, float] | None = None
 
 
@@ -106,9 +82,6 @@ def read_libretranslate(body: Mapping[str, Any], limits: Limits) -> TranslationR
     """
     Args:
         body: The fields of a JSON object or of a form, in which every value is a text.
-
-    Raises:
-        RequestError: A field is missing, of the wrong type or out of range.
     """
     texts, is_list = _texts(body, "q", limits)
     markup = "text" if body.get("format") in (None, "") else body["format"]
@@ -133,12 +106,7 @@ def read_libretranslate(body: Mapping[str, Any], limits: Limits) -> TranslationR
 
 
 def read_file_request(body: Mapping[str, Any]) -> TranslationRequest:
-    """
-    The fields of a form beside its file, which brings the texts.
-
-    Raises:
-        RequestError: As `read_libretranslate`.
-    """
+    """The fields of a form beside its file, which brings the texts."""
     return TranslationRequest(
         [],
         True,
@@ -151,12 +119,7 @@ def read_file_request(body: Mapping[str, Any]) -> TranslationRequest:
 
 
 def read_detection(body: Mapping[str, Any], limits: Limits) -> TranslationRequest:
-    """
-    The texts whose language is to be detected, and the key.
-
-    Raises:
-        RequestError: As `read_libretranslate`.
-    """
+    """The texts whose language is to be detected, and the key."""
     texts, is_list = _texts(body, "q", limits)
     return TranslationRequest(texts, is_list, api_key=_optional_text(body, "api_key"))
 
@@ -189,9 +152,6 @@ def read_hugging_face(body: Mapping[str, Any], limits: Limits) -> TranslationReq
     """
     Args:
         body: The JSON object.
-
-    Raises:
-        RequestError: As `read_libretranslate`, or a field is unknown.
     """
     _check_names(body, HUGGING_FACE_FIELDS)
     texts, is_list = _texts(body, "inputs", limits)

@@ -36,9 +36,6 @@ def application(arguments: dict[str, Any]) -> serve.Application:
 
     Args:
         arguments: Fields of `ServerSettings` and `ReplicaSettings`; lists may be text with commas.
-
-    Raises:
-        ValueError: A field does not exist, or has a value of another type or out of range.
     """
     known = {**ServerSettings.__dataclass_fields__, **ReplicaSettings.__dataclass_fields__}
     if unknown := sorted(set(arguments) - set(known)):

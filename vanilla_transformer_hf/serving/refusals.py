@@ -15,20 +15,12 @@ Accepts = Callable[[str | None, str | None], bool]
 
 @dataclass(frozen=True)
 class Choice:
-    """
-    Models that requests choose among.
+    """Models that requests choose among."""
 
-    Attributes:
-        names: Their names.
-        sources: Codes of the source languages of each.
-        targets: Codes and tags of the target languages of each.
-        accepts: Which languages choose one of them.
-    """
-
-    names: Sequence[str]
-    sources: Sequence[Sequence[str]]
-    targets: Sequence[Sequence[str]]
-    accepts: Accepts
+    names: Sequence[str]  # Their names
+    sources: Sequence[Sequence[str]]  # Codes of the source languages of each
+    targets: Sequence[Sequence[str]]  # Codes and tags of the target languages of each
+    accepts: Accepts  # Which languages choose one of them
 
     @property
     def all_sources(self) -> list[str]:

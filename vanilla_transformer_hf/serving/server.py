@@ -45,48 +45,30 @@ LOGS = ("errors", "requests", "texts")
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """
-    The settings of a server; they are passed to its workers.
+    """The settings of a server; they are passed to its workers."""
 
-    Attributes:
-        models: Folders of models or ids of the Hub, each maybe as NAME=FOLDER.
-        languages: For each model "SOURCE-TARGET", where its tokenizer does not record it; may be empty.
-        limits: The fields of `Limits`.
-        most_rows, most_tokens, most_waiting: As in `Batcher`.
-        api_keys: File of keys, one a line.
-        log: One of `LOGS`.
-        device, dtype, quantization, engine: As in `Translator.from_pretrained`.
-        split_sentences: As in `Translator.translate`.
-        workers: Processes, each with its own models and its share of the threads.
-        seconds_to_finish: Time for running requests after SIGTERM.
-        without_letters: As in `Translator`.
-        allowed_hosts: Names by which requests may call it; empty: any.
-        allowed_origins: Origins whose pages may send requests to it and read the answers.
-        files_folder: Where translated files wait to be fetched, for all workers; None: in memory.
-
-    Raises:
-        ValueError: A value is out of range.
-    """
-
-    models: Sequence[str]
+    models: Sequence[str]  # Folders of models or ids of the Hub, each maybe as NAME=FOLDER
+    # For each model "SOURCE-TARGET", where its tokenizer does not record it; may be empty
     languages: Sequence[str] = ()
-    limits: dict[str, Any] = field(default_factory=dict)
+    limits: dict[str, Any] = field(default_factory=dict)  # The fields of `Limits`
+    # most_rows, most_tokens, most_waiting: As in `Batcher`
     most_rows: int = 128
     most_tokens: int = 2048
     most_waiting: int = 4096
-    api_keys: str | None = None
-    log: str = "requests"
+    api_keys: str | None = None  # File of keys, one a line
+    log: str = "requests"  # One of `LOGS`
+    # device, dtype, quantization, engine: As in `Translator.from_pretrained`
     device: str | None = None
     dtype: str = "auto"
-    workers: int = 1
-    seconds_to_finish: int = 60
+    workers: int = 1  # Processes, each with its own models and its share of the threads
+    seconds_to_finish: int = 60  # Time for running requests after SIGTERM
     quantization: str | None = None
     engine: str = "ours"
-    split_sentences: SplitSentences = "auto"
-    without_letters: WithoutLetters = "copy"
-    allowed_hosts: Sequence[str] = ()
-    allowed_origins: Sequence[str] = ()
-    files_folder: str | None = None
+    split_sentences: SplitSentences = "auto"  # As in `Translator.translate`
+    without_letters: WithoutLetters = "copy"  # As in `Translator`
+    allowed_hosts: Sequence[str] = ()  # Names by which requests may call it; empty: any
+    allowed_origins: Sequence[str] = ()  # Origins whose pages may send requests to it and read the answers
+    files_folder: str | None = None  # Where translated files wait to be fetched, for all workers; None: in memory
 
     def __post_init__(self) -> None:
         if self.languages and len(self.languages) != len(self.models):
@@ -117,13 +99,7 @@ def name_and_place(model: str) -> tuple[str, str]:
 
 
 def read_api_keys(path: str | None) -> list[str] | None:
-    """
-    The keys of a file, one a line; empty lines and lines that begin with # are ignored.
-
-    Raises:
-        OSError: It cannot be read.
-        ValueError: The file has no keys: every request would be rejected.
-    """
+    """The keys of a file, one a line; empty lines and lines that begin with # are ignored."""
     if path is None:
         return None
     keys = [line.strip() for line in read_lines(path)]
@@ -134,12 +110,7 @@ def read_api_keys(path: str | None) -> list[str] | None:
 
 
 def languages_of(translator: Translator, pair: str | None) -> tuple[str | None, dict[str, str | None]]:
-    """
-    Source language of a model, and its target languages with their tags.
-
-    Raises:
-        ValueError: `pair` names a target for which a multilingual model has no tag.
-    """
+    """Source language of a model, and its target languages with their tags."""
     tokenizer, tags = translator.tokenizer, translator.target_lang_tags
     source, target = (getattr(tokenizer, name, None) for name in ("src_lang", "tgt_lang"))
     if pair and (found := PAIR.fullmatch(pair)):
@@ -152,11 +123,6 @@ def languages_of(translator: Translator, pair: str | None) -> tuple[str | None, 
 
 
 def open_models(settings: ServerSettings) -> list[ServedModel]:
-    """
-    Raises:
-        OSError: A model or the file of keys cannot be read; one line says which.
-        ValueError: A value is out of range, or a model cannot be served with these settings.
-    """
     threads = max(1, torch.get_num_threads() // settings.workers)
     torch.set_num_threads(threads)
     models = []
@@ -179,12 +145,7 @@ def open_models(settings: ServerSettings) -> list[ServedModel]:
 
 
 def try_out(translator: Translator) -> None:
-    """
-    Translate a word as the server does, so that what is not possible with the settings fails before it starts.
-
-    Raises:
-        Exception: Of the search.
-    """
+    """Translate a word as the server does, so that what is not possible with the settings fails before it starts."""
     translator.check_options()
     batcher = Batcher(translator)
     batcher.start()
@@ -196,12 +157,7 @@ def try_out(translator: Translator) -> None:
 
 
 def make_application(settings: ServerSettings) -> Starlette:
-    """
-    The application with its models.
-
-    Raises:
-        OSError, ValueError: As `open_models`.
-    """
+    """The application with its models."""
     keys = read_api_keys(settings.api_keys)
     models, limits = open_models(settings), Limits(**settings.limits)
     return create_application(

@@ -51,13 +51,7 @@ class CallInTurns(Generic[Result]):
             self._changed.notify_all()
 
     def result(self) -> Result:
-        """
-        The result of a call that is done.
-
-        Raises:
-            Stopped: It was stopped.
-            Exception: That of the call.
-        """
+        """The result of a call that is done."""
         return self._future.result()
 
     def _pause(self) -> None:

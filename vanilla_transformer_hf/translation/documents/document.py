@@ -27,14 +27,9 @@ LARGEST_UNPACKED = 512 * 2**20
 
 @dataclass
 class PlainText:
-    """
-    A text without markup, translated as a whole.
+    """A text without markup, translated as a whole."""
 
-    Attributes:
-        text: The text.
-    """
-
-    text: str
+    text: str  # The text
     nodes: Sequence[object] = ()
 
     @property
@@ -48,14 +43,9 @@ class PlainText:
 
 @dataclass
 class Document:
-    """
-    Attributes:
-        segments: What is translated.
-        write: What the segments render with their translations, and the code of their language, which some formats
-            say -> the translated document.
-    """
-
-    segments: Sequence[Text | MarkupText | PlainText]
+    segments: Sequence[Text | MarkupText | PlainText]  # What is translated
+    # What the segments render with their translations, and the code of their language, which some formats say -> the
+    # translated document
     write: Callable[[Sequence[Any], str | None], bytes]
 
     @property
@@ -87,26 +77,18 @@ class Document:
 
 @dataclass(frozen=True)
 class Reading:
-    """
-    How a document is read.
+    """How a document is read."""
 
-    Attributes:
-        name: Of the file, for messages.
-        on_bad_bytes: What is done with bytes of text that are not UTF-8: "strict", "replace" or "ignore".
-        encoding: That of text, subtitles and pages; None: UTF-8, or what a page or a byte-order mark says. The
-            translation is UTF-8, but for pages.
-        fallback: The encoding of text that is neither UTF-8 nor what it says that it is; None: it is refused. The
-            translation is UTF-8 then.
-        most_bytes: Of all parts of an archive together.
-        most_characters: Of all texts together; they are counted while they are read.
-    """
-
-    name: str
-    on_bad_bytes: str = "strict"
+    name: str  # Of the file, for messages
+    on_bad_bytes: str = "strict"  # What is done with bytes of text that are not UTF-8: "strict", "replace" or "ignore"
+    # That of text, subtitles and pages; None: UTF-8, or what a page or a byte-order mark says. The translation is
+    # UTF-8, but for pages.
     encoding: str | None = None
+    # The encoding of text that is neither UTF-8 nor what it says that it is; None: it is refused. The translation is
+    # UTF-8 then.
     fallback: str | None = None
-    most_bytes: int = LARGEST_UNPACKED
-    most_characters: int = sys.maxsize
+    most_bytes: int = LARGEST_UNPACKED  # Of all parts of an archive together
+    most_characters: int = sys.maxsize  # Of all texts together; they are counted while they are read
 
 
 class Reader(Protocol):
@@ -135,12 +117,7 @@ def readable_endings() -> list[str]:
 
 
 def ending_of(name: str) -> str:
-    """
-    The ending of a document's name.
-
-    Raises:
-        ValueError: It is none of those that are read.
-    """
+    """The ending of a document's name."""
     ending = PurePath(name).suffix.lower()
     if ending not in READERS:
         raise ValueError(f"{name[-60:]!r} is not a document: expected {', '.join(READERS)}")

@@ -25,10 +25,6 @@ MESSAGE, BRANCH = (
 
 
 def parser() -> Any:
-    """
-    Raises:
-        ValueError: The library is missing.
-    """
     try:
         from pyicumessageformat import Parser
     except ModuleNotFoundError as error:

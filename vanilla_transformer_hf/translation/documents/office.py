@@ -50,9 +50,6 @@ class Archive:
     Args:
         content: Its bytes.
         reading: How it is read.
-
-    Raises:
-        ValueError: It is none, has a password, or unpacks to more than `reading.most_bytes`.
     """
 
     def __init__(self, content: bytes, reading: Reading):
@@ -84,9 +81,6 @@ class Archive:
         Args:
             names: Their names.
             types: Their types, which are decisive in an archive that states them.
-
-        Raises:
-            ValueError: The main one is not there, or one is no XML of an office document.
         """
         found = {name: names.fullmatch(name) for name in self.parts}
         if types is not None and TYPES in self.parts:
@@ -160,10 +154,6 @@ ODT_RANGE = re.compile(r"(?P<what>bookmark|reference-mark|toc-mark|user-index-ma
 
 
 def read_odt(content: bytes, reading: Reading) -> Document:
-    """
-    Raises:
-        ValueError: It is no OpenDocument text, damaged, too large, has a password, or declares entities.
-    """
     archive = Archive(content, reading)
     return _document(archive, archive.trees(PARTS_OF_ODT), _odt_paragraphs)
 
@@ -232,10 +222,6 @@ class Format:
 
 
 def read_docx(content: bytes, reading: Reading) -> Document:
-    """
-    Raises:
-        ValueError: It is no document of Word, damaged, too large, has a password, or declares entities.
-    """
     archive = Archive(content, reading)
     return _document(archive, archive.trees(PARTS_OF_DOCX, TYPES_OF_DOCX), _docx_paragraphs)
 
@@ -249,16 +235,10 @@ def _docx_paragraphs(root: Any) -> Iterator[Paragraph]:
 
 @dataclass(frozen=True)
 class Part:
-    """
-    What a run has beside its text, or text that is not translated.
+    """What a run has beside its text, or text that is not translated."""
 
-    Attributes:
-        properties: Of the run.
-        content: An element, or a text.
-    """
-
-    properties: Any
-    content: Any
+    properties: Any  # Of the run
+    content: Any  # An element, or a text
 
 
 # A piece, and the format of a text.

@@ -23,9 +23,6 @@ def decode(content: bytes, reading: Reading, declared: str | None = None) -> tup
     """
     The text of a file, and its encoding: that of its byte-order mark or of `reading`, else UTF-8, else the one that
     it declares, or that of `reading.fallback`.
-
-    Raises:
-        ValueError: It is in none of these.
     """
     if reading.encoding is not None and not content.startswith((*MARKS,)):
         try:
@@ -50,12 +47,7 @@ def decode(content: bytes, reading: Reading, declared: str | None = None) -> tup
 
 
 def checked_encoding(name: str | None) -> str | None:
-    """
-    The name of an encoding.
-
-    Raises:
-        ValueError: It is none of text.
-    """
+    """The name of an encoding."""
     try:
         b"a".decode(name or "utf-8", "replace")
     except LookupError:
@@ -64,24 +56,14 @@ def checked_encoding(name: str | None) -> str | None:
 
 
 def text_encoding(name: str) -> str:
-    """
-    An encoding that a file declares.
-
-    Raises:
-        LookupError: It is none of text.
-    """
+    """An encoding that a file declares."""
     if ENCODINGS.match(name) is None:
         raise LookupError(f"{name[:40]} is not an encoding of text that is read")
     return name
 
 
 def read_text(content: bytes, reading: Reading) -> Document:
-    """
-    A text, line by line.
-
-    Raises:
-        ValueError: It is neither UTF-8 nor UTF-16 with a byte-order mark.
-    """
+    """A text, line by line."""
     text, encoding = decode(content, reading)
     count_characters(text)
     lines = [PlainText(line) for line in LINE.findall(text)]
@@ -89,12 +71,7 @@ def read_text(content: bytes, reading: Reading) -> Document:
 
 
 def read_page(content: bytes, reading: Reading) -> Document:
-    """
-    A page of HTML; it is written in its encoding.
-
-    Raises:
-        ValueError: It is neither UTF-8 nor what it says that it is.
-    """
+    """A page of HTML; it is written in its encoding."""
     found = CHARSET.search(content[:HEAD])
     text, encoding = decode(content, reading, found[1].decode() if found else None)
     return Document([MarkupText(text)], lambda found, _: "".join(found).encode(encoding, "xmlcharrefreplace"))

@@ -21,10 +21,6 @@ PLURALS = re.compile(r"nplurals\s*=\s*([1-9])")
 
 
 def read_po(content: bytes, reading: Reading) -> Document:
-    """
-    Raises:
-        ValueError: It is no such file, or not in the encoding that it states.
-    """
     encoding = found[1].decode() if (found := CHARSET.search(content[: 2**16])) else "utf-8"
     try:
         text = content.decode("utf-8" if encoding.upper() == "CHARSET" else text_encoding(encoding)).removeprefix(

@@ -24,10 +24,6 @@ CODES = (*PROSE, "escape")
 
 
 def read_subtitles(content: bytes, reading: Reading) -> Document:
-    """
-    Raises:
-        ValueError: It is not in an encoding of [`decode`], or has no subtitles.
-    """
     text, encoding = decode(content, reading)
     lines = LINE.findall(text)
     if text.strip() and not any(map(TIMES.match, lines)):

@@ -35,10 +35,6 @@ ENDS = {"ept": ("rid", "id"), "ex": ("rid", "id"), "ec": ("startRef",), "em": ("
 
 
 def read_xliff(content: bytes, reading: Reading) -> Document:
-    """
-    Raises:
-        ValueError: It is no XLIFF, damaged, too large, or declares entities.
-    """
     tree = parse_xml(content, reading.name)
     root = tree.getroot()
     if local_name(root) != "xliff":

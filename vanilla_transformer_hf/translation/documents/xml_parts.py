@@ -22,12 +22,7 @@ NO_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def parse_xml(content: bytes, name: str) -> Any:
-    """
-    The tree of an XML file; nothing is loaded from elsewhere.
-
-    Raises:
-        ValueError: It is too large, damaged, or declares entities or too many namespaces.
-    """
+    """The tree of an XML file; nothing is loaded from elsewhere."""
     if len(content) > LARGEST_XML:
         raise ValueError(f"{name}: {len(content):,} bytes of XML; at most {LARGEST_XML:,} are read")
     parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, huge_tree=False)

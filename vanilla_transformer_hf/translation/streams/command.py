@@ -68,18 +68,11 @@ class OpenTranslator:
 
 @dataclass(frozen=True)
 class Description:
-    """
-    The facts about a translator that the main process needs; the translator may be in another process.
+    """The facts about a translator that the main process needs; the translator may be in another process."""
 
-    Attributes:
-        note: A line for users, or None.
-        settings: The settings that the output depends on.
-        limits: Maximum number of tokens of a source and of a target.
-    """
-
-    note: str
-    settings: dict[str, Any]
-    limits: tuple[int, int]
+    note: str  # A line for users, or None
+    settings: dict[str, Any]  # The settings that the output depends on
+    limits: tuple[int, int]  # Maximum number of tokens of a source and of a target
 
 
 def describe(translator: Translator, has_digest: bool = True) -> Description:

@@ -123,29 +123,18 @@ def apart(
 
 @dataclass(eq=False, slots=True)
 class Node:
-    """
-    A code inside a sentence, or two around some of its words.
+    """A code inside a sentence, or two around some of its words."""
 
-    Attributes:
-        pieces: The code, or the first of two; of an element without words, all that is in it.
-        last: The last of two; None: the code is kept where it stands.
-        children: What is between the two.
-        start, end: Where that is in the text of the sentence; of what is kept, both are its place.
-        has_space: Whether there is white space before and behind what is kept.
-        is_space: Whether it shows as white space.
-        text: Of a pair: the text inside.
-        gaps: What is around the code, or the first of two, and what is around the last.
-    """
-
-    pieces: Sequence[Piece]
-    last: Piece | None = None
-    children: Sequence["Node | Piece"] = ()
+    pieces: Sequence[Piece]  # The code, or the first of two; of an element without words, all that is in it
+    last: Piece | None = None  # The last of two; None: the code is kept where it stands
+    children: Sequence["Node | Piece"] = ()  # What is between the two
+    # start, end: Where that is in the text of the sentence; of what is kept, both are its place
     start: int = 0
     end: int = 0
-    has_space: tuple[bool, bool] = (False, False)
-    is_space: bool = False
-    text: str = ""
-    gaps: tuple["Gap", ...] = ()
+    has_space: tuple[bool, bool] = (False, False)  # Whether there is white space before and behind what is kept
+    is_space: bool = False  # Whether it shows as white space
+    text: str = ""  # Of a pair: the text inside
+    gaps: tuple["Gap", ...] = ()  # What is around the code, or the first of two, and what is around the last
 
     @property
     def nodes(self) -> list["Node"]:
@@ -426,12 +415,7 @@ _left: ContextVar[list[int] | None] = ContextVar("left", default=None)
 
 @contextmanager
 def at_most_characters(most: int) -> Iterator[None]:
-    """
-    Within, texts may have so many characters together.
-
-    Raises:
-        TooManyCharactersError: They have more; it is raised as soon as one is read that is too much.
-    """
+    """Within, texts may have so many characters together."""
     token = _left.set([most, most])
     try:
         yield

@@ -29,9 +29,6 @@ def constrain(
         vocab_size: Number of target ids.
         end_ids: Ids that end a sentence, which constraints must not contain.
         likeliest: A function from parts and the token ids of phrases to the index of the part for each phrase.
-
-    Raises:
-        TextError: A sentence with constraints is too long and would be split, or its constraints cannot be met.
     """
     for place, (line, each) in enumerate(zip(lines, parts, strict=True)):
         if each and is_constrained(line):
@@ -70,9 +67,6 @@ def translate_parts(
         tally: Counts after every batch.
         return_scores: Fill `Translation.score`.
         options: Arguments of `generate()`.
-
-    Raises:
-        ValueError: Arguments are out of range, or exclude each other.
     """
     places = [(line, place) for line, each in enumerate(parts) for place in range(len(each))]
     results: list[list[list[Translation]]] = [[[] for _ in each] for each in parts]

@@ -58,22 +58,14 @@ BREAKS = (
 
 @dataclass
 class Segment:
-    """
-    A line or a sentence of a text.
+    """A line or a sentence of a text."""
 
-    Attributes:
-        text: The characters, with single spaces.
-        before: The white space before it, if it begins a line; None if it follows a sentence on the same line.
-        first_word: Index, by white space, of the text's word in which it begins.
-        repeated: Indices of the text's words, such as a language tag, that also stand before its own.
-        tags: The language tags with which it begins, and the white space behind them.
-    """
-
-    text: str
+    text: str  # The characters, with single spaces
+    # The white space before it, if it begins a line; None if it follows a sentence on the same line
     before: str | None
-    first_word: int = 0
-    repeated: range = range(0)
-    tags: str = ""
+    first_word: int = 0  # Index, by white space, of the text's word in which it begins
+    repeated: range = range(0)  # Indices of the text's words, such as a language tag, that also stand before its own
+    tags: str = ""  # The language tags with which it begins, and the white space behind them
 
 
 def split_segments(text: str, language: str | None = None, in_sentences: bool = False) -> tuple[list[Segment], str]:

@@ -20,28 +20,17 @@ SENSIBLE_SOURCE = 256
 
 @dataclass
 class Tally:
-    """
-    Counts of the work so far. All counts but the first two are reported to the user at the end.
+    """Counts of the work so far. All counts but the first two are reported to the user at the end."""
 
-    Attributes:
-        sentences: Texts, or pairs of texts, that are done.
-        tokens: Target tokens.
-        too_long: Texts that were too long for the model.
-        lacking: Texts whose best translation lacks a required prefix or phrase.
-        unfinished: Texts whose best translation was cut off at the limit of tokens.
-        doubtful: Texts of more than `SENSIBLE_SOURCE` tokens, for a model that does not record its training lengths.
-        suspicious: Texts whose best translation `is_suspicious`.
-        without_letters: Texts without letters that are their own translations.
-    """
-
-    sentences: int = 0
-    tokens: int = 0
-    too_long: int = 0
-    lacking: int = 0
-    unfinished: int = 0
+    sentences: int = 0  # Texts, or pairs of texts, that are done
+    tokens: int = 0  # Target tokens
+    too_long: int = 0  # Texts that were too long for the model
+    lacking: int = 0  # Texts whose best translation lacks a required prefix or phrase
+    unfinished: int = 0  # Texts whose best translation was cut off at the limit of tokens
+    # Texts of more than `SENSIBLE_SOURCE` tokens, for a model that does not record its training lengths
     doubtful: int = 0
-    suspicious: int = 0
-    without_letters: int = 0
+    suspicious: int = 0  # Texts whose best translation `is_suspicious`
+    without_letters: int = 0  # Texts without letters that are their own translations
 
     def add(self, **counts: int) -> None:
         """Add to the named counts; progress bars override this."""

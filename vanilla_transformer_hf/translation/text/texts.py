@@ -126,32 +126,20 @@ class TextError(ValueError):
 
 @dataclass
 class Part:
-    """
-    A part of a text that goes through the model at once: usually the whole text.
+    """A part of a text that goes through the model at once: usually the whole text."""
 
-    Attributes:
-        text: The characters, with white space as the model gets it (`normalize_space`).
-        ids: Their token ids, special tokens included.
-        first_word: Index, by white space, of the whole text's word in which the part begins.
-        before: White space before its translation, if it begins a line; None if it continues one.
-        after: White space after the translation of the text's last part.
-        is_cut: Whether it is a part of a longer sentence or line that the model does not take at once.
-        repeated: Indices of the text's words, such as a language tag, that also stand before the part's own.
-        tags: The language tags with which the text begins, and the white space behind them.
-        copied: What is copied in place of a translation: a line or sentence without letters; None if the part
-            is translated.
-        prefix, phrases: Target token ids of what its translation must begin with and contain.
-    """
-
-    text: str
-    ids: list[int]
-    first_word: int = 0
-    before: str | None = ""
-    after: str = ""
-    is_cut: bool = False
+    text: str  # The characters, with white space as the model gets it (`normalize_space`)
+    ids: list[int]  # Their token ids, special tokens included
+    first_word: int = 0  # Index, by white space, of the whole text's word in which the part begins
+    before: str | None = ""  # White space before its translation, if it begins a line; None if it continues one
+    after: str = ""  # White space after the translation of the text's last part
+    is_cut: bool = False  # Whether it is a part of a longer sentence or line that the model does not take at once
+    # Indices of the text's words, such as a language tag, that also stand before the part's own
     repeated: range = range(0)
-    tags: str = ""
+    tags: str = ""  # The language tags with which the text begins, and the white space behind them
+    # What is copied in place of a translation: a line or sentence without letters; None if the part is translated
     copied: str | None = None
+    # prefix, phrases: Target token ids of what its translation must begin with and contain
     prefix: list[int] = field(default_factory=list)
     phrases: list[list[int]] = field(default_factory=list)
 
@@ -174,9 +162,6 @@ class TextEncoder:
         in_sentences: Whether the sentences of a line are parts of their own, also where the line is short.
         copies_without_letters: Whether lines and sentences without letters are copied.
         language_tags: The tags of the tokenizer, if they are known already.
-
-    Raises:
-        ValueError: `too_long` has another value.
     """
 
     def __init__(
@@ -244,10 +229,6 @@ class TextEncoder:
         return encoded
 
     def refuse_unless(self, too_long: str, text: str, length: int, side: str = "") -> None:
-        """
-        Raises:
-            ValueError: `self.too_long` is another choice; the message names the text and its length.
-        """
         if self.too_long != too_long:
             raise ValueError(
                 f"{side}{text[:40]!r}… has {length} tokens and at most {self.limit} go through the model at once; "
@@ -255,10 +236,6 @@ class TextEncoder:
             )
 
     def refuse_unless_fits(self, text: str, length: int, side: str = "") -> None:
-        """
-        Raises:
-            ValueError: A text of so many tokens is longer than the model can take; the message names it.
-        """
         if length > self.positions:
             raise ValueError(
                 f"{side}{text[:40]!r}… has {length} tokens, and the model has {self.positions} positions: it cannot "
@@ -269,11 +246,6 @@ class TextEncoder:
         """
         The parts of each text: its lines, or their sentences, and the parts of those that had to be split. White space
         has none, nor has what is copied. A language tag holds until another one begins a line or sentence.
-
-        Raises:
-            TypeError: A text is not a `str`.
-            TextError: A line or sentence is too long, and `too_long` is "error"; or it is "whole", and it has more
-                tokens than the model has positions.
         """
         check_texts(texts)
         found = [self._segments(text) for text in texts]
@@ -373,11 +345,6 @@ def placed(place: int) -> Iterator[None]:
 
 
 def check_texts(texts: Sequence[Any]) -> None:
-    """
-    Raises:
-        TypeError: A text is not a `str`.
-        TextError: A text has half of a character (a lone surrogate), which no tokenizer takes.
-    """
     for place, text in enumerate(texts):
         if not isinstance(text, str):
             raise TypeError(f"cannot translate {type(text).__name__} {str(text)[:40]!r}: each text must be a str")
@@ -392,21 +359,12 @@ def truncate(encoder: TextEncoder, whole: Part) -> list[Part]:
 
 
 def refuse(encoder: TextEncoder, whole: Part) -> list[Part]:
-    """
-    Raises:
-        ValueError: Always; the message has the text and its length.
-    """
     encoder.refuse_unless("split", whole.text, length=len(whole.ids))
     return [whole]
 
 
 def keep_whole(encoder: TextEncoder, whole: Part) -> list[Part]:
-    """
-    The whole text.
-
-    Raises:
-        ValueError: It is longer than the model can take.
-    """
+    """The whole text."""
     encoder.refuse_unless_fits(whole.text, len(whole.ids))
     return [whole]
 
@@ -456,9 +414,6 @@ def sorted_batches(
         batch_size: Maximum number of sentences of a batch.
         batch_tokens: Maximum number of tokens of a batch, padding included; a longer sentence is its own batch. If
             only one of the two is given, the other is unlimited; if neither is, 2,048 tokens and 128 sentences.
-
-    Raises:
-        ValueError: A limit is below 1.
     """
     limits = {"batch_size": batch_size, "batch_tokens": batch_tokens}
     for name, limit in limits.items():
