@@ -4,7 +4,7 @@
 FROM python:3.11-slim
 
 WORKDIR /app
-COPY pyproject.toml setup.py vanilla_transformer_hf_command.py constraints.txt README.md LICENSE MANIFEST.in ./
+COPY pyproject.toml vanilla_transformer_hf_command.py constraints.txt README.md LICENSE MANIFEST.in ./
 COPY vanilla_transformer_hf vanilla_transformer_hf
 
 # torch comes first: what is installed after it takes the build that is already there. Its build for CPUs alone is

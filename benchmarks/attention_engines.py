@@ -18,10 +18,10 @@ from transformers.generation.streamers import BaseStreamer
 
 from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerForCausalLM
 from vanilla_transformer_hf.common.matmul import matmul
-from vanilla_transformer_hf.model.attention.types import ATTENTION_TYPES
 from vanilla_transformer_hf.model.config.attention_kinds import ATTENTION_KINDS
 from vanilla_transformer_hf.model.config.kinds import users_of_options
-from vanilla_transformer_hf.model.layers.shared_projections import is_plain
+from vanilla_transformer_hf.model.layers.parts import is_plain
+from vanilla_transformer_hf.model.modeling_vanilla_transformer import ATTENTION_TYPES
 from vanilla_transformer_hf.model.packing.packed import is_packable, pack
 from vanilla_transformer_hf.model.search.incremental_decoder import IncrementalDecoder
 
@@ -32,7 +32,7 @@ WIDTH, HEADS = 512, 8
 STEPS = 24
 # Name -> kind of attention, and fields of the config beside it.
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
-    **{kind: (kind, {}) for kind in ATTENTION_TYPES},
+    **{kind: (kind, {}) for kind in ATTENTION_KINDS},
     "recurrent": ("recurrent", {"position_encoding": "none"}),
     "chunk_mean": ("chunk", {"chunk_summary": "mean"}),
     "eager": ("full", {"attn_implementation": "eager"}),

@@ -32,9 +32,10 @@ from vanilla_transformer_hf import VanillaTransformerConfig
 from vanilla_transformer_hf.commands.compare import VARIANTS
 from vanilla_transformer_hf.common.files import open_output, refuse_overwriting
 from vanilla_transformer_hf.model.config.attention_scores import SCALES
-from vanilla_transformer_hf.model.layers.norms import TokenBatchNorm
+from vanilla_transformer_hf.model.config.stacks import encoder_sizes
+from vanilla_transformer_hf.model.layers.parts import TokenBatchNorm
 from vanilla_transformer_hf.model.modeling_vanilla_transformer import (
-    VanillaTransformerEncoderLayer,
+    VanillaTransformerLayer,
     eager_attention_forward,
 )
 from vanilla_transformer_hf.training.comparison.plan import read_variants
@@ -109,7 +110,7 @@ def parts_of_layer(width: int, length: int) -> dict[str, Callable[[], Any]]:
     inner: dict[str, Any] = {"encoder_ffn_dim": 4 * width, "decoder_ffn_dim": 4 * width}
     heads: dict[str, Any] = {"encoder_attention_heads": width // 64, "decoder_attention_heads": width // 64}
     config = VanillaTransformerConfig(d_model=width, **inner, **heads)
-    layer = VanillaTransformerEncoderLayer(config).eval()
+    layer = VanillaTransformerLayer(config, encoder_sizes(config)).eval()
     states = torch.randn(1, length, width)
     query, key, value = layer.self_attn.project(states, layer.self_attn.roles)
     attend = partial(eager_attention_forward, layer.self_attn, query, key, value, None, layer.self_attn.scaling)
@@ -121,7 +122,7 @@ def parts_of_layer(width: int, length: int) -> dict[str, Callable[[], Any]]:
     return {
         "scores and sums": attend,
         "projections": project,
-        "feed-forward": partial(layer.feed_forward, layer.owner, states),
+        "feed-forward": partial(layer.feed_forward, states),
     }
 
 

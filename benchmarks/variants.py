@@ -20,9 +20,9 @@ import torch
 
 from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerForCausalLM
 from vanilla_transformer_hf.common.files import open_output, refuse_overwriting
+from vanilla_transformer_hf.model.config.position_schemes import POSITION_SCHEMES
 from vanilla_transformer_hf.model.config.sharing import PROJECTIONS
-from vanilla_transformer_hf.model.layers.norms import NORMS
-from vanilla_transformer_hf.model.positions.types import POSITION_ENCODINGS
+from vanilla_transformer_hf.model.layers.parts import NORMS
 
 from .generation_models import random_model
 from .training import SIZES
@@ -36,7 +36,7 @@ def variants(sizes: dict[str, Any]) -> dict[str, dict[str, Any]]:
     plain = VanillaTransformerConfig.from_preset(**sizes)
     widths = {f"{stack}_ffn_dim": getattr(plain, f"{stack}_ffn_dim") * 2 // 3 for stack in ("encoder", "decoder")}
     return {
-        **{name: {"position_encoding": name} for name in POSITION_ENCODINGS},
+        **{name: {"position_encoding": name} for name in POSITION_SCHEMES},
         **{name: {"norm_type": name} for name in NORMS if name != plain.norm_type},
         "gated": {"feed_forward_type": "gated", "activation_function": "silu", **widths},
         "segments": {"type_vocab_size": 2},

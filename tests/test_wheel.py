@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from vanilla_transformer_hf.model.saving.bundle import saved_files
-
 
 ROOT = Path(__file__).parents[1]
 SOURCES = ["one two three", "four five six", "two one", "six five four three"] * 20
@@ -39,7 +37,7 @@ def wheel(tmp_path_factory):
         ignore=shutil.ignore_patterns("__pycache__"),
     )
     alone = "vanilla_transformer_hf_command.py"
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE", "MANIFEST.in", alone):
+    for name in ("pyproject.toml", "README.md", "LICENSE", "MANIFEST.in", alone):
         if (ROOT / name).exists():
             shutil.copy(ROOT / name, copy)
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
@@ -84,9 +82,6 @@ def test_the_wheel_holds_recipes_configs_and_the_template_of_cards(wheel):
                 assert f"vanilla_transformer_hf/{folder}/{path.name}" in names
     modules = {str(path.relative_to(ROOT)) for path in (ROOT / "vanilla_transformer_hf").rglob("*.py")}
     assert modules <= names
-    joined = {f"vanilla_transformer_hf/model/saved_files/{name}": text for name, text in saved_files().items()}
-    assert {name: archive.read(name).decode() for name in joined} == joined
-    assert not (ROOT / "vanilla_transformer_hf" / "model" / "saved_files").exists(), "a checkout joins them itself"
     assert not [name for name in names if name.startswith(("tests", "scripts", "benchmarks"))]
 
 

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from .explorer.notebook import explore
     from .model.configuration_vanilla_transformer import PRESETS, VanillaTransformerConfig
     from .model.feature_extraction_vanilla_transformer import VanillaTransformerFeatureExtractor
+    from .model.layers.base_model import VanillaTransformerPreTrainedModel
     from .model.modeling_vanilla_transformer import (
         VanillaTransformerForConditionalGeneration,
         VanillaTransformerModel,
-        VanillaTransformerPreTrainedModel,
     )
     from .model.packing.int8_quantizer import Int8Config
     from .model.predecessors.configuration import RecurrentSeq2SeqConfig
@@ -96,7 +96,7 @@ _HOMES = {
     "VanillaTransformerForSpeechSeq2Seq": "model.recognition.models",
     "VanillaTransformerForTokenClassification": "model.single_stacks.encoder_models",
     "VanillaTransformerModel": "model.modeling_vanilla_transformer",
-    "VanillaTransformerPreTrainedModel": "model.modeling_vanilla_transformer",
+    "VanillaTransformerPreTrainedModel": "model.layers.base_model",
     "VanillaTransformerTokenizer": "model.tokenization_vanilla_transformer",
     "explore": "explorer.notebook",
 }

@@ -12,17 +12,13 @@ import sys
 from importlib import import_module
 from typing import Any
 
+import transformers
 from transformers import (
     AutoConfig,
     AutoFeatureExtractor,
     AutoModel,
     AutoModelForCausalLM,
-    AutoModelForImageTextToText,
-    AutoModelForMaskedLM,
     AutoModelForSeq2SeqLM,
-    AutoModelForSequenceClassification,
-    AutoModelForSpeechSeq2Seq,
-    AutoModelForTokenClassification,
     AutoTokenizer,
 )
 from transformers.models.auto.modeling_auto import (
@@ -30,6 +26,7 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
 )
 
+from .model.config.auto_classes import CLASSES
 from .model.configuration_vanilla_transformer import VanillaTransformerConfig
 from .model.layers.lora_targets import LoraTargets
 from .model.predecessors.configuration import RecurrentSeq2SeqConfig
@@ -62,27 +59,14 @@ class ModelByName:
 
 # Auto class -> what it opens. AutoModel has three, of which the config names one.
 MODELS: dict[Any, ModelByName] = {
-    auto: ModelByName(VanillaTransformerConfig, name)
-    for auto, name in (
-        (AutoModelForSeq2SeqLM, "modeling_vanilla_transformer.VanillaTransformerForConditionalGeneration"),
-        (AutoModelForMaskedLM, "single_stacks.encoder_models.VanillaTransformerForMaskedLM"),
-        (
-            AutoModelForSequenceClassification,
-            "single_stacks.encoder_models.VanillaTransformerForSequenceClassification",
-        ),
-        (AutoModelForTokenClassification, "single_stacks.encoder_models.VanillaTransformerForTokenClassification"),
-        (AutoModelForSpeechSeq2Seq, "recognition.models.VanillaTransformerForSpeechSeq2Seq"),
-        (AutoModelForImageTextToText, "recognition.models.VanillaTransformerForImageTextToText"),
-        (AutoModelForCausalLM, "single_stacks.causal_lm.VanillaTransformerForCausalLM"),
-    )
+    getattr(transformers, auto): ModelByName(VanillaTransformerConfig, name)
+    for models in CLASSES.values()
+    for auto, name in models.items()
+    if auto != "AutoModel"
 }
 BARE_MODELS: dict[str, ModelByName] = {
-    stacks: ModelByName(VanillaTransformerConfig, name)
-    for stacks, name in (
-        ("encoder_decoder", "modeling_vanilla_transformer.VanillaTransformerModel"),
-        ("encoder", "single_stacks.encoder_models.VanillaTransformerEncoderModel"),
-        ("decoder", "single_stacks.causal_lm.VanillaTransformerDecoderModel"),
-    )
+    stacks: ModelByName(VanillaTransformerConfig, CLASSES[stacks]["AutoModel"])
+    for stacks in ("encoder_decoder", "encoder", "decoder")
 }
 FEATURE_EXTRACTOR = ModelByName(
     VanillaTransformerConfig, "feature_extraction_vanilla_transformer.VanillaTransformerFeatureExtractor"

@@ -18,7 +18,6 @@ from mkdocs.structure.pages import Page
 
 import vanilla_transformer_hf
 from vanilla_transformer_hf.commands.main import COMMANDS, PROG, main
-from vanilla_transformer_hf.model.layers.examples import EXAMPLES
 from vanilla_transformer_hf.training.recipe import CONFIG_GROUPS, all_options
 
 
@@ -198,11 +197,8 @@ def origins(group: Sequence[str]) -> Iterator[str]:
 
 
 def api_entry(name: str) -> str:
-    """A public name; mkdocstrings reads the source, so it does not see what `add_examples` adds to a docstring."""
-    if name not in EXAMPLES:
-        return f"::: vanilla_transformer_hf.{name}"
-    call = "    options: {inherited_members: [forward]}"
-    return f"::: vanilla_transformer_hf.{name}\n{call}\n\nExample:\n{EXAMPLES[name].rstrip()}"
+    """A public name, which mkdocstrings documents from the source."""
+    return f"::: vanilla_transformer_hf.{name}"
 
 
 def config_page() -> str:

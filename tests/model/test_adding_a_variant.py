@@ -13,19 +13,21 @@ import torch
 from host_search import same
 
 from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
-from vanilla_transformer_hf.model.attention.types import ATTENTION_TYPES
 from vanilla_transformer_hf.model.config.attention_kinds import ATTENTION_KINDS
 from vanilla_transformer_hf.model.config.position_schemes import POSITION_SCHEMES, PositionScheme
-from vanilla_transformer_hf.model.layers.attention_hooks import ATTENTION_FORWARDS
-from vanilla_transformer_hf.model.layers.position_hooks import PositionEncoding, RelativePositionEncoding
-from vanilla_transformer_hf.model.modeling_vanilla_transformer import VanillaTransformerAttention
-from vanilla_transformer_hf.model.positions.types import POSITION_ENCODINGS
+from vanilla_transformer_hf.model.modeling_vanilla_transformer import (
+    ATTENTION_TYPES,
+    POSITION_ENCODINGS,
+    PositionEncoding,
+    VanillaTransformerAttention,
+)
+from vanilla_transformer_hf.model.positions.relative import RelativePositionEncoding
 
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "adding_a_variant.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
-TABLES = (POSITION_SCHEMES, POSITION_ENCODINGS, ATTENTION_KINDS, ATTENTION_TYPES, ATTENTION_FORWARDS)
+TABLES = (POSITION_SCHEMES, POSITION_ENCODINGS, ATTENTION_KINDS, ATTENTION_TYPES)
 BOTH = {
     "position_encoding": "log_distance",
     "encoder_attention_type": "look_back",
@@ -85,23 +87,21 @@ def test_what_the_rows_say_is_refused_in_one_line(page, tiny_config):
 
 
 def test_a_class_without_its_row_is_refused():
-    with pytest.raises(ValueError, match="Near: scheme='near' is not a row of POSITION_SCHEMES; add it there first"):
+    with pytest.raises(ValueError, match="Near: 'near' is not a row of a table in config/; add it there first"):
         type("Near", (PositionEncoding,), {}, scheme="near")
-    with pytest.raises(ValueError, match="Near: kind='near' is not a row of ATTENTION_KINDS; add it there first"):
+    with pytest.raises(ValueError, match="Near: 'near' is not a row of a table in config/; add it there first"):
         type("Near", (VanillaTransformerAttention,), {}, kind="near")
     POSITION_SCHEMES["near"] = PositionScheme(about="near")
     try:
-        with pytest.raises(
-            ValueError, match="Near: is_relative=True, and the row 'near' of POSITION_SCHEMES has is_r"
-        ):
+        with pytest.raises(ValueError, match="Near: is_relative=True, and the row 'near' has is_relative=False"):
             type("Near", (RelativePositionEncoding,), {}, scheme="near")
     finally:
         del POSITION_SCHEMES["near"]
 
 
 def test_each_row_has_a_class_and_each_option_a_text():
-    assert POSITION_SCHEMES.keys() == POSITION_ENCODINGS.keys()
-    assert ATTENTION_KINDS.keys() == ATTENTION_TYPES.keys()
+    for table, rows in ((POSITION_ENCODINGS, POSITION_SCHEMES), (ATTENTION_TYPES, ATTENTION_KINDS)):
+        assert all(table[name].__module__.endswith(row.module) for name, row in rows.items())
     hints = VanillaTransformerConfig.__annotations__
     assert hints["position_encoding"].__args__ == (*POSITION_SCHEMES,)
     assert hints["encoder_attention_type"].__args__ == (*ATTENTION_KINDS,)
@@ -147,13 +147,15 @@ def put_into(package: Path, code: str, table_file: str, table: str, folder: str)
     assert isinstance(target, ast.Subscript) and ast.unparse(target.value) == table
     rows = package / "model" / "config" / table_file
     text, opening = rows.read_text(encoding="utf-8"), re.compile(rf"^{table}: .* = {{$", re.MULTILINE)
-    line = f"    {ast.unparse(target.slice)}: {ast.unparse(row.value)},"
+    written = ast.unparse(row.value).replace("(", f"(module='{folder}.made_up', ", 1)
+    line = f"    {ast.unparse(target.slice)}: {written},"
     rows.write_text(opening.sub(lambda found: f"{found[0]}\n{line}", text), encoding="utf-8")
     package_name = "from vanilla_transformer_hf.model."
-    homes = {f"{package_name}{folder}.": "from .", f"{package_name}layers.": "from ..layers."}
+    homes = {f"{package_name}{folder}.": "from .", package_name: "from .."}
     imports = [ast.unparse(each) for each in tree.body if isinstance(each, (ast.Import, ast.ImportFrom))]
     kept = [each for each in imports if "torch" in each and "hf" not in each]
-    kept += [each.replace(home, near) for home, near in homes.items() for each in imports if home in each]
+    for each in imports:
+        kept += [each.replace(home, near) for home, near in homes.items() if each.startswith(home)][:1]
     (package / "model" / folder / "made_up.py").write_text(
         "\n".join(['"""Made up."""\n', *kept, "\n", ast.get_source_segment(code, kind) or ""]) + "\n", encoding="utf-8"
     )

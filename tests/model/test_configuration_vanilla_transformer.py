@@ -19,8 +19,7 @@ from vanilla_transformer_hf import (
 )
 from vanilla_transformer_hf.model import configuration_vanilla_transformer
 from vanilla_transformer_hf.model import modeling_vanilla_transformer as modeling
-from vanilla_transformer_hf.model.config.auto_classes import AUTO_MODELS
-from vanilla_transformer_hf.model.positions import types as positions
+from vanilla_transformer_hf.model.config.auto_classes import CLASSES, in_folder
 
 
 # Table 3 of the paper: parameters in millions, where the row states them; the other rows have the base model's 65.
@@ -252,11 +251,9 @@ def test_saved_and_loaded_again_is_the_same_file(tmp_path):
 def test_every_choice_has_exactly_the_rows_of_its_table():
     tables = {
         "norm_type": modeling.NORMS,
-        "feed_forward_type": modeling.FEED_FORWARDS,
-        "position_encoding": positions.POSITION_ENCODINGS,
-        "decoder_position_encoding": positions.POSITION_ENCODINGS,
-        "encoder_norm_position": modeling.RESIDUALS,
-        "decoder_norm_position": modeling.RESIDUALS,
+        "feed_forward_type": modeling.INNER_PROJECTIONS,
+        "position_encoding": modeling.POSITION_SCHEMES,
+        "decoder_position_encoding": modeling.POSITION_SCHEMES,
     }
     hints = VanillaTransformerConfig.__annotations__
     for field, table in tables.items():
@@ -330,11 +327,11 @@ STACKS = {
 
 @pytest.mark.parametrize(
     ("stacks", "auto_class"),
-    [(kind, name) for kind, models in AUTO_MODELS.items() for name in models],
+    [(kind, name) for kind in STACKS for name in CLASSES[kind]],
 )
 @pytest.mark.parametrize("prefix", ["", "someone/numbers--"])
 def test_a_saved_model_opens_with_each_auto_class(stacks, auto_class, prefix, tiny_config):
-    models = AUTO_MODELS[stacks]
+    models = in_folder(CLASSES[stacks])
     entered = {"AutoConfig": "a.B", auto_class: prefix + models[auto_class]}
     config = tiny_config(auto_map=entered, **STACKS[stacks])
     expected = {"AutoConfig": "a.B"} | {name: prefix + model for name, model in models.items()}

@@ -30,14 +30,14 @@ from vanilla_transformer_hf import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerModel,
 )
-from vanilla_transformer_hf.model.layers.position_hooks import TrainedPositionEncoding
-from vanilla_transformer_hf.model.positions.relative import DistanceMLP
-from vanilla_transformer_hf.model.positions.types import POSITION_ENCODINGS
+from vanilla_transformer_hf.model.config.position_schemes import POSITION_SCHEMES
+from vanilla_transformer_hf.model.config.stacks import encoder_sizes
+from vanilla_transformer_hf.model.modeling_vanilla_transformer import POSITION_ENCODINGS
 
 
 # One row per switch of the config, and some that meet.
 # Those with rows and columns are tested with images, in recognition/test_models.py.
-OF_TEXT = sorted(POSITION_ENCODINGS.keys() - {"sinusoidal_grid"})
+OF_TEXT = sorted(POSITION_SCHEMES.keys() - {"sinusoidal_grid"})
 SWITCHES = {
     "paper": {},
     "pre_norm": {"encoder_norm_position": "pre", "decoder_norm_position": "pre"},
@@ -530,9 +530,11 @@ def test_given_positions_are_used(tiny_model, batch):
 
 
 def test_position_encodings_have_no_weights_but_the_trained_ones(tiny_config):
-    for name, encoding in POSITION_ENCODINGS.items():
-        module = encoding.of(tiny_config(), 32, 4, 16, is_causal=True)
-        assert bool(list(module.parameters())) == isinstance(module, (TrainedPositionEncoding, DistanceMLP)), name
+    trained = {"learned", "hierarchical", "t5_bias", "shaw", "gated_alibi", "distance_mlp"}
+    for name in POSITION_SCHEMES.keys() - {"sinusoidal_grid"}:
+        config = tiny_config(position_encoding=name)
+        module = POSITION_ENCODINGS[name](config, encoder_sizes(config))
+        assert bool(list(module.parameters())) == (name in trained), name
         assert not list(module.buffers())
 
 
@@ -801,7 +803,7 @@ def test_tokens_added_to_two_vocabularies_are_used_on_both_sides(kind, way, tiny
     found = resize(57, pad_to_multiple_of=4)
     assert found is model.get_encoder().embed_tokens and found.num_embeddings == 60
     assert resize() is model.get_encoder().embed_tokens
-    model.resize_decoder_token_embeddings(105)
+    model.resize_token_embeddings(105)
     assert (model.config.source_vocab_size, model.config.vocab_size, model.lm_head.out_features) == (60, 105, 105)
     for stack, rows in zip((model.get_encoder(), model.get_decoder()), old):
         assert torch.equal(stack.embed_tokens.weight[: len(rows)], rows)
@@ -818,7 +820,6 @@ def test_resizing_that_would_part_a_vocabulary_is_refused(tiny_model):
     before = model.config.to_dict(), two.config.to_dict()
     for resize in (
         model.resize_source_token_embeddings,
-        model.resize_decoder_token_embeddings,
         model.get_encoder().resize_token_embeddings,
         model.get_decoder().resize_token_embeddings,
         two.get_decoder().resize_token_embeddings,
@@ -942,11 +943,3 @@ def test_a_config_of_another_model_type_is_refused(tmp_path):
     MarianConfig(vocab_size=99, pad_token_id=0, decoder_start_token_id=0).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=f"{tmp_path}: config.json describes a 'marian' model"):
         VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path)
-
-
-def test_layers_have_the_attributes_that_pickles_of_earlier_versions_have(tiny_model):
-    """A pickle of a whole model has the attributes of its version; `forward` may read no others."""
-    ours = {"residual", "feed_forward_residual", "alpha", "feed_forward", "activation_fn", "activation_dropout"}
-    model = tiny_model()
-    for layer in (model.model.encoder.layers[0], model.model.decoder.layers[0]):
-        assert {name for name in vars(layer) if name[0] != "_"} <= {*ours, "training", "gradient_checkpointing"}

@@ -16,7 +16,7 @@ from host_search import host
 from torch import nn
 
 from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration, VanillaTransformerTokenizer
-from vanilla_transformer_hf.model.positions.types import POSITION_ENCODINGS
+from vanilla_transformer_hf.model.config.position_schemes import POSITION_SCHEMES
 from vanilla_transformer_hf.training.checkpoints.averaging import average_checkpoints
 
 
@@ -425,4 +425,4 @@ def test_every_scheme_is_among_them():
     named = {variant.get(field) for variant in VARIANTS.values() for field in fields}
     added = {"sinusoidal", "sinusoidal_halves", "sinusoidal_halves_inclusive", "learned", "none"}
     added |= {"sinusoidal_grid"}  # of images: recognition/test_models.py
-    assert set(POSITION_ENCODINGS) == (named | added) - {None}
+    assert set(POSITION_SCHEMES) == (named | added) - {None}

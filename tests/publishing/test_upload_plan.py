@@ -15,7 +15,7 @@ from travelling_code import CODE, MODEL_CODE
 
 import vanilla_transformer_hf
 from vanilla_transformer_hf import VanillaTransformerTokenizer
-from vanilla_transformer_hf.model.saving.bundle import saved_files
+from vanilla_transformer_hf.model.saving.bundle import join_modules
 from vanilla_transformer_hf.publishing import remote_code
 from vanilla_transformer_hf.publishing.model_card import CardFacts, write_card
 from vanilla_transformer_hf.publishing.upload_plan import plan_upload
@@ -122,7 +122,8 @@ def test_code_that_is_missing_is_the_package_s(folder):
     change_json(folder / "config.json", auto_map=None)
     published = contents(plan_upload(folder, NAME))
     assert published.keys() > CODE
-    assert all(published[name] == text.encode() for name, text in saved_files().items())
+    for modules in (("modeling_vanilla_transformer",), ("tokenization_vanilla_transformer",)):
+        assert all(published[name] == text.encode() for name, text in join_modules(modules).items())
 
 
 def test_code_is_found_by_its_imports(folder):

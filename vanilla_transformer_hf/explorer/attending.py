@@ -7,7 +7,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from ..model.layers.position_hooks import no_rotary
 from .interventions import stack_of
 from .requests import AttentionRequest, GridRequest, HeadRequest, MixingRequest, RequestError
 from .results import AttentionResult, GridResult, HeadResult, MixingResult
@@ -117,7 +116,7 @@ class AttentionSteps:
                 hook.remove()
         asking, apply_rotary, position_bias = (
             given["hidden_states"],
-            given.get("apply_rotary", no_rotary),
+            given.get("apply_rotary") or (lambda states: states),
             given.get("position_bias"),
         )
         answering = given.get("key_value_states", asking)

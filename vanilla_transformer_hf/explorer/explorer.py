@@ -9,9 +9,9 @@ from typing import Any
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
 from ..common.opening import is_own, open_any_config, open_tokenizer, open_weights, other_class
+from ..model.config.attention_kinds import pooling_layers
 from ..model.config.front_ends import reads_tokens
 from ..model.config.sharing import FEED_FORWARD_OWNERS
-from ..model.layers.pooling import pooling_layers
 from ..model.predecessors.configuration import RecurrentSeq2SeqConfig
 from ..translation.recognition import Recognizer
 from ..translation.translator import Translator

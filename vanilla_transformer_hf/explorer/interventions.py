@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 from ..model.config.kept_heads import heads_of_layers
-from ..model.layers.shared_feed_forward import FeedForwardProjections
-from ..model.layers.shared_projections import SharesProjections
+from ..model.layers.parts import SharesProjections
 from .requests import PARTS, RequestError
 
 
@@ -138,16 +137,18 @@ def keep_layers(stack: Any, layers: list[int], side: str) -> None:
             for name, projection in owner.named_children():
                 if name not in dict(each.named_children()):  # a layer has a dropout of its own
                     each.add_module(name, copy.deepcopy(projection, dict(memo)))
-            if isinstance(owner, FeedForwardProjections):
+            if hasattr(owner, "activation_dropout"):
                 each.activation_dropout = owner.activation_dropout  # type: ignore[assignment]
             del each.__dict__["shared_from"]
-    scheme, count, all_biases = stack.embed_positions, len(stack.layer_order), stack.embed_positions.layer_biases
-    scheme.layer_biases = lambda *positions: [
-        position_bias for number, position_bias in zip(range(count), all_biases(*positions)) if number in layers
-    ]
+    scheme, count = stack.embed_positions, len(stack.layer_order)
+    if scheme.is_relative:
+        all_biases = scheme.layer_biases
+        scheme.layer_biases = lambda *positions: [
+            position_bias for number, position_bias in zip(range(count), all_biases(*positions)) if number in layers
+        ]
     setattr(stack.config, f"{side}_layers", len(layers))
     setattr(stack.config, f"{side}_layer_sets", len(layers))
-    stack.layers, stack.layer_order = nn.ModuleList(modules), list(range(len(layers)))
+    stack.layers, stack.order_of_layers = nn.ModuleList(modules), list(range(len(layers)))
 
 
 def tensors_of(module: Any) -> list[torch.Tensor]:

@@ -2,7 +2,6 @@
 
 import torch
 
-from ..model.layers.position_hooks import no_rotary
 from .interventions import stack_of
 from .requests import PositionsRequest
 from .results import Picture, PositionsResult
@@ -28,7 +27,7 @@ def positions(subject: Subject, request: PositionsRequest) -> PositionsResult:
     if added.any():
         pictures.append(Picture("added to the embeddings", "position", "feature", added))
     apply_rotary = scheme.rotary_at(places)
-    if apply_rotary is not no_rotary:
+    if apply_rotary is not None:
         d_k = stack.layers[0].self_attn.d_k
         rotated = apply_rotary(torch.ones(1, 1, length, d_k))[0, 0]
         pictures.append(Picture("a query of ones, rotated by its position", "position", "feature of a head", rotated))

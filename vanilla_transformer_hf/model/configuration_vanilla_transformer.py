@@ -6,9 +6,15 @@ from huggingface_hub.dataclasses import strict
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.utils import logging
 
-from .config.attention_kinds import ATTENTION_KINDS, check_attention_of_stacks
+from .config.attention_kinds import (
+    ATTENTION_KINDS,
+    CROSS_KINDS,
+    OTHER_KINDS,
+    attention_kind,
+    check_attention_of_stacks,
+)
 from .config.attention_scores import check_attention_score
-from .config.auto_classes import auto_models, whole_auto_map
+from .config.auto_classes import auto_models, classes_of, whole_auto_map
 from .config.checks import check_head_widths, check_norms, check_sizes, check_special_tokens, check_tied_embeddings
 from .config.errors import refusing_with_value_errors
 from .config.front_ends import FRONT_ENDS, check_front_end, reads_tokens
@@ -307,6 +313,18 @@ class VanillaTransformerConfig(*OPTION_GROUPS, ConfigSavesCode, PreTrainedConfig
     def auto_classes(self) -> dict[str, str]:
         """Auto class -> the class that opens a saved model without the package."""
         return {"AutoConfig": "configuration_vanilla_transformer.VanillaTransformerConfig", **auto_models(self)}
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The modules of the model's classes, and of the kinds that it has: what travels with a saved model."""
+        parts = [("encoder", place) for place in range(self.encoder_layers)] + [("decoder", 0), ("cross", 0)]
+        kinds = {attention_kind(self, part, place) for part, place in parts}
+        tables = {**ATTENTION_KINDS, **CROSS_KINDS, **OTHER_KINDS}
+        rows: list[Any] = [tables[kind] for kind in kinds]
+        rows += [POSITION_SCHEMES[self.position_encoding], POSITION_SCHEMES[str(self.decoder_position_encoding)]]
+        rows.append(FRONT_ENDS[self.front_end])
+        classes = [name.rpartition(".")[0] for name in classes_of(self).values()]
+        return tuple(dict.fromkeys([*classes, *sorted({row.module for row in rows if row.module})]))
 
     @property
     def has_local_attention(self) -> bool:

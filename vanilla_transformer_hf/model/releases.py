@@ -9,8 +9,8 @@ from transformers.cache_utils import Cache
 from transformers.modeling_outputs import Seq2SeqModelOutput
 
 
-# The name of the cache in outputs, and in the arguments that transformers' loops pass: `past_key_values`, and since
-# 5.24 `cache`. Models take both.
+# The name of the cache in outputs, and in what transformers' loops hand over: `past_key_values`, and since 5.24
+# `cache`. Models take both.
 CACHE = "cache" if "cache" in {field.name for field in fields(Seq2SeqModelOutput)} else "past_key_values"
 
 

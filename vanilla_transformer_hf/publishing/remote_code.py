@@ -1,18 +1,28 @@
 """The Python files that travel with a model, for those who open it with `trust_remote_code=True`."""
 
 import ast
+import json
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 from transformers.dynamic_module_utils import get_imports, get_relative_imports
 
 from ..common.files import read_regular_file
-from ..model.saving.bundle import files_for, saved_files
+from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
+from ..model.predecessors.configuration import RecurrentSeq2SeqConfig
+from ..model.saving.bundle import HEADING, join_modules, modules_in, path_of
 
 
 PACKAGE = Path(__file__).parents[1]
+CONFIGS = {each.model_type: each for each in (VanillaTransformerConfig, RecurrentSeq2SeqConfig)}
 
+CONFIG, ALONE = (
+    {"configuration_vanilla_transformer"},
+    {"pipeline_vanilla_transformer", "tokenization_vanilla_transformer"},
+)
+NAME = re.compile(r"[a-z_][a-z0-9_.]*")  # of a module
 # Packages that every user of transformers has, beside Python's standard library.
 AVAILABLE = {"torch", "transformers", "huggingface_hub", "tokenizers", "safetensors", "numpy"}
 
@@ -30,9 +40,13 @@ def find_code(folder: Path, modules: set[str]) -> tuple[dict[str, bytes], list[s
     if wrong := sorted(each for each in modules if not re.fullmatch(r"[\w-]+", each)):
         return {}, [f"auto_map names {each!r}, which is not a file beside the model" for each in wrong]
     found, absent = _follow(folder, modules)
-    own = saved_files()
-    if absent and {f"{module}.py" for module in modules} <= own.keys():
-        return {name: text.encode() for module in modules for name, text in files_for(module).items()}, []
+    if absent and modules <= {"modeling_vanilla_transformer"} | ALONE | CONFIG:
+        needed = modules & ALONE
+        if modules & ({"modeling_vanilla_transformer"} | CONFIG):
+            config_class = CONFIGS[json.loads((folder / "config.json").read_text(encoding="utf-8"))["model_type"]]
+            config: Any = config_class.from_pretrained(folder)
+            needed |= {*config.modules} if "modeling_vanilla_transformer" in modules else CONFIG
+        return {name: text.encode() for name, text in join_modules(tuple(sorted(needed))).items()}, []
     problems = [f"{name} is missing, but the model imports it" for name in sorted(absent)]
     files = {name: read_regular_file(path) for name, path in found.items()}
     for name, path in found.items():
@@ -44,9 +58,12 @@ def is_saved_code(name: str, content: bytes) -> bool:
     """
     Whether a file is the code that this package saves with a model, which is public and can be imported anywhere.
 
-    To look at its 8,000 lines again takes a second or two, at every checkpoint that is published.
+    To look at its thousands of lines again takes a second or two, at every checkpoint that is published.
     """
-    return saved_files().get(name, "").encode() == content
+    modules = modules_in(content.decode(errors="replace")) if HEADING.encode() in content else ()
+    if not modules or any(not NAME.fullmatch(module) or not path_of(module).is_file() for module in modules):
+        return False
+    return join_modules(modules).get(name, "").encode() == content
 
 
 def _follow(place: Path, modules: set[str]) -> tuple[dict[str, Path], set[str]]:

@@ -16,7 +16,7 @@ from transformers import (
 from ..common.opening import check_fit, open_any_config, open_config, open_tokenizer, open_weights
 from ..model.config.generation import VanillaTransformerGenerationConfig
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
-from ..model.layers.stack_inputs import StackInputs
+from ..model.modeling_vanilla_transformer import VanillaTransformerStack
 from .data.collators import vocabulary_sizes
 from .pretraining.denoising import DENOISING
 from .pretraining.warm_start import fields_of_origins, find_origins
@@ -105,7 +105,7 @@ def check_lengths(model: Any, data: dict[str, Any]) -> None:
         ValueError: A text has more tokens than a stack has positions.
     """
     for stack in model.modules():
-        if not isinstance(stack, StackInputs) or (positions := stack.longest) is None:
+        if not isinstance(stack, VanillaTransformerStack) or (positions := stack.longest) is None:
             continue
         is_target = model.config.is_encoder_decoder and not stack.reads_source
         side, column, owner = ("target", "labels", "decoder_") if is_target else ("source", "input_ids", "")

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from vanilla_transformer_hf.export.ctranslate2 import problems
-from vanilla_transformer_hf.model.attention.additive import additive_attention_forward
+from vanilla_transformer_hf.model.attention.additive import AdditiveScores
 from vanilla_transformer_hf.model.predecessors.attention import BahdanauAttention, Source
 from vanilla_transformer_hf.model.predecessors.configuration import RecurrentSeq2SeqConfig
 
@@ -27,8 +27,8 @@ def test_equals_the_attention_of_the_recurrent_models():
     query, key, value = (each[:, None] for each in (theirs.query(states), theirs.keys(memory), memory))
     seen = is_token[:, None, None]
     for mask in (seen, torch.zeros(2, 1, 1, 5).masked_fill(~seen, torch.finfo(torch.float32).min)):
-        found, its = additive_attention_forward(
-            theirs.score.weight, nn.Module().eval(), query, key, value=value, attention_mask=mask, scaling=1.0
+        found, its = AdditiveScores(theirs.score.weight).attend(
+            nn.Module().eval(), query, key, value=value, attention_mask=mask, scaling=1.0
         )
         torch.testing.assert_close(its[:, 0], weights)
         torch.testing.assert_close(found[:, :, 0], context)

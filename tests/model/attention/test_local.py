@@ -12,7 +12,7 @@ from huggingface_hub.errors import StrictDataclassError
 from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerForCausalLM
 from vanilla_transformer_hf.model.attention import local as local_attention
 from vanilla_transformer_hf.model.attention.local import Blocks
-from vanilla_transformer_hf.model.attention.types import ATTENTION_TYPES
+from vanilla_transformer_hf.model.modeling_vanilla_transformer import ATTENTION_TYPES
 from vanilla_transformer_hf.model.search.incremental_decoder import ROOM, IncrementalDecoder
 
 

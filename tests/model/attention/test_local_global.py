@@ -13,7 +13,7 @@ from transformers.models.longformer.modeling_longformer import LongformerSelfAtt
 from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerForMaskedLM
 from vanilla_transformer_hf.model.attention import local as local_attention
 from vanilla_transformer_hf.model.attention.local import Blocks
-from vanilla_transformer_hf.model.attention.types import ATTENTION_TYPES
+from vanilla_transformer_hf.model.modeling_vanilla_transformer import ATTENTION_TYPES
 from vanilla_transformer_hf.model.search.incremental_decoder import ROOM, IncrementalDecoder
 
 
@@ -47,7 +47,9 @@ def by_hand(module, states, real, chosen, is_causal):
     roles = [("q_proj", "k_proj", "v_proj")] * 2
     if not is_causal and module.config.global_projections == "separate":
         roles[1] = ("global_q_proj", "global_k_proj", "global_v_proj")
-    both = [[module.heads(getattr(module, name)(states), 8) for name in names] for names in roles]
+    both = [
+        [getattr(module, name)(states).unflatten(-1, (-1, 8)).transpose(1, 2) for name in names] for names in roles
+    ]
     outputs = torch.zeros_like(states)
     for row in range(len(states)):
         places = real[row].cumsum(dim=0) - 1

@@ -11,7 +11,7 @@ from transformers.models.reformer.modeling_reformer import LSHSelfAttention
 
 from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 from vanilla_transformer_hf.model.attention.lsh import LshAttention
-from vanilla_transformer_hf.model.attention.types import ATTENTION_TYPES
+from vanilla_transformer_hf.model.modeling_vanilla_transformer import ATTENTION_TYPES
 
 
 SIZES = {"lsh_buckets": 4, "lsh_rounds": 2, "lsh_chunk": 3}

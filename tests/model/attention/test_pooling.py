@@ -18,7 +18,8 @@ from vanilla_transformer_hf import (
     VanillaTransformerTokenizer,
 )
 from vanilla_transformer_hf.export import ctranslate2, onnx, torch_export
-from vanilla_transformer_hf.model.layers.pooling import pool, pooled_padding
+from vanilla_transformer_hf.model.attention.pooling import pool
+from vanilla_transformer_hf.model.layers.parts import pooled_padding
 
 
 FIELDS = {"encoder_layers": 4, "encoder_pooling": [1, 2]}

@@ -7,7 +7,7 @@ from host_search import same
 from huggingface_hub.errors import StrictDataclassError
 
 from vanilla_transformer_hf import VanillaTransformerConfig
-from vanilla_transformer_hf.model.attention.types import ATTENTION_TYPES
+from vanilla_transformer_hf.model.modeling_vanilla_transformer import ATTENTION_TYPES
 
 
 KINDS = ["synthesizer_dense", "synthesizer_random"]

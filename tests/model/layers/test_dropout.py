@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from vanilla_transformer_hf.model.layers import dropout
+from vanilla_transformer_hf.model.layers import parts as dropout
 
 
 @pytest.mark.parametrize("p", [0.1, 0.3, 0.5])

@@ -9,8 +9,8 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, flash_atten
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from vanilla_transformer_hf import VanillaTransformerConfig
-from vanilla_transformer_hf.model.attention.types import ATTENTION_TYPES
-from vanilla_transformer_hf.model.layers import kernel_masks
+from vanilla_transformer_hf.model.attention import kernel_masks
+from vanilla_transformer_hf.model.modeling_vanilla_transformer import ATTENTION_TYPES
 
 
 KINDS = {"window": {"attention_window": 9}, "blocks": {"attention_block": 11}, "chunk": {"attention_block": 21}}

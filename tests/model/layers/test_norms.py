@@ -8,7 +8,7 @@ from host_search import host
 from torch import nn
 
 from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration
-from vanilla_transformer_hf.model.layers.norms import TokenBatchNorm, note_tokens
+from vanilla_transformer_hf.model.layers.parts import TokenBatchNorm, note_tokens
 
 
 FIELDS = {"norm_type": "batch_norm", "dropout": 0.0}

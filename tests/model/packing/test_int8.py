@@ -7,11 +7,11 @@ import torch
 from torch import nn
 
 from vanilla_transformer_hf import VanillaTransformerForCausalLM
+from vanilla_transformer_hf.model.layers.parts import LastResult
 from vanilla_transformer_hf.model.packing import int8 as int8_module
 from vanilla_transformer_hf.model.packing.int8 import (
     FEW_INT8_ROWS,
     Int8Map,
-    LastRounded,
     dequantize_rows,
     int8_map_of_step,
     quantize_rows,
@@ -96,7 +96,7 @@ def test_the_kernel_that_rounds_inside_gives_the_same_numbers(shape):
 
 
 def test_maps_of_the_same_states_round_them_once(monkeypatch):
-    rounded = LastRounded()
+    rounded = LastResult(int8_module.rounded_rows)
     monkeypatch.setattr(int8_module, "LAST_ROUNDED", rounded)
     first, second = Int8Map([matrix(48, 96)], None), Int8Map([matrix(32, 96)], None)
     states = torch.randn(FEW_INT8_ROWS + 1, 96)

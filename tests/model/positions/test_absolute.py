@@ -9,7 +9,7 @@ from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
 from transformers.models.t5.modeling_t5 import T5Attention, T5LayerNorm
 
 from vanilla_transformer_hf.model.config.position_schemes import POSITION_SCHEMES
-from vanilla_transformer_hf.model.modeling_vanilla_transformer import NORMS
+from vanilla_transformer_hf.model.modeling_vanilla_transformer import NORMS, POSITION_ENCODINGS
 from vanilla_transformer_hf.model.positions.absolute import (
     HalvesRotaryPositionEncoding,
     HierarchicalPositionEncoding,
@@ -21,12 +21,11 @@ from vanilla_transformer_hf.model.positions.relative import (
     GatedAlibi,
     T5PositionBias,
 )
-from vanilla_transformer_hf.model.positions.types import POSITION_ENCODINGS
 
 
 def test_the_config_and_the_schemes_agree_on_which_are_relative():
     assert {name: row.is_relative for name, row in POSITION_SCHEMES.items()} == {
-        name: scheme.is_relative for name, scheme in POSITION_ENCODINGS.items()
+        name: POSITION_ENCODINGS[name].is_relative for name in POSITION_SCHEMES
     }
 
 

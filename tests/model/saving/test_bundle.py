@@ -1,67 +1,108 @@
 """The modules of model/ as the few files that travel, and the rules that let them be joined."""
 
 import ast
+from collections import defaultdict
 
 import pytest
 from travelling_code import CODE, MODEL_CODE
 
+from vanilla_transformer_hf.model.config.attention_kinds import ATTENTION_KINDS, CROSS_KINDS, OTHER_KINDS
+from vanilla_transformer_hf.model.config.auto_classes import CLASSES
+from vanilla_transformer_hf.model.config.front_ends import FRONT_ENDS
+from vanilla_transformer_hf.model.config.position_schemes import POSITION_SCHEMES
 from vanilla_transformer_hf.model.saving import bundle
+
+
+def modules_of(place):
+    """A module's name itself, or those of the modules in a folder."""
+    names = (path.stem for path in sorted(bundle.ROOT.joinpath(place).glob("*.py")))
+    return [f"{place}.{name}" for name in names if name != "__init__"] or [place]
+
+
+def tree_of(module):
+    return ast.parse(bundle.path_of(module).read_text(encoding="utf-8"))
 
 
 @pytest.fixture
 def sources(tmp_path, monkeypatch):
-    """`sources(files, **modules)`: the joined files of made-up modules."""
+    """`sources(*roots, **modules)`: the joined files of made-up modules; a first file has those in `low`."""
 
-    def join(files, **modules):
+    def join(*roots, **modules):
         for name, text in modules.items():
             path = tmp_path.joinpath(*name.split("__")).with_suffix(".py")
             path.parent.mkdir(exist_ok=True)
             path.write_text(text)
         monkeypatch.setattr(bundle, "ROOT", tmp_path)
-        monkeypatch.setattr(bundle, "FILES", files)
-        return bundle.join_modules()
+        monkeypatch.setattr(bundle, "FILES", {"low": "low"})
+        bundle.join_modules.cache_clear()
+        return bundle.join_modules(roots)
 
-    return join
+    yield join
+    bundle.join_modules.cache_clear()
 
 
-def test_six_files_have_every_module_once():
-    kinds = ("configuration", "tokenization", "layers", "generation", "modeling", "pipeline")
-    assert list(CODE) == [f"{kind}_vanilla_transformer.py" for kind in kinds]
+def test_a_plain_model_has_five_files_and_a_tokenizer_one():
+    kinds = ("configuration", "layers", "generation", "pipeline", "modeling")
+    assert list(MODEL_CODE) == [f"{kind}_vanilla_transformer.py" for kind in kinds]
     assert {"tokenization_vanilla_transformer.py"} == CODE - MODEL_CODE
-    assert bundle.files_for("tokenization_vanilla_transformer").keys() == CODE - MODEL_CODE
-    assert list(bundle.files_for("configuration_vanilla_transformer")) == ["configuration_vanilla_transformer.py"]
-    modules = {path.relative_to(bundle.ROOT).with_suffix("").as_posix().replace("/", ".")
-               for path in bundle.ROOT.rglob("*.py")}  # fmt: skip
-    stays = {f"saving.{name}" for name in ("bundle", "listeners")}
-    stays |= {"feature_extraction_vanilla_transformer"}  # transformers copies it by itself
-    modules = {name for name in modules if "__init__" not in name} - stays
-    found = [line[2:] for text in bundle.saved_files().values() for line in text.splitlines() if line[2:] in modules]
-    assert sorted(set(found)) == sorted(modules)
-    three_times = "saving.saved_code"  # what stands in for it
-    assert sorted(found) == sorted([*modules, three_times, three_times])
+    assert list(bundle.join_modules(("configuration_vanilla_transformer",))) == [
+        "configuration_vanilla_transformer.py"
+    ]
 
 
-@pytest.mark.parametrize("name", CODE)
-def test_a_file_says_where_its_parts_are(name):
-    text = bundle.saved_files()[name]
-    lines = text.splitlines()
-    opening = ast.get_docstring(ast.parse(text))
-    assert "vanilla_transformer_hf/model/" in opening.splitlines()[0]
-    contents = [line.split() for line in opening.partition("numbers:\n")[2].splitlines() if line]
-    assert contents
-    for number, title, *_ in contents:
-        assert lines[int(number) - 1] == f"# {title.rstrip(':')}"
+def test_every_module_travels_with_some_model():
+    tables = (ATTENTION_KINDS, CROSS_KINDS, OTHER_KINDS, POSITION_SCHEMES, FRONT_ENDS)
+    roots = {row.module for table in tables for row in table.values() if row.module}
+    roots |= {name.rpartition(".")[0] for classes in CLASSES.values() for name in classes.values()}
+    texts = bundle.join_modules(
+        (*sorted(roots), "predecessors.modeling", "tokenization_vanilla_transformer", "pipeline_vanilla_transformer")
+    )
+    found = {module for text in texts.values() for module in bundle.modules_in(text)}
+    there = {path.relative_to(bundle.ROOT).with_suffix("").as_posix().replace("/", ".")
+             for path in bundle.ROOT.rglob("*.py") if path.stem != "__init__"}  # fmt: skip
+    stays = {f"saving.{name}" for name in ("bundle", "listeners", "saved_code")}
+    assert there - found == stays | {"feature_extraction_vanilla_transformer"}  # which transformers copies by itself
 
 
 def test_comments_and_code_travel_whole():
-    everything = "".join(bundle.saved_files().values())
+    texts = "".join(bundle.join_modules(("modeling_vanilla_transformer", "attention.local")).values())
+    lines = bundle.path_of("attention.local").read_text(encoding="utf-8").splitlines()
+    tree = tree_of("attention.local")
+    cut = {number for node, _ in bundle.own_imports("attention.local", tree)
+           for number in range(node.lineno, node.end_lineno + 1)}  # fmt: skip
+    listing = next(
+        node for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    )
+    cut |= {*range(listing.lineno, listing.end_lineno + 1)}
+    assert "\n".join(line for number, line in enumerate(lines, 1) if number not in cut).strip() in texts
+
+
+def test_names_of_one_file_have_one_meaning():
+    """Modules are put one behind the other: what two define, or import under one name from two places, would clash."""
+    meanings = defaultdict(set)
     for room in FLOORS[2:]:
-        for name in bundle.modules_of(room):
-            module = bundle.read_module(name)
-            assert module.body in everything
-            for number in module.cut:
-                line = module.text.splitlines()[number - 1]
-                assert not line.startswith("#"), f"{name}, line {number}: a comment between imports would be lost"
+        for module in modules_of(room):
+            file = bundle.file_of(module)
+            for node in tree_of(module).body:
+                if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                    meanings[file, node.name].add(module)
+                elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+                    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                    names = {one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)}
+                    for name in names - {"__all__", "logger"}:
+                        meanings[file, name].add(module)
+                elif isinstance(node, ast.Import):
+                    for alias in node.names:
+                        meanings[file, alias.asname or alias.name].add(alias.name)
+                elif isinstance(node, ast.ImportFrom):
+                    source = node.module
+                    if node.level:
+                        source = next(found for each, found in bundle.own_imports(module, ast.Module([node], [])))
+                    for alias in node.names:
+                        if node.level and source != bundle.NOT_HERE:
+                            continue  # ours, whose names are those of their modules
+                        meanings[file, alias.asname or alias.name].add(f"{source}.{alias.name}")
+    assert {name: found for name, found in meanings.items() if len(found) > 1} == {}
 
 
 def test_no_module_of_model_asks_for_the_class_of_a_config():
@@ -75,28 +116,26 @@ def test_no_module_of_model_asks_for_the_class_of_a_config():
 
 
 def test_modules_are_joined_in_the_order_of_their_imports(sources):
-    files = {"low": ("low",), "high": ("high",)}
     texts = sources(
-        files,
+        "high.a",
         low__table='"""A table."""\n\nimport math\n\n# Two.\nTWO = math.floor(2.5)\n\n__all__ = ["TWO"]\n',
         high__a='"""Uses b."""\n\nimport torch.nn.functional as F\n\nfrom ..low.table import TWO\n'
         "from .b import four\n\n\ndef eight():\n    return TWO * four()  # why\n",
         high__b="from ..low.table import TWO\n\n\ndef four():\n    return 2 * TWO\n",
     )
-    assert texts.keys() == {"low.py", "high.py"}
+    high = texts[f"{bundle.LAST}.py"]
+    assert texts.keys() == {"low.py", f"{bundle.LAST}.py"}
     assert "import math\n" in texts["low.py"] and "# Two.\nTWO = math.floor(2.5)\n" in texts["low.py"]
     assert "__all__" not in texts["low.py"]
-    assert texts["high.py"].index("def four") < texts["high.py"].index("def eight")
-    assert "import torch.nn.functional as F\n\nfrom .low import TWO\n" in texts["high.py"]
-    assert "return TWO * four()  # why\n" in texts["high.py"] and "from .b" not in texts["high.py"]
+    assert high.index("def four") < high.index("def eight")
+    assert "import torch.nn.functional as F\n" in high and "from .low import TWO\n" in high
+    assert "return TWO * four()  # why\n" in high and "from .b" not in high
+    assert bundle.modules_in(high) == ("high.b", "high.a")
 
 
 @pytest.mark.parametrize(
     ("first", "second", "problem"),
     [
-        ("A = 1", "A = 2", "A: in a.second and in a.first; top-level names must be unique"),
-        ("def f(): pass", "class f: pass", "top-level names must be unique"),
-        ("from math import pi as logging", "import logging", "logging: imported from"),
         ("A = 1", "def f():\n    from .first import A", r"second.py, line 2: write `from .module import Name`"),
         ("A = 1", "from . import first", r"second.py, line 1: write"),
         ("A = 1", "from .first import A as B", r"second.py, line 1: write"),
@@ -105,27 +144,18 @@ def test_modules_are_joined_in_the_order_of_their_imports(sources):
 )  # fmt: skip
 def test_what_cannot_be_joined_is_named(first, second, problem, sources):
     with pytest.raises(ValueError, match=problem):
-        sources({"file": ("a",)}, a__first=first, a__second=second)
+        sources("a.first", "a.second", a__first=first, a__second=second)
 
 
-def test_a_function_may_import_from_what_comes_later(sources):
-    plain = '"""A."""\n\n\ndef made(kind):\n    from ..kinds.table import KINDS  # later\n\n    return KINDS[kind]()\n'
-    kind = '"""B."""\n\nfrom ..high.plain import made\n\nKINDS = {"near": lambda: made}\n'
-    texts = sources({"file": ("high", "kinds")}, high__plain=plain, kinds__table=kind)
-    assert "import KINDS" not in texts["file.py"] and texts["file.py"].index("def made") < texts["file.py"].index(
-        "KINDS ="
-    )
-    names: dict = {}
-    exec(texts["file.py"], names)
-    assert names["made"]("near") is names["made"]
-    with pytest.raises(ValueError, match=r"plain.py, line 5: write `from .module import Name` at the top"):
-        sources({"file": ("high",), "other": ("kinds",)}, high__plain=plain, kinds__table=kind)
+def test_what_is_in_a_later_file_is_named(sources):
+    with pytest.raises(ValueError, match=r"below.py, line 1: high.table is in a later file"):
+        sources("low.below", low__below="from ..high.table import A", high__table="A = 1")
 
 
 # The rooms of model/, from the ground up: each imports from those before it. The host's names are rooms of one file.
 FLOORS = ("saving", "feature_extraction_vanilla_transformer", "config", "configuration_vanilla_transformer",
-          "releases", "tokenizer", "tokenization_vanilla_transformer", "layers", "front_ends", "packing", "search",
-          "modeling_vanilla_transformer", "positions", "attention", "single_stacks", "recognition",
+          "releases", "tokenizer", "tokenization_vanilla_transformer", "layers", "packing", "search",
+          "modeling_vanilla_transformer", "positions", "attention", "front_ends", "single_stacks", "recognition",
           "predecessors", "pipeline_vanilla_transformer")  # fmt: skip
 
 
@@ -133,32 +163,22 @@ def test_imports_between_rooms_point_one_way():
     rooms = {path.relative_to(bundle.ROOT).parts[0].removesuffix(".py") for path in bundle.ROOT.rglob("*.py")}
     assert rooms - {"__init__"} == {*FLOORS}
     for room in FLOORS:
-        for name in set(bundle.modules_of(room)) - bundle.STAND_INS.keys():
-            for source in bundle.read_module(name).ours.values():
-                place = source.split(".")[0]
-                assert FLOORS.index(place) <= FLOORS.index(room), f"{name} imports {source}"
-
-
-def test_only_the_tables_of_kinds_are_imported_when_a_model_is_built():
-    """Kinds extend the classes of the paper's model, which asks the tables for others."""
-    late = {}
-    for room in FLOORS:
-        for name in set(bundle.modules_of(room)) - bundle.STAND_INS.keys():
-            late |= {(name, source): line for source, line in bundle.read_module(name).late.items()}
-    modeling = "modeling_vanilla_transformer"
-    assert late.keys() == {(modeling, "attention.types"), (modeling, "positions.types")}
+        for name in modules_of(room):
+            for _, source in bundle.own_imports(name, tree_of(name)):
+                assert FLOORS.index(source.split(".")[0]) <= FLOORS.index(room), f"{name} imports {source}"
 
 
 def test_the_model_of_the_paper_is_one_file_to_be_read_from_top_to_bottom():
-    """At most 600 lines, and a saved model's file begins with them."""
-    module = bundle.read_module("modeling_vanilla_transformer")
-    assert len(module.text.splitlines()) <= 600
-    parts = ["SinusoidalPositionEncoding", "eager_attention_forward", "VanillaTransformerAttention",
-             "VanillaTransformerCrossAttention", "dense_feed_forward", "post_norm", "VanillaTransformerEncoderLayer",
-             "VanillaTransformerDecoderLayer", "VanillaTransformerEncoder", "VanillaTransformerDecoder",
+    """At most 900 lines, which import the config, four modules and nothing else of ours."""
+    module = "modeling_vanilla_transformer"
+    assert len(bundle.path_of(module).read_text(encoding="utf-8").splitlines()) <= 900
+    parts = ["PositionEncoding", "SinusoidalPositionEncoding", "eager_attention_forward",
+             "VanillaTransformerAttention", "VanillaTransformerCrossAttention", "VanillaTransformerLayer",
+             "VanillaTransformerStack", "VanillaTransformerEncoder", "VanillaTransformerDecoder",
              "VanillaTransformerModel", "VanillaTransformerForConditionalGeneration"]  # fmt: skip
-    in_order = [node.name for node in module.tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))]
+    in_order = [node.name for node in tree_of(module).body if isinstance(node, (ast.FunctionDef, ast.ClassDef))]
     assert [name for name in in_order if name in parts] == parts
-    saved = bundle.saved_files()["modeling_vanilla_transformer.py"]
-    first, *others = (saved.index(f"# {name}\n") for name in (module.name, "positions.absolute", "attention.types"))
-    assert first < min(others)
+    imported = {source for _, source in bundle.own_imports(module, tree_of(module))}
+    assert {name for name in imported if not name.startswith("config")} == {
+        *("releases", "layers.base_model", "layers.parts", "search.generate")
+    }

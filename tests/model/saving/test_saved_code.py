@@ -21,7 +21,7 @@ from vanilla_transformer_hf import (
     VanillaTransformerForMaskedLM,
     VanillaTransformerTokenizer,
 )
-from vanilla_transformer_hf.model.saving.bundle import files_for, saved_files
+from vanilla_transformer_hf.model.saving.bundle import join_modules, modules_in
 from vanilla_transformer_hf.publishing.upload_plan import plan_upload
 
 
@@ -30,7 +30,8 @@ def code_in(folder):
     hidden = [path.name for path in folder.iterdir() if path.name.startswith(".")]
     assert not hidden, "what is unfinished is renamed"
     found = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.py")}
-    assert found == {name: saved_files()[name] for name in found}
+    for name, text in found.items():
+        assert join_modules(modules_in(text))[name] == text
     return found.keys()
 
 
@@ -219,8 +220,8 @@ def test_what_is_pushed_has_its_code(tiny_model, tokenizer, hub, tmp_path):
             push(one, f"{way}-{kind}")
             pushed = hub.repositories[f"someone/{way}-{kind}"].files()
             code = {name: content.decode() for name, content in pushed.items() if name.endswith(".py")}
-            wanted = MODEL_CODE if kind == "model" else files_for("tokenization_vanilla_transformer")
-            assert code == {name: saved_files()[name] for name in wanted}
+            names = ["modeling", "pipeline"] if kind == "model" else ["tokenization"]
+            assert code == join_modules(tuple(f"{name}_vanilla_transformer" for name in names))
 
 
 def test_a_config_names_the_classes_of_its_own_stack(tiny_config, tmp_path):
@@ -240,15 +241,49 @@ def test_a_config_names_the_classes_of_its_own_stack(tiny_config, tmp_path):
     }
 
 
-def test_the_files_that_a_wheel_has_are_taken_as_they_are(tmp_path, monkeypatch):
-    for name, text in saved_files().items():
-        (tmp_path / name).write_text(f"{text}# built\n", encoding="utf-8")
-    monkeypatch.setattr("vanilla_transformer_hf.model.saving.bundle.BUILT", tmp_path)
-    saved_files.cache_clear()
-    try:
-        assert all(text.endswith("# built\n") for text in saved_files().values())
-    finally:
-        saved_files.cache_clear()
+VARIANTS = {
+    "plain": ({}, {"modeling_vanilla_transformer"}),
+    "windows": (
+        {"encoder_attention_type": "window", "attention_window": 2, "position_encoding": "alibi"},
+        {"modeling_vanilla_transformer", "attention.local", "attention.kernel_masks", "attention.kernel_checks"}
+        | {"positions.relative"},
+    ),
+    "linformer": (
+        {"cross_attention_type": "linformer", "max_position_embeddings": 9},
+        {"modeling_vanilla_transformer", "attention.linformer"},
+    ),
+    "pooling": ({"encoder_pooling": [1]}, {"modeling_vanilla_transformer", "attention.pooling"}),
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_what_travels_is_what_the_config_needs(name, tiny_model, tmp_path):
+    fields, modules = VARIANTS[name]
+    tiny_model(**fields).save_pretrained(tmp_path)
+    code = (tmp_path / "modeling_vanilla_transformer.py").read_text(encoding="utf-8")
+    assert {*modules_in(code)} == modules
+
+
+LACKS = """
+import sys
+sys.modules["vanilla_transformer_hf"] = None
+from transformers import AutoModelForSeq2SeqLM
+try:
+    AutoModelForSeq2SeqLM.from_pretrained(sys.argv[1], trust_remote_code=True)
+except ValueError as error:
+    print(error)
+"""
+
+
+def test_a_config_changed_to_what_the_folder_lacks_names_the_package(tiny_model, tmp_path):
+    tiny_model().save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["encoder_attention_type"] = "performer"
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    message = run_hidden(LACKS, tmp_path, home=tmp_path / "home").splitlines()[-1]
+    assert message == (
+        "'performer': the code of this folder lacks it; install vanilla_transformer_hf, which has every kind"
+    )
 
 
 def test_a_saved_folder_opens_with_the_package_too(tiny_model, tmp_path):

@@ -31,7 +31,7 @@ from tokenizers import Tokenizer, processors
 from transformers import GenerationConfig
 
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
-from ...model.positions.types import POSITION_ENCODINGS
+from ...model.modeling_vanilla_transformer import POSITION_ENCODINGS
 from ...model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from ..formats import vocabularies
 from ..formats.files import named, read_json, read_lines, read_yaml
@@ -152,8 +152,8 @@ def position_encoding(tables: list[torch.Tensor]) -> Any:
             width = rows.shape[1]
             if width % 2 or width < 4:
                 return "learned"
-            encode = POSITION_ENCODINGS[kind](width, len(rows), 0)
-            if not torch.allclose(encode(torch.zeros_like(rows), torch.arange(len(rows))), rows, rtol=0, atol=1e-3):
+            encoded = POSITION_ENCODINGS[kind].encode(torch.arange(len(rows)), width)
+            if not torch.allclose(encoded, rows, rtol=0, atol=1e-3):
                 break
         else:
             return kind

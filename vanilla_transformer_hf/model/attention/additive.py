@@ -4,44 +4,47 @@ Additive attention: a small network compares a query and a key, instead of their
 Shapes: B sequences, S key positions, T query positions, H heads.
 """
 
-from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 from transformers import initialization as init
 
-from ..layers.attention_projections import AttentionProjections
-from ..layers.dropout import drop_out
-from ..layers.position_hooks import PositionBias
+from ..layers.parts import drop_out
 from ..modeling_vanilla_transformer import VanillaTransformerAttention, VanillaTransformerCrossAttention
 
 
-def additive_attention_forward(
-    score_vector: torch.Tensor,
-    module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    dropout: float = 0.0,
-    **kwargs: Any,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """softmax(vᵀ tanh(q + k)) V for each head; memory of B H T S d_k numbers."""
-    compared = torch.tanh(query[:, :, :, None] + key[:, :, None])  # (B, H, T, S, d_k)
-    scores = torch.matmul(compared, score_vector[:, None, :, None]).squeeze(-1)  # (B, H, T, S)
-    if attention_mask is not None:
-        # "sdpa" has masks of what is seen, "eager" of what is added.
-        is_seen = attention_mask.dtype == torch.bool
-        scores = (
-            scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min) if is_seen else scores + attention_mask
-        )
-    weights = drop_out(scores.softmax(dim=-1), dropout, module.training)
-    return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights  # (B, T, H, d_v)
+@dataclass
+class AdditiveScores:
+    """softmax(vᵀ tanh(q + k)) V for each head, with its v in `vectors` (H, d_k)."""
+
+    vectors: torch.Tensor
+
+    def attend(
+        self,
+        module: nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        dropout: float = 0.0,
+        **kwargs: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Memory of B H T S d_k numbers."""
+        compared = torch.tanh(query[:, :, :, None] + key[:, :, None])  # (B, H, T, S, d_k)
+        scores = torch.matmul(compared, self.vectors[:, None, :, None]).squeeze(-1)  # (B, H, T, S)
+        if attention_mask is not None:
+            # "sdpa" has masks of what is seen, "eager" of what is added.
+            if attention_mask.dtype == torch.bool:
+                scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
+            else:
+                scores = scores + attention_mask
+        weights = drop_out(scores.softmax(dim=-1), dropout, module.training)
+        return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights  # (B, T, H, d_v)
 
 
-class AdditiveScores(AttentionProjections):
+class AdditiveAttention(VanillaTransformerAttention, kind="additive"):
     """
     e_ij = vᵀ tanh(W q_i + U k_j) of Bahdanau et al. 2015, arXiv 1409.0473, appendix A.1.2: a v for each head, with W
     and U of the width d_k of a head in the place of the projections of queries and keys.
@@ -62,19 +65,6 @@ class AdditiveScores(AttentionProjections):
         if self.shared_from is None:
             init.normal_(self.score_vector, std=self.d_k**-0.5)
 
-    def kernel_refusal(self) -> str:
-        return (
-            f"attn_implementation={self.config._attn_implementation!r} with attention_score='additive': this kernel "
-            "computes products of queries and keys; set attn_implementation to 'eager' or 'sdpa'"
-        )
-
-    def kernel(self, eager: Callable[..., Any], position_bias: PositionBias | None) -> Callable[..., Any]:
-        return partial(additive_attention_forward, self.owner.score_vector)
-
-
-class AdditiveAttention(AdditiveScores, VanillaTransformerAttention):
-    """Self-attention with additive scores."""
-
     def mask(self, embeddings: torch.Tensor, padding: torch.Tensor | None, cache: Any, is_needed: bool) -> Any:
         """
         The mask of full attention, also where a kernel would hide the future by itself.
@@ -82,12 +72,25 @@ class AdditiveAttention(AdditiveScores, VanillaTransformerAttention):
         Raises:
             ValueError: The attention in use is a fused kernel, which computes products.
         """
-        self.check_kernel()
+        if self.config._attn_implementation not in ("eager", "sdpa"):
+            raise ValueError(
+                f"attn_implementation={self.config._attn_implementation!r} with attention_score='additive': this "
+                "kernel computes products of queries and keys; set attn_implementation to 'eager' or 'sdpa'"
+            )
         return super().mask(embeddings, padding, cache, is_needed=True)
 
+    def attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: Any, *_: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        scores = AdditiveScores(self.owner.score_vector)
+        return super().attend(query, key, value, attention_mask, scores, **kwargs)
 
-class AdditiveCrossAttention(AdditiveScores, VanillaTransformerCrossAttention):
+
+class AdditiveCrossAttention(AdditiveAttention, VanillaTransformerCrossAttention, cross="additive"):
     """Additive attention of the decoder to the source."""
+
+    def mask(self, embeddings: torch.Tensor, padding: torch.Tensor | None, memory: Any) -> Any:  # type: ignore[override]
+        return VanillaTransformerCrossAttention.mask(self, embeddings, padding, memory)
 
 
 __all__ = ["AdditiveAttention", "AdditiveCrossAttention"]

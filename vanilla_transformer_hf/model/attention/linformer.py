@@ -12,8 +12,7 @@ from torch import nn
 from transformers import initialization as init
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
-from ..layers.attention_hooks import check_padding_mask, check_positions
-from ..layers.position_hooks import PositionBias, counted
+from ..layers.parts import check_padding_mask, check_positions, counted
 from ..modeling_vanilla_transformer import VanillaTransformerAttention, VanillaTransformerCrossAttention
 
 
@@ -36,7 +35,7 @@ class LinformerAttention(VanillaTransformerAttention, kind="linformer"):
         init.normal_(self.length_projection, std=self.config.linformer_k**-0.5)
 
     @property
-    def longest(self) -> int | None:
+    def longest(self) -> int | None:  # type: ignore[override]  # of its weights
         return self.length_projection.shape[1]
 
     def mask(
@@ -73,7 +72,7 @@ class LinformerAttention(VanillaTransformerAttention, kind="linformer"):
         key: torch.Tensor,
         value: torch.Tensor,
         attention_mask: torch.Tensor | None,
-        position_bias: PositionBias | None = None,
+        position_bias: Any = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Attend to the k sums of keys and values; weights (B, H, T, k) are those of the sums."""

@@ -20,10 +20,10 @@ import torch.nn.functional as F
 from transformers.utils.generic import is_flash_attention_requested
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
-from ..layers.attention_hooks import check_padding_mask
-from ..layers.kernel_masks import FlashWindow, flex_mask, window_of_flash
-from ..layers.position_hooks import MaskOfBlocks, PositionBias, biased_attention_forward, counted
+from ..layers.parts import check_padding_mask, counted
 from ..modeling_vanilla_transformer import VanillaTransformerAttention
+from .kernel_checks import check_kernel, kernel_refusal
+from .kernel_masks import FlashWindow, flex_mask, window_of_flash
 
 
 # In sequences of up to so many times the keys that a block sees, one masked product is as fast as products of blocks.
@@ -36,7 +36,7 @@ AT_ONCE = 2**11
 
 
 @dataclass
-class Blocks(MaskOfBlocks):
+class Blocks:
     """
     How the positions of a batch fall into blocks; made once for all layers of a stack.
 
@@ -50,6 +50,7 @@ class Blocks(MaskOfBlocks):
         shared: Positions of keys that all blocks see (B, g), behind those of the block; None without any.
     """
 
+    seen: torch.Tensor
     batch: int
     block: int
     left: int
@@ -102,6 +103,7 @@ class Blocks(MaskOfBlocks):
         return self._added[dtype]
 
     def positions(self, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Positions (B or 1, T) to those of each block's queries (B C, b) and keys (B C, k)."""
         ordered = self._ordered(position_ids.expand(self.batch, -1)[:, None, :, None])[:, 0, :, 0]  # (B, T)
         whole = F.pad(ordered, (0, -ordered.shape[1] % self.block))
         keys = F.pad(whole, (self.left, self.right)).unfold(1, self.size, self.block)
@@ -294,7 +296,7 @@ class LocalAttention(VanillaTransformerAttention, ABC):
         if is_dense or not is_2d or isinstance(past, torch.Tensor) or past:
             return self._masked(super().mask(embeddings, padding, cache, is_needed=True), padding, past, length)
         if self.config._attn_implementation != "sdpa":
-            raise ValueError(self.kernel_refusal())
+            raise ValueError(kernel_refusal(self))
         return self._blocks(embeddings, padding)
 
     def _flex(self, embeddings: torch.Tensor, padding: torch.Tensor | None, cache: Any) -> Any:
@@ -304,12 +306,12 @@ class LocalAttention(VanillaTransformerAttention, ABC):
 
     def _flash(self, embeddings: torch.Tensor, padding: torch.Tensor | None, cache: Any) -> Any:
         """The mask of flash attention, which only some kinds have."""
-        raise ValueError(self.kernel_refusal())
+        raise ValueError(kernel_refusal(self))
 
     def _masked(self, mask: Any, padding: torch.Tensor | None, past: int | torch.Tensor, length: int) -> torch.Tensor:
         """transformers' mask (B, 1, T, S), without the keys that are not seen."""
         if not isinstance(mask, torch.Tensor) or mask.dim() != 4:
-            raise ValueError(self.kernel_refusal())
+            raise ValueError(kernel_refusal(self))
         own = torch.arange(length, device=mask.device) + past
         keys = torch.arange(mask.shape[-1], device=mask.device)[None]  # (B or 1, S)
         if padding is not None and padding.dim() == 2:
@@ -349,7 +351,7 @@ class LocalAttention(VanillaTransformerAttention, ABC):
         key: torch.Tensor,
         value: torch.Tensor,
         attention_mask: Any,
-        position_bias: PositionBias | None = None,
+        position_bias: Any = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Attend to the keys nearby: (B, T, H d_v), and weights unless it is computed in blocks."""
@@ -381,11 +383,10 @@ def fused(
     return output.transpose(1, 2)
 
 
-def with_position_bias(
-    position_bias: PositionBias, module: Any, *states: torch.Tensor, **options: float
-) -> torch.Tensor:
+def with_position_bias(position_bias: Any, module: Any, *states: torch.Tensor, **options: float) -> torch.Tensor:
     """Attention in blocks with the scores and outputs of a position scheme."""
-    return biased_attention_forward(position_bias, module, *states, **options)[0]  # type: ignore[arg-type]
+    outputs: torch.Tensor = position_bias.attend(module, *states, **options)[0]
+    return outputs
 
 
 class WindowAttention(LocalAttention, kind="window"):
@@ -495,7 +496,7 @@ class ChunkAttention(BlockAttention, kind="chunk"):
     def mask(self, embeddings: torch.Tensor, padding: torch.Tensor | None, cache: Any, is_needed: bool) -> Any:
         if self.config.chunk_summary == "none":
             return super().mask(embeddings, padding, cache, is_needed)
-        self.check_kernel()
+        check_kernel(self)
         mask = super().mask(embeddings, padding, cache, is_needed)
         check_padding_mask(padding, "chunk", "; summaries cannot hide single keys, nor use a static cache")
         length = embeddings.shape[1]

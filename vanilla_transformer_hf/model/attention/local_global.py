@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from ..config.sharing import GLOBAL_PROJECTIONS
-from ..layers.attention_hooks import check_padding_mask
-from ..layers.position_hooks import ApplyRotary, PositionBias, counted, no_rotary
-from ..modeling_vanilla_transformer import VanillaTransformerAttention
+from ..layers.parts import check_padding_mask, counted
+from ..modeling_vanilla_transformer import ApplyRotary, VanillaTransformerAttention
+from .kernel_checks import check_kernel
 from .local import Blocks, WindowAttention, additive, near_blocks
 
 
@@ -67,6 +67,7 @@ class GlobalWindowAttention(WindowAttention, kind="window_global"):
     """
 
     other_kernels: tuple[str, ...] = ()
+    has_global_tokens = True
     copies_keys = True  # to put those of global tokens behind them
 
     def _add_projections(self, width: int, key_value_width: int, num_heads: int, bias: bool) -> None:
@@ -93,7 +94,7 @@ class GlobalWindowAttention(WindowAttention, kind="window_global"):
         return super().sees(query, key)  # global tokens are added to each block
 
     def mask(self, embeddings: torch.Tensor, padding: torch.Tensor | None, cache: Any, is_needed: bool) -> Any:
-        self.check_kernel()  # others have no sum of two attentions
+        check_kernel(self)  # others have no sum of two attentions
         mask = super().mask(embeddings, padding, cache, is_needed)
         if not self.is_causal or not isinstance(mask, Blocks):
             return mask
@@ -146,8 +147,8 @@ class GlobalWindowAttention(WindowAttention, kind="window_global"):
         attention_mask: Any = None,
         cache: Any = None,
         layer_idx: int = 0,
-        apply_rotary: ApplyRotary = no_rotary,
-        position_bias: PositionBias | None = None,
+        apply_rotary: ApplyRotary | None = None,
+        position_bias: Any = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Attend to keys nearby and to global tokens; without weights where it is computed in blocks."""
@@ -158,12 +159,13 @@ class GlobalWindowAttention(WindowAttention, kind="window_global"):
         query, key, value, global_key, global_value = self.project(
             hidden_states, [*self.roles, *self.global_roles[1:]]
         )
-        output, weights = self.attend(apply_rotary(query), apply_rotary(key), value, attention_mask.local, **kwargs)
-        # Only the queries of global tokens are projected; `apply_rotary` takes those of all positions.
+        rotate = apply_rotary or (lambda states: states)
+        output, weights = self.attend(rotate(query), rotate(key), value, attention_mask.local, **kwargs)
+        # Only the queries of global tokens are projected; `rotate` takes those of all positions.
         (global_query,) = self.project(attention_mask.pick(hidden_states[:, None])[:, 0], self.global_roles[:1])
-        global_query = attention_mask.pick(apply_rotary(attention_mask.spread(global_query, query.shape[2])))
+        global_query = attention_mask.pick(rotate(attention_mask.spread(global_query, query.shape[2])))
         global_output, global_weights = VanillaTransformerAttention.attend(
-            self, global_query, apply_rotary(global_key), global_value, attention_mask.mask, **kwargs
+            self, global_query, rotate(global_key), global_value, attention_mask.mask, **kwargs
         )
         if weights is None or global_weights is None:
             return attention_mask.put(output, global_output, 1), None

@@ -11,10 +11,9 @@ import torch.nn.functional as F
 from transformers import initialization as init
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
-from ..layers.attention_hooks import check_padding_mask
-from ..layers.dropout import drop_out
-from ..layers.position_hooks import PositionBias
+from ..layers.parts import check_padding_mask, drop_out
 from ..modeling_vanilla_transformer import VanillaTransformerAttention
+from .kernel_checks import check_kernel
 
 
 # Score of a token with itself, which it sees only if nothing else is there, and of what it does not see.
@@ -96,7 +95,7 @@ class LshAttention(VanillaTransformerAttention, kind="lsh"):
         check_padding_mask(
             padding, "LSH", "; static caches of transformers come with another: leave cache_implementation out"
         )
-        self.check_kernel()
+        check_kernel(self)
         past = 0 if cache is None else int(cache.get_seq_length())
         return LshMask(padding, past + embeddings.shape[1])
 
@@ -113,8 +112,8 @@ class LshAttention(VanillaTransformerAttention, kind="lsh"):
         query: torch.Tensor,
         key: torch.Tensor,
         value: torch.Tensor,
-        attention_mask: LshMask,  # type: ignore[override]
-        position_bias: PositionBias | None = None,
+        attention_mask: LshMask,
+        position_bias: Any = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Queries, keys and values to outputs (B, T, D), and with eager attention weights (B, H, T, S)."""

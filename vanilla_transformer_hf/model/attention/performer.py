@@ -12,9 +12,9 @@ from torch import nn
 from transformers import initialization as init
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
-from ..layers.attention_hooks import check_padding_mask
-from ..layers.position_hooks import PositionBias
+from ..layers.parts import check_padding_mask
 from ..modeling_vanilla_transformer import VanillaTransformerAttention
+from .kernel_checks import check_kernel
 
 
 # Positions of a chunk of causal attention: sums are kept between chunks, and weights computed inside.
@@ -78,7 +78,7 @@ class PerformerAttention(VanillaTransformerAttention, kind="performer"):
             init.zeros_(self.passes)
 
     @property
-    def state_size(self) -> int:
+    def state_size(self) -> int:  # type: ignore[override]  # of its weights
         """The sums over m features of the values and of one, and the largest exponent."""
         return len(self.random_features) * (self.d_v + 1) + 1
 
@@ -93,7 +93,7 @@ class PerformerAttention(VanillaTransformerAttention, kind="performer"):
             ", because its sums cannot hide single keys; static caches of transformers come with another: leave "
             "cache_implementation out",
         )
-        self.check_kernel()
+        check_kernel(self)
         past = 0 if cache is None else int(cache.get_seq_length())
         return PerformerMask(padding, past + embeddings.shape[1], int(self.passes) + 1 if self.training else None)
 
@@ -122,8 +122,8 @@ class PerformerAttention(VanillaTransformerAttention, kind="performer"):
         query: torch.Tensor,
         key: torch.Tensor,
         value: torch.Tensor,
-        attention_mask: PerformerMask,  # type: ignore[override]
-        position_bias: PositionBias | None = None,
+        attention_mask: PerformerMask,
+        position_bias: Any = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Queries, keys and values to outputs (B, T, D), and with eager attention weights (B, H, T, S)."""

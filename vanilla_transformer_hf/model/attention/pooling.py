@@ -7,24 +7,49 @@ Shapes: B sources, S positions, S' positions after one pooling, D = encoder_d_mo
 from typing import Any
 
 import torch
+import torch.nn.functional as F
+from transformers.masking_utils import create_bidirectional_mask
 
-from ..layers.position_hooks import ApplyRotary, PositionBias, no_rotary
+from ..layers.parts import pairs, pooled_padding
 from ..modeling_vanilla_transformer import VanillaTransformerAttention
 
 
-class PoolingAttention(VanillaTransformerAttention):
+class PoolingAttention(VanillaTransformerAttention, kind="pooling"):
     """Self-attention with queries of pooled states, and keys and values of the states before, equation 2."""
 
+    pools = True
+
+    def shorten(
+        self, states: torch.Tensor, padding: torch.Tensor | None
+    ) -> tuple[torch.Tensor, Any, torch.Tensor | None]:
+        """
+        States (B, S, D) and their padding (B, S) or None to pooled states (B, S', D), the mask of the states that
+        they attend to, and the padding of the pooled ones (B, S').
+        """
+        short = pool(states, padding)
+        mask = create_bidirectional_mask(self.config, short, padding, encoder_hidden_states=states)
+        return short, mask, None if padding is None else pooled_padding(padding)
+
     def forward(  # type: ignore[override]  # keys and values come from other states than the queries
-        self,
-        hidden_states: torch.Tensor,
-        attention_mask: torch.Tensor | None,
-        memory: torch.Tensor,
-        apply_rotary: ApplyRotary = no_rotary,
-        position_bias: PositionBias | None = None,
-        **kwargs: Any,
+        self, hidden_states: torch.Tensor, attention_mask: Any, memory: torch.Tensor, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Pooled states (B, S', D) and those before (B, S, D) to (B, S', D) and weights (B, H, S', S)."""
         (query,) = self.project(hidden_states, self.roles[:1])
         key, value = self.project_keys_values(memory)
-        return self.attend(query, key, value, attention_mask, **kwargs)
+        inputs = {name: each for name, each in kwargs.items() if name not in OF_OTHERS}
+        return self.attend(query, key, value, attention_mask, **inputs)
+
+
+# Arguments of self-attention that this has no use for: no position encoding of this encoder acts in attention.
+OF_OTHERS = ("cache", "layer_idx", "apply_rotary", "position_bias")
+
+
+def pool(states: torch.Tensor, padding: torch.Tensor | None) -> torch.Tensor:
+    """The mean of each pair of neighbours, or of the one of them that is a token: states (B, S, D) to (B, S', D)."""
+    if padding is None:
+        return F.avg_pool1d(states.transpose(1, 2), 2, ceil_mode=True).transpose(1, 2)
+    (pair, count), real = pairs(padding), padding.to(states.dtype)
+    sums = states.new_zeros(states.shape[0], count, states.shape[2])
+    sums = sums.scatter_add(1, pair[..., None].expand_as(states), states * real[..., None])
+    tokens = real.new_zeros(real.shape[0], count).scatter_add(1, pair, real)
+    return sums / tokens.clamp(min=1)[..., None]

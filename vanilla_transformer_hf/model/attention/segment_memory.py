@@ -12,10 +12,10 @@ from torch import nn
 from transformers import initialization as init
 from transformers.cache_utils import Cache
 
-from ..layers.attention_hooks import check_padding_mask
-from ..layers.position_hooks import ApplyRotary, PositionBias, counted, no_rotary
-from ..modeling_vanilla_transformer import VanillaTransformerAttention
+from ..layers.parts import check_padding_mask, counted
+from ..modeling_vanilla_transformer import ApplyRotary, VanillaTransformerAttention
 from ..positions.absolute import HalvesSinusoidalPositionEncoding
+from .kernel_checks import check_kernel
 
 
 class Distances(NamedTuple):
@@ -50,7 +50,6 @@ class RecurrentAttention(VanillaTransformerAttention, kind="recurrent"):
 
     def _add_projections(self, width: int, key_value_width: int, num_heads: int, bias: bool) -> None:
         super()._add_projections(width, key_value_width, num_heads, bias)
-        self.sinusoids = HalvesSinusoidalPositionEncoding(width, 0, 0)
         self.r_proj = nn.Linear(width, num_heads * self.d_k, bias=False)
         self.content_bias = nn.Parameter(torch.empty(num_heads, self.d_k))  # u
         self.distance_bias = nn.Parameter(torch.empty(num_heads, self.d_k))  # v
@@ -66,7 +65,7 @@ class RecurrentAttention(VanillaTransformerAttention, kind="recurrent"):
             ValueError: It is not a mask of padding, the cache is static, or the attention in use is of another kind.
         """
         check_padding_mask(padding, "recurrent", "")
-        self.check_kernel()
+        check_kernel(self)
         length = size = embeddings.shape[1]
         if cache is not None:
             if cache.is_compileable:
@@ -91,8 +90,8 @@ class RecurrentAttention(VanillaTransformerAttention, kind="recurrent"):
         attention_mask: Any = None,
         cache: Cache | None = None,
         layer_idx: int = 0,
-        apply_rotary: ApplyRotary = no_rotary,
-        position_bias: PositionBias | None = None,
+        apply_rotary: ApplyRotary | None = None,
+        position_bias: Any = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """States (B, T, D) to (B, T, D) and weights (B, H, T, S), of the S positions of the memory and these."""
@@ -110,16 +109,16 @@ class RecurrentAttention(VanillaTransformerAttention, kind="recurrent"):
         query: torch.Tensor,
         key: torch.Tensor,
         value: torch.Tensor,
-        attention_mask: Distances,  # type: ignore[override]
-        position_bias: PositionBias | None = None,
+        attention_mask: Distances,
+        position_bias: Any = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Attend to the segment and its memory: (B, T, H d_v), and the weights (B, H, T, S)."""
         steps, hidden, reach = attention_mask
         width = self.r_proj.in_features
-        encoded = self.sinusoids.encode(torch.arange(reach, device=query.device), width)[:, :width]
-        distances = self.heads(self.r_proj(encoded.to(query.dtype))[None], self.d_k)  # (1, H, K, d_k)
-        scores = torch.matmul(query + self.distance_bias[:, None], distances.transpose(2, 3)) * self.scaling
+        encoded = HalvesSinusoidalPositionEncoding.encode(torch.arange(reach, device=query.device), width)[:, :width]
+        distances = self.r_proj(encoded.to(query.dtype)).unflatten(-1, (-1, self.d_k)).transpose(0, 1)  # (H, K, d_k)
+        scores = torch.matmul(query + self.distance_bias[:, None], distances.transpose(1, 2)) * self.scaling
         index = steps[:, None].expand(*scores.shape[:3], steps.shape[-1])
         bias = scores.gather(-1, index).masked_fill(hidden, torch.finfo(scores.dtype).min)  # (B, H, T, S)
         return super().attend(query + self.content_bias[:, None], key, value, bias, position_bias, **kwargs)

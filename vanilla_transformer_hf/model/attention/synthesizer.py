@@ -13,10 +13,9 @@ from torch import nn
 from transformers import initialization as init
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
-from ..layers.attention_hooks import check_padding_mask, check_positions
-from ..layers.dropout import drop_out
-from ..layers.position_hooks import ApplyRotary, PositionBias, counted, no_rotary
-from ..modeling_vanilla_transformer import VanillaTransformerAttention
+from ..layers.parts import check_padding_mask, check_positions, counted, drop_out
+from ..modeling_vanilla_transformer import ApplyRotary, VanillaTransformerAttention
+from .kernel_checks import check_kernel
 
 
 class SynthesizerMask(NamedTuple):
@@ -56,7 +55,7 @@ class SynthesizerAttention(VanillaTransformerAttention, ABC):
         """States (B, T, D) at positions (B or 1, T) to scores of all positions (B or 1, H, T, L)."""
 
     @property
-    def longest(self) -> int | None:
+    def longest(self) -> int | None:  # type: ignore[override]  # of its weights
         return self.position_scores.shape[-1]
 
     def mask(self, embeddings: torch.Tensor, padding: torch.Tensor | None, cache: Any, is_needed: bool) -> Any:
@@ -65,7 +64,7 @@ class SynthesizerAttention(VanillaTransformerAttention, ABC):
             ValueError: The attention in use is of another kind, the mask is not one of padding, or there are more
                 positions than scores.
         """
-        self.check_kernel()
+        check_kernel(self)
         check_padding_mask(
             padding,
             "Synthesizer",
@@ -89,8 +88,8 @@ class SynthesizerAttention(VanillaTransformerAttention, ABC):
         attention_mask: SynthesizerMask,
         cache: Any = None,
         layer_idx: int = 0,
-        apply_rotary: ApplyRotary = no_rotary,
-        position_bias: PositionBias | None = None,
+        apply_rotary: ApplyRotary | None = None,
+        position_bias: Any = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """States (B, T, D) to (B, T, D) and weights (B, H, T, S)."""

@@ -4,6 +4,7 @@ Kinds of attention in the config: a row each, and their options. `attention/` co
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, Literal
 
 from .kinds import Kind, any_number, option_group, users_of_options
@@ -192,24 +193,28 @@ ATTENTION_KINDS: dict[str, AttentionKind] = {
         about="all, in the decoder those before it", has_pairs=True, is_quadratic=True, has_weights_of_full=True
     ),
     "window": AttentionKind(
+        module="attention.local",
         about="those at most `attention_window` positions away (arXiv 2004.05150)",
         options=(WindowOptions,),
         has_pairs=True,
         has_weights_of_full=True,
     ),
     "window_global": AttentionKind(
+        module="attention.local_global",
         about="the same, and global tokens, which attend to all tokens, and all to them",
         options=(WindowOptions, GlobalOptions),
         has_head_parameters=True,
         has_weights_of_full=True,  # with shared projections
     ),
     "blocks": AttentionKind(
+        module="attention.local",
         about=("those of its block of `attention_block` positions and of the blocks next to it (arXiv 1802.05751)"),
         options=(BlockOptions,),
         has_pairs=True,
         has_weights_of_full=True,
     ),
     "chunk": AttentionKind(
+        module="attention.local",
         about="those of its own block",
         options=(BlockOptions, ChunkOptions),
         check=check_chunks,
@@ -217,6 +222,7 @@ ATTENTION_KINDS: dict[str, AttentionKind] = {
         has_weights_of_full=True,
     ),
     "linformer": AttentionKind(
+        module="attention.linformer",
         about="`linformer_k` trained sums over all keys (arXiv 2006.04768; not in the decoder)",
         options=(LinformerOptions,),
         can_rotate=False,
@@ -228,15 +234,20 @@ ATTENTION_KINDS: dict[str, AttentionKind] = {
         },
     ),
     "lsh": AttentionKind(
+        module="attention.lsh",
         about="those that random rotations put into its bucket (arXiv 2001.04451)",
         options=(LshOptions,),
         check=check_lsh,
         has_keys=False,  # queries serve as keys
     ),
     "performer": AttentionKind(
-        about="all, by random features (arXiv 2009.14794)", options=(PerformerOptions,), check=check_performer
+        module="attention.performer",
+        about="all, by random features (arXiv 2009.14794)",
+        options=(PerformerOptions,),
+        check=check_performer,
     ),
     "recurrent": AttentionKind(
+        module="attention.segment_memory",
         about=("the `memory_length` positions before it, across segments (arXiv 1901.02860; in the decoder alone)"),
         options=(MemoryOptions,),
         check=check_memory,
@@ -244,6 +255,7 @@ ATTENTION_KINDS: dict[str, AttentionKind] = {
         not_in={"encoder": "a memory of what was read before is the decoder's; take another type, such as 'window'"},
     ),
     "synthesizer_dense": AttentionKind(
+        module="attention.synthesizer",
         about="all, with weights made of the query's token alone (arXiv 2005.00743)",
         can_rotate=False,
         has_keys=False,
@@ -251,6 +263,7 @@ ATTENTION_KINDS: dict[str, AttentionKind] = {
         is_quadratic=True,
     ),
     "synthesizer_random": AttentionKind(
+        module="attention.synthesizer",
         about="all, with weights trained for each pair of positions (arXiv 2005.00743)",
         can_rotate=False,
         has_keys=False,
@@ -258,6 +271,28 @@ ATTENTION_KINDS: dict[str, AttentionKind] = {
         is_quadratic=True,
     ),
 }
+
+# The same of `cross_attention_type`, and kinds that no field names by itself.
+CROSS_KINDS = {"full": Kind(about="its positions"), "linformer": Kind(about="sums", module="attention.linformer")}
+OTHER_KINDS = {
+    "additive": Kind(about="additive scores", module="attention.additive"),
+    "pooling": Kind(about="queries of pooled states", module="attention.pooling"),
+}
+
+
+def attention_kind(config: Any, part: str, place: int) -> str:
+    """The kind of a layer's attention: in `part` "encoder" or "decoder", or from one to the other ("cross")."""
+    if config.attention_score == "additive":
+        return "additive"
+    if part == "encoder" and place in pooling_layers(config):
+        return "pooling"
+    kind: str = getattr(config, f"{part}_attention_type")
+    return kind
+
+
+def pooling_layers(config: Any) -> list[int]:
+    """The numbers of the layers before which the sequence is pooled: 2 and 4 with `encoder_pooling=[2, 2]`."""
+    return [*accumulate(config.encoder_pooling or [])]
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -1,47 +1,53 @@
-"""Which classes open a saved model without the package: the `auto_map` of its config."""
+"""Which classes open a model, with the package and, as the `auto_map` of its config says, without it."""
 
 from typing import Any
 
 
-# Stacks of a model -> Auto class -> the class that opens a saved model without the package.
-AUTO_MODELS = {
+SPEECH = {
+    "AutoModel": "modeling_vanilla_transformer.VanillaTransformerModel",
+    "AutoModelForSpeechSeq2Seq": "recognition.models.VanillaTransformerForSpeechSeq2Seq",
+}
+# Stacks of a model, or its front end where its source has no tokens -> Auto class -> module and class.
+CLASSES = {
     "encoder_decoder": {
         "AutoModel": "modeling_vanilla_transformer.VanillaTransformerModel",
         "AutoModelForSeq2SeqLM": "modeling_vanilla_transformer.VanillaTransformerForConditionalGeneration",
     },
     "encoder": {
-        "AutoModel": "modeling_vanilla_transformer.VanillaTransformerEncoderModel",
-        "AutoModelForMaskedLM": "modeling_vanilla_transformer.VanillaTransformerForMaskedLM",
+        "AutoModel": "single_stacks.encoder_models.VanillaTransformerEncoderModel",
+        "AutoModelForMaskedLM": "single_stacks.encoder_models.VanillaTransformerForMaskedLM",
         "AutoModelForSequenceClassification": (
-            "modeling_vanilla_transformer.VanillaTransformerForSequenceClassification"
+            "single_stacks.encoder_models.VanillaTransformerForSequenceClassification"
         ),
-        "AutoModelForTokenClassification": ("modeling_vanilla_transformer.VanillaTransformerForTokenClassification"),
+        "AutoModelForTokenClassification": "single_stacks.encoder_models.VanillaTransformerForTokenClassification",
     },
     "decoder": {
-        "AutoModel": "modeling_vanilla_transformer.VanillaTransformerDecoderModel",
-        "AutoModelForCausalLM": "modeling_vanilla_transformer.VanillaTransformerForCausalLM",
+        "AutoModel": "single_stacks.causal_lm.VanillaTransformerDecoderModel",
+        "AutoModelForCausalLM": "single_stacks.causal_lm.VanillaTransformerForCausalLM",
+    },
+    "speech": SPEECH,
+    "speech_whisper": SPEECH,
+    "speech_stacked": SPEECH,
+    "image": {
+        "AutoModel": "modeling_vanilla_transformer.VanillaTransformerModel",
+        "AutoModelForImageTextToText": "recognition.models.VanillaTransformerForImageTextToText",
     },
 }
 
-# Front end -> the same for a model that reads something else than tokens.
-OF_SPEECH = {
-    "AutoModel": "modeling_vanilla_transformer.VanillaTransformerModel",
-    "AutoModelForSpeechSeq2Seq": "modeling_vanilla_transformer.VanillaTransformerForSpeechSeq2Seq",
-}
-AUTO_MODELS_OF_FRONT_ENDS = {
-    "speech": OF_SPEECH,
-    "speech_whisper": OF_SPEECH,
-    "speech_stacked": OF_SPEECH,
-    "image": {
-        "AutoModel": "modeling_vanilla_transformer.VanillaTransformerModel",
-        "AutoModelForImageTextToText": "modeling_vanilla_transformer.VanillaTransformerForImageTextToText",
-    },
-}
+
+def classes_of(config: Any) -> dict[str, str]:
+    """Auto class -> module and class of the models of this config."""
+    return CLASSES.get(config.front_end) or CLASSES[config.stacks]
+
+
+def in_folder(models: dict[str, str]) -> dict[str, str]:
+    """Auto class -> file of a saved folder, which has the module, and class."""
+    return {auto: f"modeling_vanilla_transformer.{name.rpartition('.')[2]}" for auto, name in models.items()}
 
 
 def auto_models(config: Any) -> dict[str, str]:
     """Auto class -> the class that opens a model of this config without the package."""
-    return AUTO_MODELS_OF_FRONT_ENDS.get(config.front_end) or AUTO_MODELS[config.stacks]
+    return in_folder(classes_of(config))
 
 
 def whole_auto_map(auto_map: dict[str, Any], models: dict[str, str]) -> dict[str, Any]:
@@ -49,8 +55,7 @@ def whole_auto_map(auto_map: dict[str, Any], models: dict[str, str]) -> dict[str
     The `auto_map` entry with all of `models`, the classes that can open the weights; nothing if it names none of them.
     transformers adds only the class that it saves, and keeps the entries of the model that training began with.
     """
-    kinds = [*AUTO_MODELS.values(), *AUTO_MODELS_OF_FRONT_ENDS.values()]
-    ours = {reference for kind in kinds for reference in kind.values()}
+    ours = {reference for kind in CLASSES.values() for reference in in_folder(kind).values()}
     plain = {name: one.rpartition("--") for name, one in auto_map.items() if isinstance(one, str)}  # not of tokenizers
     for name, (repository, found, reference) in plain.items():
         if reference == models.get(name):

@@ -171,6 +171,7 @@ def check_patches(config: Any, stack: str) -> None:
 FRONT_ENDS: dict[str, FrontEndKind] = {
     "tokens": FrontEndKind(about="embeddings of token ids (section 3.4)", input_name="input_ids"),
     "speech": FrontEndKind(
+        module="front_ends.speech",
         about="convolutions over frames of speech, which shorten them (arXiv 2212.04356, section 2.2)",
         options=(MelOptions, ConvolutionOptions),
         check=check_convolutions,
@@ -179,6 +180,7 @@ FRONT_ENDS: dict[str, FrontEndKind] = {
         shape=shape_of_frames,
     ),
     "speech_whisper": FrontEndKind(
+        module="front_ends.speech",
         about="such convolutions over frames that stand last, as Whisper's feature extractor makes them: recordings "
         "filled up with silence to one length, to which the model attends (arXiv 2212.04356, section 2.2)",
         options=(MelOptions, ConvolutionOptions),
@@ -190,6 +192,7 @@ FRONT_ENDS: dict[str, FrontEndKind] = {
         has_padding=False,
     ),
     "speech_stacked": FrontEndKind(
+        module="front_ends.speech",
         about="a linear map of `stacked_frames` neighbouring frames of speech",
         options=(MelOptions, StackingOptions),
         input_name="input_features",
@@ -197,6 +200,7 @@ FRONT_ENDS: dict[str, FrontEndKind] = {
         shape=shape_of_frames,
     ),
     "image": FrontEndKind(
+        module="front_ends.image",
         about="a linear map of each patch of an image, row by row (arXiv 2010.11929)",
         options=(ImageOptions,),
         check=check_patches,
@@ -289,3 +293,37 @@ def check_front_end(config: Any) -> None:
                 f"front_end={kind!r} with {name}={getattr(config, name)!r}: its source has no tokens; leave {name} out"
             )
     FRONT_ENDS[kind].check(config, "encoder")
+
+
+def check_sources(model: Any, given: dict[str, Any]) -> None:
+    """
+    Args:
+        given: Argument of an encoder -> its value or None.
+
+    Raises:
+        ValueError: A source is given that is not the model's, or none.
+    """
+    name, front_end = model.main_input_name, model.config.front_end
+    others = {"input_ids", "inputs_embeds"} if name == "input_ids" else {name}
+    for other in given.keys() - others:
+        if given[other] is not None:
+            raise ValueError(f"{type(model).__name__}: {other} given; front_end={front_end!r} reads {name}")
+    if name != "input_ids" and given[name] is None:
+        raise ValueError(f"{type(model).__name__}: no {name} given, which front_end={front_end!r} reads")
+
+
+def check_marks(config: Any, token_type_ids: Any, global_attention_mask: Any) -> None:
+    """
+    Raises:
+        ValueError: Segments or global tokens are given, of which the encoder has none.
+    """
+    if token_type_ids is not None and not config.type_vocab_size:
+        raise ValueError(
+            "token_type_ids: this model has no segments (type_vocab_size=0); leave them out, or set the config's "
+            "type_vocab_size and train"
+        )
+    if global_attention_mask is not None and config.encoder_attention_type != "window_global":
+        raise ValueError(
+            "global_attention_mask: this encoder has no global tokens; leave it out, or train a model with "
+            "encoder_attention_type='window_global'"
+        )

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from difflib import get_close_matches
+from importlib import import_module
 from inspect import cleandoc
 from textwrap import fill, indent
 from typing import Any, TypeVar
@@ -33,14 +34,71 @@ class Kind:
     """
     Attributes:
         about: Its text in the documentation of the field and in `train --help-all`.
+        module: The module that computes it, which is imported with the first use; empty: it adds itself.
         options: Groups of options that it uses.
         check: A function of the config and "encoder" or "decoder", the stack that has this kind: raises a ValueError
             where it cannot be combined with other fields.
     """
 
     about: str
+    module: str = ""
     options: tuple[type, ...] = ()
     check: Callable[[Any, str], None] = no_check
+
+
+class Classes(dict[str, type[Any]]):
+    """
+    Name of a kind -> the class that computes it, which is imported with the first use.
+
+    Args:
+        package: That of the rows' modules.
+        tables: The rows.
+    """
+
+    def __init__(self, package: str | None, *tables: Mapping[str, Kind]):
+        super().__init__()
+        self.package, self.tables = package, tables
+
+    def row(self, kind: str) -> Kind | None:
+        """The row of this name."""
+        return next((table[kind] for table in self.tables if kind in table), None)
+
+    def __missing__(self, kind: str) -> type[Any]:
+        row = self.row(kind)
+        try:
+            import_module(f"{self.package}.{row.module if row else kind}")
+        except ModuleNotFoundError as error:
+            raise ValueError(
+                f"{kind!r}: the code of this folder lacks it; install vanilla_transformer_hf, which has every kind"
+            ) from error
+        if kind not in self:
+            raise ValueError(f"{kind!r}: no class computes it; define one with this name")
+        return self[kind]
+
+    def add(self, kind: str, computes: type[Any], **facts: Any) -> None:
+        """
+        Add a class.
+
+        Args:
+            facts: What its row says, too.
+
+        Raises:
+            ValueError: The config has no row for this kind, or row and class disagree.
+        """
+        row = self.row(kind)
+        if row is None:
+            raise ValueError(
+                f"{computes.__name__}: {kind!r} is not a row of a table in config/; add it there first, so that a "
+                "config may name it"
+            )
+        for name, value in facts.items():
+            if getattr(row, name) != value:
+                raise ValueError(
+                    f"{computes.__name__}: {name}={value}, and the row {kind!r} has {name}={getattr(row, name)}: they "
+                    "must be equal, or configs would be taken that do not work"
+                )
+        computes.is_added = True  # the search takes it as one of ours
+        self[kind] = computes
 
 
 def option_group(group: Options) -> Options:

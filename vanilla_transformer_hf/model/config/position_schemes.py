@@ -132,8 +132,11 @@ def check_grid(config: Any, stack: str) -> None:
 
 POSITION_SCHEMES: dict[str, PositionScheme] = {
     "sinusoidal": PositionScheme(about="sines and cosines interleaved (section 3.5)", even_width=2),
-    "sinusoidal_halves": PositionScheme(about="the sines, then the cosines", even_width=2),
+    "sinusoidal_halves": PositionScheme(
+        module="positions.absolute", about="the sines, then the cosines", even_width=2
+    ),
     "sinusoidal_halves_inclusive": PositionScheme(
+        module="positions.absolute",
         about=(
             "the same with frequencies 10000^(-i/(d_model/2 - 1)), which reach 1/10000 itself, as in tensor2tensor "
             "and fairseq"
@@ -141,51 +144,60 @@ POSITION_SCHEMES: dict[str, PositionScheme] = {
         even_width=4,
     ),
     "sinusoidal_grid": PositionScheme(
+        module="positions.grid",
         about="of an image's patches: sinusoids of the row in half of the features, of the column in the others",
         check=check_grid,
         even_width=4,
     ),
-    "learned": PositionScheme(about="a trained vector per position (Table 3, row E)"),
+    "learned": PositionScheme(module="positions.absolute", about="a trained vector per position (Table 3, row E)"),
     "none": PositionScheme(about="no positions"),
     "rotary": PositionScheme(
+        module="positions.absolute",
         about="queries and keys rotated by their positions, neighbouring features together (arXiv 2104.09864)",
         options=(RotaryOptions,),
         check=check_rotary,
         rotates=True,
     ),
     "rotary_halves": PositionScheme(
+        module="positions.absolute",
         about="the same with the features i and i + d_k/2 together, as in Llama",
         options=(RotaryOptions,),
         check=check_rotary,
         rotates=True,
     ),
     "t5_bias": PositionScheme(
+        module="positions.relative",
         about="a trained number for each head and distance added to the scores (arXiv 1910.10683)",
         options=(BucketOptions, DistanceOptions),
         check=check_buckets,
         is_relative=True,
     ),
     "alibi": PositionScheme(
+        module="positions.relative",
         about="the distance times a slope for each head subtracted from the scores (arXiv 2108.12409)",
         is_relative=True,
     ),
     "shaw": PositionScheme(
+        module="positions.relative",
         about="trained vectors of each distance added to keys and values (arXiv 1803.02155)",
         options=(DistanceOptions,),
         is_relative=True,
         has_heads=False,
     ),
     "gated_alibi": PositionScheme(
+        module="positions.relative",
         about=(
             "the logarithms of gates, made of the states between query and key, added to the scores (arXiv 2503.02130)"
         ),
         is_relative=True,
     ),
     "distance_mlp": PositionScheme(
+        module="positions.relative",
         about="the output of a small network of the distance added to the scores (arXiv 2108.00154)",
         is_relative=True,
     ),
     "hierarchical": PositionScheme(
+        module="positions.absolute",
         about='`"learned"` with n² positions from n = max_position_embeddings vectors (Su 2020)',
         options=(HierarchyOptions,),
         check=check_hierarchy,
@@ -221,3 +233,18 @@ def check_width_of_positions(config: Any) -> None:
         least = POSITION_SCHEMES[kind].even_width
         if least > 1 and (size % 2 or size < least):
             raise ValueError(f"{width}={size}: {name}={kind!r} needs an even one of at least {least}")
+
+
+def check_kernel_of_positions(config: Any) -> None:
+    """
+    Raises:
+        ValueError: The attention implementation is a fused kernel that cannot add the scores of the position encoding.
+    """
+    name = config._attn_implementation or ""
+    for field in ("position_encoding", "decoder_position_encoding"):
+        encoding = str(getattr(config, field))
+        if name.startswith(("flash", "flex")) and POSITION_SCHEMES[encoding].is_relative:
+            raise ValueError(
+                f"attn_implementation={name!r} with {field}={encoding!r}: this kernel cannot add the scores of the "
+                "position encoding; set attn_implementation to 'eager' or 'sdpa'"
+            )

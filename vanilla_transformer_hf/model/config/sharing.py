@@ -111,6 +111,8 @@ class FeedForwardOwners(NamedTuple):
     decoder: Literal["layer", "stack", "encoder", "nobody"]
 
 
+# `feed_forward_type` -> the projections from D to d_ff that it has beside `fc2`.
+INNER_PROJECTIONS = {"dense": ["fc1"], "gated": ["fc1", "fc3"]}
 # "encoder_only" is the one wide feed-forward of Pires et al. 2023, arXiv 2309.01826.
 FEED_FORWARD_OWNERS: dict[str, FeedForwardOwners] = {
     "none": FeedForwardOwners(encoder="layer", decoder="layer"),

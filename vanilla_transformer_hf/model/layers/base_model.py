@@ -9,14 +9,20 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from safetensors import SafetensorError
 from torch import nn
+from transformers import initialization as init
 from transformers.modeling_utils import PreTrainedModel, slice_logits_to_keep
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
-from ..config.front_ends import reads_tokens
+from ..config.front_ends import check_class_of_front_end, input_name_of, reads_tokens
+from ..config.position_schemes import check_kernel_of_positions
+from ..config.sharing import INNER_PROJECTIONS
+from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..saving.saved_code import ModelSavesCode
+from .lora_targets import name_lora_targets
 from .loss import RowLoss, cross_entropy_rows, loss_by_rows, projected_loss, smoothed_cross_entropy
-from .shared_projections import is_plain, is_unchanged
+from .parts import is_plain, is_unchanged, look_up
 
 
 # The names that transformers gives to the files of weights in several files.
@@ -36,6 +42,31 @@ def remove_older_weights(folder: str | os.PathLike[str], written: Collection[str
 
 class SharedBase(ModelSavesCode, PreTrainedModel):
     """The base class of both: a `PreTrainedModel` that loads what is saved once, and the loss of its predictions."""
+
+    # The projections that Hu et al. 2021 (arXiv 2106.09685) adapt, as PEFT's default.
+    lora_targets: tuple[str, ...] = ()
+
+    def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(config, *args, **kwargs)
+        # Not when this file is imported: importing PEFT creates tensors, and `train` must configure torch's allocator
+        # first.
+        if self.lora_targets:
+            name_lora_targets(config.model_type, self.lora_targets)
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *model_args: Any, **kwargs: Any) -> Any:
+        """
+        Open a saved model, as in every transformers model.
+
+        Raises:
+            OSError: A weights file is truncated or damaged; safetensors' own message does not name the folder.
+        """
+        try:
+            return super().from_pretrained(pretrained_model_name_or_path, *model_args, **kwargs)
+        except SafetensorError as error:
+            raise OSError(
+                f"{pretrained_model_name_or_path}: the weights are truncated or damaged ({error}); copy them again"
+            ) from error
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Load weights in which a shared matrix may occur only once, as `save_pretrained` writes them."""
@@ -168,23 +199,12 @@ class SharedBase(ModelSavesCode, PreTrainedModel):
         config.source_vocab_size = found.num_embeddings
         return found
 
-    def resize_decoder_token_embeddings(self, new_num_tokens: int | None = None) -> nn.Embedding:
-        """
-        `resize_token_embeddings` of a model with two vocabularies, by its name in MarianMT.
-
-        Raises:
-            ValueError: Source and target share a vocabulary.
-        """
-        if getattr(self.config, "source_vocab_size", None) is None:
-            raise ValueError("source and target share one vocabulary; use the model's resize_token_embeddings()")
-        self.resize_token_embeddings(new_num_tokens)
-        return self.get_decoder().embed_tokens
-
 
 class StackEmbeddings(SharedBase):
     """A stack, whose embeddings a model may share with another stack or with its output."""
 
     reads_source = False
+    embed_tokens: Any
 
     def resize_token_embeddings(
         self,
@@ -208,6 +228,19 @@ class StackEmbeddings(SharedBase):
             )
         return self.resize_source_token_embeddings(*size)
 
+    def look_up_tokens(self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Tensor:
+        """Token ids (B, T) to embeddings (B, T, D), unscaled, unless these are given."""
+        if input_ids is None and inputs_embeds is not None:
+            return inputs_embeds
+        if input_ids is None or inputs_embeds is not None:
+            raise ValueError(f"{type(self).__name__}: give either token ids or embeddings, exactly one of them")
+        # The embedding is called as a module, so that hooks of adapters, quantizers and offloading run.
+        try:
+            embeddings: torch.Tensor = self.embed_tokens(input_ids)
+            return embeddings
+        except IndexError:
+            return look_up(self.embed_tokens.weight, input_ids, what="token id")
+
 
 class SharedEmbeddings(SharedBase):
     """A model whose stacks' embeddings are one matrix, `shared`, where the config's `tied_matrices` is "all"."""
@@ -222,6 +255,11 @@ class SharedEmbeddings(SharedBase):
         if self.config.tied_matrices == "all":
             self.shared = nn.Embedding(self.config.vocab_size, self.config.d_model)
             self._tied_weights_keys = {f"{stack}.embed_tokens.weight": "shared.weight" for stack in self.stack_names}
+
+    def post_init(self) -> None:
+        super().post_init()
+        if self.config.tied_matrices == "all":
+            self.tp_plan["shared"] = "embedding_rowwise"
 
     def get_input_embeddings(self) -> nn.Embedding:
         return getattr(self, self.stack_names[0]).embed_tokens
@@ -249,6 +287,104 @@ class ShiftedLabels(SharedBase):
         return shifted.masked_fill(shifted == -100, self.config.pad_token_id)
 
 
+class VanillaTransformerPreTrainedModel(SharedBase):
+    """
+    The base class: how transformers initialises, opens, splits, quantizes and records every model of this package.
+
+    It is for `isinstance`; make objects of the classes that extend it.
+
+    Example:
+
+    ```python
+    >>> from vanilla_transformer_hf import VanillaTransformerModel, VanillaTransformerPreTrainedModel
+    >>> issubclass(VanillaTransformerModel, VanillaTransformerPreTrainedModel)
+    True
+    ```
+    """
+
+    config: VanillaTransformerConfig
+    base_model_prefix = "model"
+    main_input_name = "input_ids"
+    supports_gradient_checkpointing = True
+    lora_targets = ("q_proj", "v_proj")
+    _no_split_modules = ["VanillaTransformerLayer"]
+    _skip_keys_device_placement = ["past_key_values", "cache"]
+    _supports_flash_attn = True
+    _supports_sdpa = True
+    _supports_flex_attn = True
+    _can_compile_fullgraph = True
+
+    def __init__(self, config: VanillaTransformerConfig, *args: Any, **kwargs: Any) -> None:
+        super().__init__(config, *args, **kwargs)
+        if getattr(self, "reads_source", True):  # all but decoders
+            self.main_input_name = input_name_of(config)
+        if isinstance(self, ShiftedLabels):
+            check_class_of_front_end(config, type(self))
+        check_kernel_of_positions(config)
+
+    def _init_weights(self, module: nn.Module) -> None:
+        """
+        Xavier-uniform projections (Glorot and Bengio 2010), queries, keys and values as one matrix; embeddings,
+        learned positions and an untied output with deviation D^-0.5.
+        """
+        super()._init_weights(module)
+        if (draw := getattr(module, "draw", None)) is not None:  # kinds of positions, attention and norms
+            draw()
+        elif isinstance(module, nn.Embedding) or module is self.get_output_embeddings():
+            init.normal_(module.weight, std=module.weight.shape[-1] ** -0.5)
+        elif isinstance(module, (nn.Linear, nn.Conv1d)):
+            init.xavier_uniform_(module.weight, gain=getattr(module, "init_gain", 1.0))
+
+
+# Which linear layers are split by columns or rows over several devices.
+ATTENTION_TP_PLAN = {"q_proj": "colwise", "k_proj": "colwise", "v_proj": "colwise", "out_proj": "rowwise"}
+ATTENTION_TP_PLAN |= {f"global_{name}": "colwise" for name in ("q_proj", "k_proj", "v_proj")}
+STACK_TP_PLAN = {
+    f"layers.*.{attention}.{name}": style
+    for attention in ("self_attn", "encoder_attn")
+    for name, style in ATTENTION_TP_PLAN.items()
+} | {"embed_tokens": "embedding_rowwise", "layers.*.fc2": "rowwise", "feed_forward.fc2": "rowwise"}
+
+
+# What goes from one part of a stack to the next on several devices.
+STACK_PP_PLAN = {
+    "embed_tokens": (["input_ids"], ["inputs_embeds"]),
+    "layers": (["hidden_states", "attention_mask"], ["hidden_states"]),
+    "layer_norm": (["hidden_states"], ["hidden_states"]),
+}
+DECODER_PP_PLAN = STACK_PP_PLAN | {
+    "layers": (["hidden_states", "attention_mask", "encoder_hidden_states", "memory_mask"], ["hidden_states"])
+}
+
+
+class StackOfLayers(StackEmbeddings, VanillaTransformerPreTrainedModel):
+    """A stack of the Transformer as transformers splits it, and its limit of length."""
+
+    layers: Any
+    embed_positions: Any
+    # The embeddings stay with the whole model: tied matrices must be in one FSDP group.
+    _fsdp_plan: Any = {"layers.*": "free_full_weight"}
+    _tp_plan: Any = STACK_TP_PLAN  # of which `post_init` leaves what there is
+    _pp_plan: Any = STACK_PP_PLAN
+
+    def post_init(self) -> None:
+        super().post_init()
+        fit_tensor_parallel_plan(self)
+
+    @property
+    def longest(self) -> int | None:
+        """
+        The largest number of positions, of the position scheme, of self-attention, and in an encoder of the decoder's
+        attention to it; None without a limit.
+        """
+        own: Any = self.layers[0].self_attn
+        limits: list[int | None] = [self.embed_positions.longest, own.longest]
+        config = self.config
+        if self.reads_source and config.is_encoder_decoder and config.cross_attention_type != "full":
+            limits.append(config.max_position_embeddings)
+        return min((limit for limit in limits if limit is not None), default=None)
+
+
 def tokens_of(labels: torch.Tensor) -> torch.Tensor:
     """Labels (B, T) to 1 up to the last one of each sentence, and 0 for the padding behind it (B, T)."""
     return (labels != -100).long().flip(1).cummax(dim=1).values.flip(1)
@@ -268,3 +404,17 @@ def tied_output(config: Any, stack: str = "decoder") -> dict[str, str]:
     """The matrix that the output over a stack is another name of, as transformers' `_tied_weights_keys`."""
     sources = {"all": "model.shared.weight", "decoder": f"model.{stack}.embed_tokens.weight"}
     return {"lm_head.weight": sources[config.tied_matrices]} if config.tied_matrices in sources else {}
+
+
+def fit_tensor_parallel_plan(stack: Any) -> None:
+    """Make a stack's `tp_plan` that of its own weights: its class's has those of every variant."""
+    plan = stack.tp_plan
+    for name in INNER_PROJECTIONS[stack.config.feed_forward_type]:
+        plan.update({f"layers.*.{name}": "colwise", f"feed_forward.{name}": "colwise"})
+    # Scores of all heads: each device computes all.
+    divides = stack.layers[0].self_attn.divides_heads and not stack.embed_positions.is_relative
+    # A shared tensor occurs under one of its names.
+    there = {re.sub(r"\.\d+\.", ".*.", name.rpartition(".")[0]) for name, _ in stack.named_parameters()}
+    for name in [*plan]:
+        if name not in there or (".self_attn." in name and not divides):
+            del plan[name]

@@ -17,7 +17,7 @@ class LoraTargets:
 
 
 @cache
-def name_lora_targets(model_type: str) -> None:
+def name_lora_targets(model_type: str, targets: tuple[str, ...]) -> None:
     """
     Add them to PEFT's table, if PEFT is installed, so that LoraConfig() works without target_modules. PEFT has no
     public function for this.
@@ -28,4 +28,4 @@ def name_lora_targets(model_type: str) -> None:
         from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as LORA_TARGETS
     except ImportError:
         return
-    LORA_TARGETS[model_type] = ["q_proj", "v_proj"]
+    LORA_TARGETS[model_type] = [*targets]

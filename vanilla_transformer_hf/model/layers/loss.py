@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .shared_projections import is_plain
+from .parts import is_plain
 
 
 # Logits that are in memory at once in training: 16 MiB in bfloat16. Fewer are slower, more need more memory.

@@ -7,13 +7,12 @@ Shapes: R rows, D inputs, O outputs.
 """
 
 import sys
-import weakref
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
 
 import torch
 
+from ..layers.parts import LastResult
 from .int8_products import (
     LARGEST,
     MakeProduct,
@@ -145,31 +144,13 @@ def divided(states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return rows / largest, largest
 
 
-class LastRounded:
-    """
-    `divided`, with the rows as whole numbers from -127 to 127. Queries, keys and values, and those of all layers that
-    read the source, are maps of the same states: the last result is kept as long as its states are.
-    """
-
-    def __init__(self) -> None:
-        self.kept: tuple[Any, int, tuple[torch.Tensor, torch.Tensor]] | None = None
-
-    def __call__(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        version = -1 if states.is_inference() else states._version  # -1: changes in place are not counted
-        if (kept := self.kept) is not None and kept[0]() is states and kept[1] == version >= 0:
-            return kept[2]
-        rows, largest = divided(states)
-        found = rows.mul_(LARGEST).round_(), largest
-        self.kept = weakref.ref(states, self.evict), version, found
-        return found
-
-    def evict(self, states: Any) -> None:
-        """Free the result for these states, a weak reference."""
-        if self.kept is not None and self.kept[0] is states:
-            self.kept = None
+def rounded_rows(states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """`divided`, with the rows as whole numbers from -127 to 127."""
+    rows, largest = divided(states)
+    return rows.mul_(LARGEST).round_(), largest
 
 
-LAST_ROUNDED = LastRounded()
+LAST_ROUNDED = LastResult(rounded_rows)
 
 
 __all__ = ["Int8Map", "dequantize_rows", "int8_map_of_step", "joined", "quantize_rows"]

@@ -16,6 +16,7 @@ from transformers.quantizers import HfQuantizer, register_quantization_config, r
 from transformers.quantizers.quantizers_utils import get_module_from_name
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
+from ..layers.parts import Linear
 from .int8 import dequantize_rows, quantize_rows
 from .packed import INT8_METHOD
 
@@ -92,7 +93,7 @@ def first_of(tensors: Any) -> torch.Tensor:
 def is_quantized(model: Any, name: str) -> bool:
     """Whether the tensor of this name is a matrix of a linear map or of token embeddings."""
     module, own_name = get_module_from_name(model, name)
-    return type(module) in (nn.Linear, nn.Embedding) and own_name == WEIGHT
+    return type(module) in (Linear, nn.Linear, nn.Embedding) and own_name == WEIGHT
 
 
 class Int8Quantizer(HfQuantizer):

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..layers.shared_projections import is_plain, is_unchanged
+from ..layers.parts import is_plain, is_unchanged
 from .int8 import Int8Map, int8_map_of_step, joined
 from .int8_products import fast_product, onednn_product, product_of_halves
 from .most_likely import ScreenedMostLikely, most_likely
@@ -154,8 +154,8 @@ def packed_copy(module: Any, pack: Pack, copies: dict[int, Any]) -> Any:
             vars(made).update(hooks, _modules=children, _compiled_call_impl=None)
             if getattr(module, "shared_from", None) is not None:
                 vars(made)["shared_from"] = packed_copy(module.shared_from, pack, copies)
-            if hasattr(module, "outputs"):
-                vars(made)["outputs"] = JointOutputs(module, children, pack)
+            if hasattr(module, "joint"):
+                vars(made)["joint"] = JointOutputs(module, children, pack)
         copies[id(module)] = made
     return copies[id(module)]
 
@@ -188,8 +188,8 @@ class JointOutputs:
 class StepProjections(SimpleNamespace):
     """
     The projections of a decoder layer, as a step uses them: `qkv`, `out`, where there is a source `cross_query` and
-    `cross_out`, and what the layer's `feed_forward` reads: `fc1`, `fc2`, maybe `fc3`, `activation_fn`,
-    `activation_dropout`, `training`; no dropout.
+    `cross_out`, and what the layer's `feed_forward` reads: `fc1`, `fc2`, maybe `fc3`, `activation_fn`, `is_gated`,
+    `training`; no dropout.
     """
 
     qkv: Projection
@@ -199,7 +199,7 @@ class StepProjections(SimpleNamespace):
     dropout: Projection
 
     def __init__(self, layer: Any, side_by_side: Callable[..., Projection]):
-        own, *crosses = layer.attentions
+        own, crosses = layer.self_attn, [layer.encoder_attn] if layer.has_source else []
         inner = {name: getattr(layer.owner, name) for name in ("fc1", "fc2", "fc3") if hasattr(layer.owner, name)}
         activation_fn = getattr(layer.owner, "activation_fn", None)
         is_relu = type(activation_fn) is nn.ReLU and is_unchanged(activation_fn)
@@ -212,12 +212,13 @@ class StepProjections(SimpleNamespace):
             }
         super().__init__(
             **made,
-            qkv=side_by_side(*own.input_projections),
+            qkv=side_by_side(*(getattr(own.owner, name) for name in dict(own.roles))),
             out=side_by_side(own.out_proj),
             activation_fn=AFTER["none"] if is_relu else activation_fn,
             dropout=AFTER["none"],
-            activation_dropout=0.0,
+            is_gated=layer.is_gated,
             training=False,
+            shared_from=None,
         )
 
 

@@ -9,16 +9,19 @@ Shapes: B sentences, T positions, D = d_model, H heads.
 import torch
 import torch.nn.functional as F
 from torch import nn
+from transformers import initialization as init
 
+from ..config.stacks import StackSizes
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
-from ..layers.position_hooks import ApplyRotary, PositionEncoding, TrainedPositionEncoding, check_rows, look_up
-from ..modeling_vanilla_transformer import SinusoidalPositionEncoding
+from ..layers.parts import check_rows, look_up
+from ..modeling_vanilla_transformer import ApplyRotary, PositionEncoding, SinusoidalPositionEncoding
 
 
 class HalvesSinusoidalPositionEncoding(SinusoidalPositionEncoding, scheme="sinusoidal_halves"):
     """Sinusoids with all sines first, then all cosines, as in Marian."""
 
-    def arrange(self, angles: torch.Tensor) -> torch.Tensor:
+    @staticmethod
+    def arrange(angles: torch.Tensor) -> torch.Tensor:
         return torch.cat((angles.sin(), angles.cos()), dim=-1)
 
 
@@ -27,21 +30,24 @@ class InclusiveHalvesSinusoidalPositionEncoding(
 ):
     """Sines, then cosines, of pos / 10000^(i/(D/2 - 1)), as in tensor2tensor and fairseq."""
 
-    def exponents(self, width: int, device: torch.device) -> torch.Tensor:
+    @staticmethod
+    def exponents(width: int, device: torch.device) -> torch.Tensor:
         half = width // 2
         return torch.arange(half, device=device, dtype=torch.float32) / (half - 1)
 
 
-class LearnedPositionEncoding(TrainedPositionEncoding, scheme="learned"):
+class LearnedPositionEncoding(PositionEncoding, scheme="learned"):
     """A trained vector per position, Table 3 row E."""
 
-    def __init__(self, width: int, longest: int, offset: int):
-        super().__init__(width, longest, offset)
-        self.weight = nn.Parameter(torch.empty(longest + offset, width))
-        self.init_std = width**-0.5
+    def __init__(self, config: VanillaTransformerConfig, stack: StackSizes) -> None:
+        super().__init__(config, stack)
+        self.weight = nn.Parameter(torch.empty(stack.longest + self.offset, stack.width))
+
+    def draw(self) -> None:
+        init.normal_(self.weight, std=self.weight.shape[1] ** -0.5)
 
     @property
-    def longest(self) -> int | None:
+    def longest(self) -> int | None:  # type: ignore[override]  # of its weights
         return len(self.weight) - self.offset
 
     def forward(self, embeddings: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
@@ -52,24 +58,15 @@ class HierarchicalPositionEncoding(LearnedPositionEncoding, scheme="hierarchical
     """
     n² positions from n trained vectors: the vector of position n·i + j is α u_i + (1 - α) u_j with
     u_i = (p_i - α p_0) / (1 - α), which is p_j + α / (1 - α) (p_i - p_0); the first n are p_j themselves. Su 2020, as
-    in bert4keras.
-
-    Args:
-        alpha: α, `hierarchical_alpha`.
+    in bert4keras. α is `hierarchical_alpha`.
     """
 
-    def __init__(self, width: int, longest: int, offset: int, alpha: float):
-        super().__init__(width, longest, offset)
-        self.alpha = alpha
-
-    @classmethod
-    def of(
-        cls, config: VanillaTransformerConfig, width: int, heads: int, longest: int, is_causal: bool
-    ) -> "PositionEncoding":
-        return cls(width, longest, config.position_offset, config.hierarchical_alpha)
+    def __init__(self, config: VanillaTransformerConfig, stack: StackSizes) -> None:
+        super().__init__(config, stack)
+        self.alpha = config.hierarchical_alpha
 
     @property
-    def longest(self) -> int | None:
+    def longest(self) -> int | None:  # type: ignore[override]  # of its weights
         return len(self.weight) ** 2 - self.offset
 
     def forward(self, embeddings: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
@@ -83,22 +80,13 @@ class RotaryPositionEncoding(PositionEncoding, scheme="rotary"):
     """
     Queries and keys rotated by their position: (x_2i, x_2i+1) by the angle pos · base^(-2i/r), where r = fraction ·
     d_k features are rotated and the others stay; Su et al. 2021, arXiv 2104.09864, equation 34.
-
-    Args:
-        head_width: d_k.
-        base: `rotary_base`, 10,000 in the paper.
-        fraction: `rotary_fraction`, the share of each head's features that is rotated; 1 in the paper.
+    The base is `rotary_base`, 10,000 in the paper; the fraction `rotary_fraction`, 1 in the paper.
     """
 
-    def __init__(self, head_width: int, base: float, fraction: float):
-        super().__init__()
-        self.head_width, self.turned, self.base = head_width, int(head_width * fraction) // 2 * 2, base
-
-    @classmethod
-    def of(
-        cls, config: VanillaTransformerConfig, width: int, heads: int, longest: int, is_causal: bool
-    ) -> "PositionEncoding":
-        return cls(config.d_k or width // heads, config.rotary_base, config.rotary_fraction)
+    def __init__(self, config: VanillaTransformerConfig, stack: StackSizes) -> None:
+        super().__init__(config, stack)
+        self.head_width, self.base = config.d_k or stack.width // stack.heads, config.rotary_base
+        self.turned = int(self.head_width * config.rotary_fraction) // 2 * 2
 
     def rotary_at(self, position_ids: torch.Tensor) -> ApplyRotary:
         steps = torch.arange(0, self.turned, 2, device=position_ids.device, dtype=torch.float32)  # 2i

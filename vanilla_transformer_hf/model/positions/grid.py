@@ -6,6 +6,7 @@ Shapes: B images, S patches row by row, D = encoder_d_model.
 
 import torch
 
+from ..config.stacks import StackSizes
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..modeling_vanilla_transformer import SinusoidalPositionEncoding
 
@@ -14,20 +15,11 @@ class GridPositionEncoding(SinusoidalPositionEncoding, scheme="sinusoidal_grid")
     """
     Sinusoids of a patch's row in the first half of the features and of its column in the second, section 3.5 once for
     each; as in the appendix of Dosovitskiy et al. 2021, arXiv 2010.11929, D.4, with sinusoids.
-
-    Args:
-        columns: Patches in a row.
     """
 
-    def __init__(self, offset: int, columns: int):
-        super().__init__(offset=offset)
-        self.columns = columns
-
-    @classmethod
-    def of(
-        cls, config: VanillaTransformerConfig, width: int, heads: int, longest: int, is_causal: bool
-    ) -> "GridPositionEncoding":
-        return cls(config.position_offset, config.image_width // config.patch_width)
+    def __init__(self, config: VanillaTransformerConfig, stack: StackSizes) -> None:
+        super().__init__(config, stack)
+        self.columns = config.image_width // config.patch_width  # patches in a row
 
     def forward(self, embeddings: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
         places = position_ids // self.columns, position_ids % self.columns

@@ -6,7 +6,8 @@ Shapes: B sentences, T query positions, S key positions, D = d_model, H heads.
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -15,9 +16,81 @@ from torch import nn
 from transformers import initialization as init
 
 from ..config.position_schemes import SHAW_DISTANCE, T5_DISTANCE
-from ..config.sharing import layer_order
+from ..config.stacks import StackSizes
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
-from ..layers.position_hooks import PositionBias, PositionEncoding, RelativePositionEncoding, TrainedPositionEncoding
+from ..layers.parts import counted
+from ..layers.position_bias import PositionBias
+from ..modeling_vanilla_transformer import PositionEncoding
+
+
+class RelativePositionEncoding(PositionEncoding):
+    """The base of schemes that act on pairs of a query and a key, with `bias`, `layer_biases` or both."""
+
+    is_relative = True
+
+    def bias(self, query_positions: torch.Tensor, key_positions: torch.Tensor) -> torch.Tensor:
+        """The bias (B or 1, H, T, S) added to the scores of queries at (B or 1, T) and keys at (B or 1, S)."""
+        return query_positions.new_zeros((), dtype=torch.float32)
+
+    def layer_biases(
+        self, query_positions: torch.Tensor, key_positions: torch.Tensor
+    ) -> Iterable[PositionBias | None]:
+        """For each layer the `PositionBias` of queries at (B or 1, T) and keys at (B or 1, S), or None."""
+        return repeat(None)
+
+    def prepare_attention(
+        self, mask: Any, position_ids: torch.Tensor, padding: torch.Tensor | None, cache: Any, dtype: torch.dtype
+    ) -> tuple[Any, Iterable[PositionBias | None]]:
+        """
+        The scheme's part in the self-attention of a stack: the mask plus the bias, and for each layer the
+        `PositionBias`.
+
+        Args:
+            mask: transformers' mask for the attention in use, or that of attention in blocks.
+            position_ids: Of the queries (B or 1, T).
+            padding: 1 for a token, 0 for padding, of past and present (B, past + T), or None.
+            cache: The cache with earlier keys, or None.
+            dtype: Type of the scores.
+        """
+        if hasattr(mask, "positions"):  # in blocks, each with its own keys
+            queries, keys = mask.positions(position_ids)
+            return replace(mask, seen=self.biased(mask.seen, queries, keys, dtype)), self.layer_biases(queries, keys)
+        keys = self.key_positions(mask, position_ids, padding, cache)
+        return self.biased(mask, position_ids, keys, dtype), self.layer_biases(position_ids, keys)
+
+    def key_positions(
+        self, mask: torch.Tensor | None, position_ids: torch.Tensor, padding: torch.Tensor | None, cache: Any
+    ) -> torch.Tensor:
+        """
+        Positions of the keys (B or 1, S) that queries at `position_ids` attend to.
+
+        Raises:
+            ValueError: The attention implementation has no additive mask.
+        """
+        if not isinstance(mask, torch.Tensor) or mask.dim() != 4:
+            raise ValueError(
+                f"{type(self).__name__} needs an attention with an additive mask: set attn_implementation to 'eager' "
+                "or 'sdpa'"
+            )
+        if cache is None:
+            return position_ids
+        # After the keys of the past, and before unused room of a static cache.
+        length = position_ids.shape[1]
+        index = torch.arange(mask.shape[-1], device=position_ids.device) - cache.get_seq_length()  # (S)
+        own, past = position_ids[:, index.clamp(0, length - 1)], position_ids[:, :1] + index  # (B or 1, S)
+        if padding is not None and padding.dim() == 2:
+            slots = counted(padding)  # (B, past + T)
+            past = F.pad(slots, (0, len(index) - slots.shape[1])) + (position_ids - slots[:, -length:])[:, :1]
+        return torch.where(index < 0, past, own)
+
+    def biased(self, mask: Any, query_positions: torch.Tensor, key_positions: torch.Tensor, dtype: torch.dtype) -> Any:
+        """The mask plus the bias, in the type of the scores."""
+        exact = torch.promote_types(dtype, torch.float32)
+        bias = self.bias(query_positions, key_positions).to(exact)
+        least = torch.finfo(dtype).min
+        if mask.dtype == torch.bool:
+            return bias.masked_fill(~mask, least).to(dtype)
+        return (mask.to(exact) + bias).clamp(min=least).to(dtype)
 
 
 class AlibiPositionEncoding(RelativePositionEncoding, scheme="alibi"):
@@ -27,39 +100,30 @@ class AlibiPositionEncoding(RelativePositionEncoding, scheme="alibi"):
     below it, and every second one of twice as many. On both sides of a position in the encoder, as in x-transformers.
     """
 
-    def __init__(self, heads: int) -> None:
-        super().__init__()
-        self.slopes = slopes(heads)
-
-    @classmethod
-    def of(
-        cls, config: VanillaTransformerConfig, width: int, heads: int, longest: int, is_causal: bool
-    ) -> "PositionEncoding":
-        return cls(heads)
+    def __init__(self, config: VanillaTransformerConfig, stack: StackSizes) -> None:
+        super().__init__(config, stack)
+        self.slopes = slopes(stack.heads)
 
     def bias(self, query_positions: torch.Tensor, key_positions: torch.Tensor) -> torch.Tensor:
         distances = (query_positions[:, :, None] - key_positions[:, None]).abs()  # (B or 1, T, S)
         return distances[:, None] * -torch.tensor(self.slopes, device=distances.device)[:, None, None]
 
 
-class T5PositionBias(RelativePositionEncoding, TrainedPositionEncoding, scheme="t5_bias"):
+class T5PositionBias(RelativePositionEncoding, scheme="t5_bias"):
     """
     A trained number for each head and bucket of distances j - i added to the score; Raffel et al. 2020, arXiv
     1910.10683, section 2.1. Half the buckets are single distances, the others grow logarithmically up to
     `max_relative_distance`; an encoder has half of them for each side. One table, shared by the layers of a stack.
     """
 
-    def __init__(self, buckets: int, heads: int, longest_distance: int, is_causal: bool, init_std: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(buckets, heads))
-        self.longest_distance, self.is_causal, self.init_std = longest_distance, is_causal, init_std
+    def __init__(self, config: VanillaTransformerConfig, stack: StackSizes) -> None:
+        super().__init__(config, stack)
+        self.weight = nn.Parameter(torch.empty(config.relative_buckets, stack.heads))
+        self.longest_distance = config.max_relative_distance or T5_DISTANCE
+        self.is_causal, self.init_std = stack.is_causal, stack.width**-0.5
 
-    @classmethod
-    def of(
-        cls, config: VanillaTransformerConfig, width: int, heads: int, longest: int, is_causal: bool
-    ) -> "PositionEncoding":
-        distance = config.max_relative_distance or T5_DISTANCE
-        return cls(config.relative_buckets, heads, distance, is_causal, width**-0.5)
+    def draw(self) -> None:
+        init.normal_(self.weight, std=self.init_std)
 
     def bias(self, query_positions: torch.Tensor, key_positions: torch.Tensor) -> torch.Tensor:
         distances = key_positions[:, None] - query_positions[:, :, None]  # (B or 1, T, S)
@@ -84,21 +148,14 @@ class DistanceMLP(RelativePositionEncoding, scheme="distance_mlp"):
     The output of a small network of the logarithm of a distance, for each head, added to the score; like the dynamic
     position bias of Wang et al. 2021, arXiv 2108.00154, in the form of x-transformers: b = W₃ silu(W₂ silu(W₁ u + b₁)
     + b₂) + b₃ with u = sign(i - j) log(1 + |i - j|). It is defined for any distance.
-
-    Args:
-        heads: H.
-        width: Features of the two inner layers.
     """
 
-    def __init__(self, heads: int, width: int = 32) -> None:
-        super().__init__()
-        self.maps = nn.ModuleList([nn.Linear(1, width), nn.Linear(width, width), nn.Linear(width, heads)])
+    width = 32  # of the two inner layers
 
-    @classmethod
-    def of(
-        cls, config: VanillaTransformerConfig, width: int, heads: int, longest: int, is_causal: bool
-    ) -> "PositionEncoding":
-        return cls(heads)
+    def __init__(self, config: VanillaTransformerConfig, stack: StackSizes) -> None:
+        super().__init__(config, stack)
+        inner = [(1, self.width), (self.width, self.width), (self.width, stack.heads)]
+        self.maps = nn.ModuleList([nn.Linear(*sizes) for sizes in inner])
 
     def bias(self, query_positions: torch.Tensor, key_positions: torch.Tensor) -> torch.Tensor:
         distances = (query_positions[:, :, None] - key_positions[:, None]).float()  # (B or 1, T, S)
@@ -156,37 +213,28 @@ class KeyVectorBias(PositionBias):
         return torch.matmul(weights, values) + sums.view(*weights.shape[:3], -1)
 
 
-class ShawPositionEncoding(RelativePositionEncoding, TrainedPositionEncoding, scheme="shaw"):
+class ShawPositionEncoding(RelativePositionEncoding, scheme="shaw"):
     """
     e_ij = q_i (k_j + a^K_ij)ᵀ / √d_k and z_i = Σ_j α_ij (v_j + a^V_ij) with trained vectors a_ij of j - i,
     clipped to -k … k; Shaw et al. 2018, arXiv 1803.02155, equations 3 and 4. As in tensor2tensor, each layer has its
     own vectors, of keys and of values, and its heads share them.
-
-    Args:
-        order: For each layer of the stack, the index of its vectors; layers that share weights share them.
-        distance: k, to which distances are clipped.
-        d_k, d_v: Widths of one head's keys and values.
     """
 
-    def __init__(self, order: list[int], distance: int, d_k: int, d_v: int) -> None:
-        super().__init__()
-        self.order, self.distance, self.init_std = order, distance, d_k**-0.5
-        self.keys = nn.Parameter(torch.empty(len(set(order)), 2 * distance + 1, d_k))
-        self.values = nn.Parameter(torch.empty(len(set(order)), 2 * distance + 1, d_v))
+    def __init__(self, config: VanillaTransformerConfig, stack: StackSizes) -> None:
+        super().__init__(config, stack)
+        d_k, d_v = config.d_k or stack.width // stack.heads, config.d_v or stack.width // stack.heads
+        self.order, self.distance = stack.layer_order, config.max_relative_distance or SHAW_DISTANCE
+        self.keys = nn.Parameter(torch.empty(len(set(self.order)), 2 * self.distance + 1, d_k))
+        self.values = nn.Parameter(torch.empty(len(set(self.order)), 2 * self.distance + 1, d_v))
 
-    @classmethod
-    def of(
-        cls, config: VanillaTransformerConfig, width: int, heads: int, longest: int, is_causal: bool
-    ) -> "PositionEncoding":
-        order = layer_order(config, "decoder" if is_causal else "encoder")
-        distance = config.max_relative_distance or SHAW_DISTANCE
-        return cls(order, distance, config.d_k or width // heads, config.d_v or width // heads)
+    def draw(self) -> None:
+        for table in (self.keys, self.values):
+            init.normal_(table, std=self.keys.shape[-1] ** -0.5)
 
     def layer_biases(
-        self, query_positions: torch.Tensor, key_positions: torch.Tensor | None
+        self, query_positions: torch.Tensor, key_positions: torch.Tensor
     ) -> Iterable[PositionBias | None]:
-        keys: Any = key_positions
-        distances = keys[:, None] - query_positions[:, :, None]  # (B or 1, T, S)
+        distances = key_positions[:, None] - query_positions[:, :, None]  # (B or 1, T, S)
         rows = distances.clamp(-self.distance, self.distance)[:, None] + self.distance  # (B or 1, 1, T, S)
         layer_biases: list[PositionBias]
         # A graph that is traced for any length must not depend on this one.
@@ -269,41 +317,28 @@ def sums_behind(values: torch.Tensor) -> torch.Tensor:
     return sums[..., -1:] - sums
 
 
-class GatedAlibi(RelativePositionEncoding, TrainedPositionEncoding, scheme="gated_alibi"):
+class GatedAlibi(RelativePositionEncoding, scheme="gated_alibi"):
     """
     Σ log f_l over j < l ≤ i added to the score of a query i and a key j before it, and Σ log r_l over i < l ≤ j to
     that of a later key (encoder), with gates f = σ(x W_f + b_f) and r = σ(x W_r + b_r) of the layer's input, for each
     head: data-dependent distances; Lin et al. 2025, arXiv 2503.02130, for both directions as x-transformers. Position
     ids have no effect; padding has no gate. A gate starts as σ(5) = 0.993.
-
-    Args:
-        order: For each layer of the stack, the index of its gates; layers that share weights share them.
-        width: D.
-        heads: H.
-        is_causal: Whether queries attend to earlier keys only.
     """
 
     first_bias = 5.0
 
-    def __init__(self, order: list[int], width: int, heads: int, is_causal: bool) -> None:
-        super().__init__()
-        self.order = order
-        self.heads, self.kept_features, self.init_std = heads, 1 if is_causal else 2, width**-0.5
-        self.weight = nn.Parameter(torch.empty(len(set(order)), self.kept_features * heads, width))
-        self.gate_bias = nn.Parameter(torch.empty(len(set(order)), self.kept_features * heads))
-
-    @classmethod
-    def of(
-        cls, config: VanillaTransformerConfig, width: int, heads: int, longest: int, is_causal: bool
-    ) -> "PositionEncoding":
-        return cls(layer_order(config, "decoder" if is_causal else "encoder"), width, heads, is_causal)
+    def __init__(self, config: VanillaTransformerConfig, stack: StackSizes) -> None:
+        super().__init__(config, stack)
+        self.order, self.heads, self.kept_features = stack.layer_order, stack.heads, 1 if stack.is_causal else 2
+        self.weight = nn.Parameter(torch.empty(len(set(self.order)), self.kept_features * self.heads, stack.width))
+        self.gate_bias = nn.Parameter(torch.empty(len(set(self.order)), self.kept_features * self.heads))
 
     def draw(self) -> None:
-        init.normal_(self.weight, std=self.init_std)
+        init.normal_(self.weight, std=self.weight.shape[-1] ** -0.5)
         init.constant_(self.gate_bias, self.first_bias)
 
     def layer_biases(
-        self, query_positions: torch.Tensor, key_positions: torch.Tensor | None
+        self, query_positions: torch.Tensor, key_positions: torch.Tensor
     ) -> Iterable[PositionBias | None]:
         visible = VisibleKeys()
         kind = TwoWayGateBias if self.kept_features == 2 else GateBias

@@ -84,6 +84,8 @@ class RecurrentSeq2SeqConfig(ConfigSavesCode, PreTrainedConfig):
             self.tie_word_embeddings = False
         super().__post_init__(**kwargs)
 
+    modules = ("predecessors.modeling",)  # what travels with a saved model
+
     @property
     def auto_classes(self) -> dict[str, str]:
         """Auto class -> the class that opens a saved model without the package."""

@@ -30,8 +30,8 @@ from ..layers.base_model import (
     missing_target,
     tied_output,
 )
-from ..layers.dropout import Dropout, drop_out
 from ..layers.loss import RowLoss
+from ..layers.parts import Dropout, drop_out
 from ..releases import CACHE, given_cache, named
 from ..search.host_generation import HostGenerationMixin
 from .attention import RECURRENT_ATTENTION, Source
@@ -118,9 +118,7 @@ class RecurrentStack(StackEmbeddings, RecurrentPreTrainedModel):
 
     def look_up(self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Tensor:
         """Token ids (B, T), or embeddings (B, T, D), to embeddings (B, T, D) after dropout."""
-        if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError(f"{type(self).__name__}: give either token ids or embeddings, exactly one of them")
-        return self.dropout(self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds)
+        return self.dropout(self.look_up_tokens(input_ids, inputs_embeds))
 
     def step_in(self, number: int, before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
         """The output of a layer: with dropout, and with its input added where the config sets that."""

@@ -73,8 +73,6 @@ class VanillaTransformerForSpeechSeq2Seq(VanillaTransformerForConditionalGenerat
             **kwargs,
         )
 
-    _step_forward = forward
-
 
 class VanillaTransformerForImageTextToText(VanillaTransformerForConditionalGeneration):
     """
@@ -132,8 +130,6 @@ class VanillaTransformerForImageTextToText(VanillaTransformerForConditionalGener
             logits_to_keep=logits_to_keep,
             **kwargs,
         )
-
-    _step_forward = forward
 
 
 # transformers' pipeline looks there for whether a model writes text by itself; `register` of the Auto classes leaves

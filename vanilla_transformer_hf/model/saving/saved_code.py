@@ -9,11 +9,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from .bundle import files_for
+from .bundle import join_modules
 from .listeners import CONFIG_MADE, MODEL_DEFINED
-
-
-MODEL = __package__.rpartition(".")[0]  # the package that has the modules of our classes
 
 
 # `custom_pipelines` of the config of a translation model: transformers 5 has no such task of its own.
@@ -25,6 +22,7 @@ PIPELINES = {
         "type": "text",
     }
 }
+MODEL = __package__.rpartition(".")[0]  # the package that has the modules of our classes
 
 
 class SavesCode:
@@ -34,22 +32,26 @@ class SavesCode:
     Subclasses that others define do as transformers has it: `register_for_auto_class` makes their file travel.
     """
 
-    code_file: str
-
     @property
     def is_ours(self) -> bool:
         """Whether the class is of this package."""
+        return self.module_of_class is not None
+
+    @property
+    def module_of_class(self) -> str | None:
+        """The module of model/ that has the class; None if it is another's."""
         # FSDP2 makes classes of its own out of ours.
         owner = next(each for each in type(self).__mro__ if not each.__module__.startswith("torch."))
-        return owner.__module__.startswith(f"{MODEL}.")
+        return owner.__module__.removeprefix(f"{MODEL}.") if owner.__module__.startswith(f"{MODEL}.") else None
 
-    def files(self) -> dict[str, str]:
-        """The code of the class: file name -> text."""
-        return files_for(self.code_file)
+    @property
+    def modules_that_travel(self) -> tuple[str, ...]:
+        """The modules that open it."""
+        return (str(self.module_of_class),)
 
     def bring_code(self, folder: str | os.PathLike[str]) -> None:
         """Write the files of a class of ours. Of a file in the folder's place, transformers only logs."""
-        files = self.files() if self.is_ours and Path(folder).is_dir() else {}
+        files = join_modules(self.modules_that_travel) if self.is_ours and Path(folder).is_dir() else {}
         for name, text in files.items():  # each beside its place first, so that none is ever half-written
             unfinished = Path(folder, f".{name}.{os.getpid()}.unfinished")
             unfinished.write_bytes(text.encode())
@@ -63,8 +65,6 @@ class SavesCode:
 
 class ConfigSavesCode(SavesCode):
     """A config that names the class that opens it, and brings the file of that."""
-
-    code_file = "configuration_vanilla_transformer"
 
     def __post_init__(self, **kwargs: Any) -> None:
         for tell in CONFIG_MADE:
@@ -86,13 +86,12 @@ class ConfigSavesCode(SavesCode):
 class TokenizerSavesCode(SavesCode):
     """A tokenizer that names the class that opens it, and brings the file of that."""
 
-    code_file = "tokenization_vanilla_transformer"
-
     def save_pretrained(self, save_directory: str | os.PathLike[str], *args: Any, **kwargs: Any) -> tuple[str, ...]:
         """Save the tokenizer, as in every tokenizer of transformers, with its code; the paths of the files."""
         if self.is_ours:
             tokenizer: Any = self
-            tokenizer.init_kwargs["auto_map"] = {"AutoTokenizer": [f"{self.code_file}.{type(self).__name__}", None]}
+            name = f"{self.module_of_class}.{type(self).__name__}"
+            tokenizer.init_kwargs["auto_map"] = {"AutoTokenizer": [name, None]}
         saved = super().save_pretrained(save_directory, *args, **kwargs)  # type: ignore[misc]
         self.bring_code(save_directory)
         return saved
@@ -101,21 +100,21 @@ class TokenizerSavesCode(SavesCode):
 class ModelSavesCode(SavesCode):
     """A model whose config names all classes that open it, and that brings their files, on the rank that saves."""
 
-    code_file = "modeling_vanilla_transformer"
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        for tell in MODEL_DEFINED:
-            tell()
-
     @property
     def translates(self) -> bool:
         """Whether the model is one of the pipeline "translation"."""
         return "AutoModelForSeq2SeqLM" in self.config.auto_classes  # type: ignore[attr-defined]
 
-    def files(self) -> dict[str, str]:
-        """The code of the models, and of the pipeline of those that translate: file name -> text."""
-        return super().files() | (files_for("pipeline_vanilla_transformer") if self.translates else {})
+    @property
+    def modules_that_travel(self) -> tuple[str, ...]:
+        model: Any = self
+        pipeline = ["pipeline_vanilla_transformer"] if self.translates else []
+        return tuple(dict.fromkeys([*model.config.modules, str(self.module_of_class), *pipeline]))
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for tell in MODEL_DEFINED:
+            tell()
 
     def save_pretrained(
         self, save_directory: str | os.PathLike[str], is_main_process: bool = True, *args: Any, **kwargs: Any

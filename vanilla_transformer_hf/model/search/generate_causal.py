@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from transformers.cache_utils import DynamicCache
 
 from ..config.generation import Settings
-from ..layers.position_hooks import counted
+from ..layers.parts import counted
 from ..packing.packed import StepWeights
 from .generate import VanillaTransformerGenerationMixin
 from .incremental_decoder import IncrementalDecoder

@@ -21,9 +21,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..config.kept_heads import heads_of_layers
-from ..layers.pooling import memory_padding
-from ..layers.position_hooks import ApplyRotary, PositionBias, biased_attention_forward
-from ..layers.shared_projections import is_unchanged
+from ..layers.parts import is_unchanged, memory_padding
+from ..layers.position_bias import PositionBias
 from ..packing.most_likely import best_candidates, first_highest, most_likely
 from ..packing.packed import StepProjections, StepWeights
 from .layer_tensors import LayerTensors
@@ -158,12 +157,15 @@ class IncrementalDecoder:
         scheme = self.decoder.embed_positions
         if self.key_positions is not None:
             self.key_positions[:, start : self.filled] = positions
-            self.mask = self.decoder.layers[0].self_attn.evict(self.mask, positions, self.key_positions)
+            own = self.decoder.layers[0].self_attn
+            if own.is_local:
+                self.mask = own.evict(self.mask, positions, self.key_positions)
         mask = self.mask[:, None]  # (B, 1, n, slots)
         if scheme.is_relative:
             mask = mask + scheme.bias(positions, self.key_positions).to(mask.dtype)
         step = Step(slots=slice(start, self.filled), masks=Masks(mask), apply_rotary=scheme.rotary_at(positions))
-        for layer, position_bias in zip(self.layers, scheme.layer_biases(positions, self.key_positions)):
+        biases = scheme.layer_biases(positions, self.key_positions) if scheme.is_relative else repeat(None)
+        for layer, position_bias in zip(self.layers, biases):
             states = self.decode_layer(layer, states, step=step, position_bias=position_bias)
         predicting: torch.Tensor = self.decoder.layer_norm(states)
         self.states = predicting
@@ -173,12 +175,16 @@ class IncrementalDecoder:
         self, layer: "StepLayer", states: torch.Tensor, step: "Step", position_bias: PositionBias | None
     ) -> torch.Tensor:
         """States (B, n, D) through a layer, in a step what its `forward` is for whole sequences."""
-        attend_to_target = partial(self._attend_to_target, layer, step, position_bias)
-        states = layer.residual(states, attend_to_target, norm=layer.self_attn_layer_norm)
+        norm = layer.self_attn_layer_norm
+        attended = self._attend_to_target(layer, step, position_bias, layer.before(states, norm))
+        states = layer.after(states, attended, norm)
         if layer.encoder_attn is not None:
-            attend_to_source = partial(self._attend_to_source, layer)
-            states = layer.residual(states, attend_to_source, norm=layer.encoder_attn_layer_norm)
-        return layer.feed_forward_residual(states, layer.feed_forward, norm=layer.final_layer_norm)
+            norm = layer.encoder_attn_layer_norm
+            states = layer.after(states, self._attend_to_source(layer, layer.before(states, norm)), norm)
+        if layer.feed_forward is not None:
+            norm = layer.final_layer_norm
+            states = layer.after(states, layer.feed_forward(layer.before(states, norm)), norm)
+        return states
 
     def _attend_to_target(
         self, layer: "StepLayer", step: "Step", position_bias: PositionBias | None, states: torch.Tensor
@@ -186,7 +192,8 @@ class IncrementalDecoder:
         """Self-attention of states (B, n, D), whose keys and values are written into the slots of the step."""
         own, projections, number = layer.self_attn, layer.projections, layer.number
         query, key, value = layer.divide(projections.qkv(states))  # (B, H, n, d_k), the last one (B, H, n, d_v)
-        query, key = step.apply_rotary(query), step.apply_rotary(key)
+        if step.apply_rotary is not None:
+            query, key = step.apply_rotary(query), step.apply_rotary(key)
         if self.sums is not None:
             output, after = own.step(query, key, value, self.sums[number])
             self.sums[number].copy_(after)
@@ -206,7 +213,7 @@ class IncrementalDecoder:
     def _attend_to_source(self, layer: "StepLayer", states: torch.Tensor) -> torch.Tensor:
         """Attention of states (B, n, D) to the source."""
         cross, projections = layer.encoder_attn, layer.projections
-        query = cross.heads(projections.cross_query(states), cross.d_k)  # (B, H, n, d_k)
+        query = heads(projections.cross_query(states), cross.d_k)  # (B, H, n, d_k)
         keys, values = self._columns(self.source_keys.flat[layer.place]), self.source_values.flat[layer.place]
         output, weights = self.attend(query, keys, values, self.source_masks[query.shape[1]], cross.scaling)
         if self.record_attention:  # that of the last layer is kept
@@ -505,7 +512,7 @@ class Step(NamedTuple):
 
     slots: slice  # where the keys and values of its tokens are written
     masks: "Masks"  # of self-attention
-    apply_rotary: ApplyRotary
+    apply_rotary: Callable[[torch.Tensor], torch.Tensor] | None
 
 
 class StepLayer:
@@ -517,27 +524,46 @@ class StepLayer:
         number: Which layer it is, from 0.
         place: Which set of weights of the stack it has.
         projections: Its projections, packed.
-        residual, feed_forward_residual: Its residual steps, without dropout.
-        feed_forward: States (B, n, D) to (B, n, D).
+        before, after: What a sub-layer reads, and its residual step, without dropout.
+        feed_forward: States (B, n, D) to (B, n, D); None where it has none.
         self_attn, encoder_attn: Its attentions; without a source, the latter is None.
         divide: From the output of `projections.qkv` to queries, keys and values of the heads.
     """
 
     def __init__(self, layer: Any, projections: StepProjections, number: int, place: int):
         self.number, self.place, self.projections = number, place, projections
-        self.residual: Callable[..., torch.Tensor] = partial(
-            layer.residual, dropout=projections.dropout, alpha=layer.alpha
-        )
-        self.feed_forward_residual: Callable[..., torch.Tensor] = partial(
-            layer.feed_forward_residual, dropout=projections.dropout, alpha=layer.alpha
-        )
-        self.feed_forward = partial(layer.feed_forward, projections)
+        self.is_pre_norm, self.alpha, self.dropout = layer.is_pre_norm, layer.alpha, projections.dropout
+        kind = type(layer)
+        self.before, self.after = partial(kind.before, self), partial(kind.after, self)
+        self.feed_forward = partial(kind.feed_forward, projections) if layer.has_feed_forward else None
         self.self_attn: Any = layer.self_attn
         self.encoder_attn: Any = getattr(layer, "encoder_attn", None)
-        self.divide = layer.self_attn.divider()
+        self.divide = divider(layer.self_attn)
         self.self_attn_layer_norm = norm_of(layer.self_attn_layer_norm)
         self.encoder_attn_layer_norm = norm_of(getattr(layer, "encoder_attn_layer_norm", None))
         self.final_layer_norm = norm_of(layer.final_layer_norm)
+
+
+def heads(states: torch.Tensor, width: int) -> torch.Tensor:
+    """States of all heads (B, T, H d) to those of each (B, H, T, d)."""
+    each: torch.Tensor = states.unflatten(-1, (-1, width)).transpose(1, 2)
+    return each
+
+
+def divider(attention: Any) -> Callable[[torch.Tensor], list[torch.Tensor]]:
+    """
+    A function that splits the concatenated outputs of an attention's projections (B, T, sum of widths) into queries
+    and keys (B, H, T, d_k) and values (B, H, T, d_v).
+    """
+    names = [*dict(attention.roles)]
+    widths = [getattr(attention.owner, name).out_features for name in names]
+    places = [(names.index(name), width) for name, width in attention.roles]
+
+    def divide(projected: torch.Tensor) -> list[torch.Tensor]:
+        parts = projected.split_with_sizes(widths, dim=-1)
+        return [heads(parts[place], width) for place, width in places]
+
+    return divide
 
 
 def norm_of(module: Any) -> Any:
@@ -606,10 +632,11 @@ def attend_biased(
 ) -> torch.Tensor:
     """Outputs (B, n, H d_v) with the scores and outputs of a position scheme; the rest is as in `attend`."""
     keys, values, mask = by_heads(query, keys, values=values, mask=mask)
-    output, _ = biased_attention_forward(
-        position_bias, module, query=query, key=keys, value=values, attention_mask=mask, scaling=module.scaling
+    output, _ = position_bias.attend(
+        module, query=query, key=keys, value=values, attention_mask=mask, scaling=module.scaling
     )
-    return output.flatten(2)
+    outputs: torch.Tensor = output.flatten(2)
+    return outputs
 
 
 def by_heads(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None) -> Any:

@@ -32,6 +32,7 @@ from .constraints import Constraints
 from .host_generation import HostGenerationMixin
 
 
+PACKAGE = __package__.removesuffix(".search")  # of the model's classes; in a saved folder, all are in one
 # Arguments of `generate()` that belong to one call and its source.
 REQUESTS = ("ensemble", "prefixes", "quantization", "recorder", "required_phrases", "shortlist")
 # Options that rank the hypotheses of a beam search, which the loops of transformers ignore.
@@ -437,22 +438,32 @@ def model_obstacles(model: Any) -> dict[str, bool]:
         return {f"a {name} of the model's own": True}
     stack = model.get_decoder()
     # Modules that a step replaces without calling them, so that they must not have hooks or be replaced.
-    layers = [part for layer in stack.layers for part in (layer, *layer.attentions, layer.owner, layer.owner.dropout)]
+    layers = [part for layer in stack.layers for part in parts_of(layer)]
     head = model.lm_head.weight() if callable(model.lm_head.weight) else model.lm_head.weight
     attention = model.config._attn_implementation
-    kinds, skipped = model._step_forwards, (model, model.model, stack, *layers)
+    skipped = (model, model.model, stack, *layers)
     return {
         # One by one: Monte-Carlo dropout puts the dropouts of a model in evaluation mode into training mode.
         "training mode": any(module.training for module in (*skipped, stack.dropout)),
         f"{type(stack.embed_positions).__name__}, which has no step": not stack.embed_positions.has_step,
         f"{type(stack.layers[0].self_attn).__name__}, which has no step": not stack.layers[0].self_attn.has_step,
         f"attn_implementation={attention!r}": attention not in ATTENTIONS,
-        "a subclass of the model": type(model).forward is not type(model)._step_forward
-        or type(model.model).forward not in kinds.values(),
-        "modules of another kind": any(type(each).forward is not kinds.get(type(each)) for each in (stack, *layers)),
+        "modules of another kind": not all(map(is_own, skipped)),
         "hooks": any(map(is_hooked, skipped)),
         "weights on several devices": hasattr(head, "device_mesh") or head.device != model.device,
     }
+
+
+def parts_of(layer: Any) -> list[torch.nn.Module]:
+    """What a step computes by itself of a decoder layer."""
+    cross = [layer.encoder_attn] if layer.has_source else []
+    return [layer, layer.self_attn, *cross, layer.owner, layer.dropout]
+
+
+def is_own(module: torch.nn.Module) -> bool:
+    """Whether a module's class is of this package, or a kind that was added to its tables; a subclass may differ."""
+    kind = type(module)
+    return kind.__module__.startswith(f"{PACKAGE}.") or kind is torch.nn.Dropout or "is_added" in vars(kind)
 
 
 def is_hooked(module: torch.nn.Module) -> bool:

@@ -6,9 +6,7 @@ from typing import Any, ClassVar, Literal
 from ..config.checks import check_stacks
 from ..config.sharing import layers_and_sets
 from ..configuration_vanilla_transformer import FOLLOWERS, VanillaTransformerConfig
-from ..layers.base_model import SharedEmbeddings
-from ..layers.parallel_plans import TiedPlans
-from ..layers.pretrained_model import VanillaTransformerPreTrainedModel
+from ..layers.base_model import SharedEmbeddings, VanillaTransformerPreTrainedModel
 
 
 def of_one_stack(
@@ -52,7 +50,7 @@ def of_one_stack(
     return config
 
 
-class SingleStackModel(TiedPlans, SharedEmbeddings, VanillaTransformerPreTrainedModel):
+class SingleStackModel(SharedEmbeddings, VanillaTransformerPreTrainedModel):
     """
     One stack and its embeddings, with the same parameter names as in the encoder-decoder, so that either loads the
     weights of the other.

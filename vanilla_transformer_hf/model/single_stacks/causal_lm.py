@@ -9,94 +9,16 @@ from typing import Any, Unpack
 import torch
 import torch.nn.functional as F
 from torch import nn
-from transformers.cache_utils import Cache, DynamicCache
+from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
-from transformers.utils.generic import TransformersKwargs, can_return_tuple, merge_with_config_defaults
-from transformers.utils.output_capturing import OutputRecorder, capture_outputs
+from transformers.utils.generic import TransformersKwargs, can_return_tuple
 
-from ..config.stacks import decoder_sizes
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
-from ..layers.base_model import tied_output
-from ..layers.parallel_plans import EncoderPlans, HeadPlans
-from ..layers.pretrained_model import VanillaTransformerPreTrainedModel, forwards
-from ..layers.shared_feed_forward import SharedFeedForward
-from ..modeling_vanilla_transformer import (
-    VanillaTransformerAttention,
-    VanillaTransformerLayer,
-    VanillaTransformerStack,
-)
+from ..layers.base_model import VanillaTransformerPreTrainedModel, tied_output
+from ..modeling_vanilla_transformer import VanillaTransformerDecoder
 from ..releases import CACHE, given_cache, named
 from ..search.generate_causal import VanillaTransformerCausalGenerationMixin
 from .base import SingleStackModel, of_one_stack
-
-
-class VanillaTransformerCausalLayer(VanillaTransformerLayer):
-    """Masked self-attention and feed-forward: the decoder's layer without cross-attention."""
-
-    def __init__(self, config: VanillaTransformerConfig, place: int = 0, shared_from: SharedFeedForward | None = None):
-        super().__init__(config, decoder_sizes(config), place=place, shared_from=shared_from)
-
-    def forward(
-        self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs: Any
-    ) -> torch.Tensor:
-        """
-        Hidden states (B, T, D) to (B, T, D). `kwargs` are self-attention's: `cache`, `layer_idx`,
-        `apply_rotary` and `position_bias`.
-        """
-        hidden_states = self.attend_step(
-            hidden_states, self.self_attn, norm=self.self_attn_layer_norm, attention_mask=attention_mask, **kwargs
-        )
-        return self.feed_forward_step(hidden_states)
-
-    @property
-    def attentions(self) -> tuple[VanillaTransformerAttention, ...]:
-        """The attentions that a step of the search computes by itself."""
-        return (self.self_attn,)
-
-
-class VanillaTransformerCausalDecoder(EncoderPlans, VanillaTransformerStack):
-    """Token ids so far to the states that predict the next ones."""
-
-    _can_record_outputs = {
-        "hidden_states": VanillaTransformerCausalLayer,
-        "attentions": OutputRecorder(VanillaTransformerAttention, index=1, layer_name="self_attn"),
-    }
-
-    def __init__(self, config: VanillaTransformerConfig):
-        super().__init__(config, decoder_sizes(config), layer=VanillaTransformerCausalLayer)
-
-    @merge_with_config_defaults
-    @capture_outputs
-    def forward(
-        self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        position_ids: torch.Tensor | None = None,
-        use_cache: bool | None = None,
-        cache: Cache | None = None,
-        **kwargs: Any,
-    ) -> BaseModelOutputWithPast:
-        """Token ids (B, T), or embeddings (B, T, D), to states (B, T, D)."""
-        cache = given_cache(self, cache, past_key_values, kwargs)
-        embeddings = self.look_up_tokens(input_ids, inputs_embeds)
-        if use_cache and cache is None:
-            cache = DynamicCache(config=self.config)
-        position_ids = self.positions_of(embeddings, attention_mask, position_ids, cache=cache)
-        attention = self.prepare_attention(embeddings, attention_mask, position_ids=position_ids, cache=cache)
-        hidden_states = self.embed(embeddings, position_ids)
-        for layer_idx, (layer, position_bias) in enumerate(zip(self.layers_in_order, attention.layer_biases)):
-            hidden_states = layer(
-                hidden_states,
-                attention.mask,
-                cache=cache,
-                layer_idx=layer_idx,
-                apply_rotary=attention.apply_rotary,
-                position_bias=position_bias,
-                **kwargs,
-            )
-        return BaseModelOutputWithPast(last_hidden_state=self.layer_norm(hidden_states), **named(cache))
 
 
 class VanillaTransformerDecoderModel(SingleStackModel):
@@ -117,8 +39,8 @@ class VanillaTransformerDecoderModel(SingleStackModel):
     """
 
     stack_name = "decoder"
-    stack_class = VanillaTransformerCausalDecoder
-    decoder: VanillaTransformerCausalDecoder
+    stack_class = VanillaTransformerDecoder
+    decoder: VanillaTransformerDecoder
 
     @can_return_tuple
     def forward(  # type: ignore[misc]  # transformers reads from this type that attentions can be returned
@@ -144,9 +66,7 @@ class VanillaTransformerDecoderModel(SingleStackModel):
         )
 
 
-class VanillaTransformerForCausalLM(
-    VanillaTransformerCausalGenerationMixin, HeadPlans, VanillaTransformerPreTrainedModel
-):
+class VanillaTransformerForCausalLM(VanillaTransformerCausalGenerationMixin, VanillaTransformerPreTrainedModel):
     """
     The decoder alone as a language model: ids (B, T) to logits (B, T, V) = Y Eᵀ (+ b). `from_pretrained` on an
     encoder-decoder loads its decoder without the cross-attention.
@@ -167,6 +87,8 @@ class VanillaTransformerForCausalLM(
 
     # The loss divides by num_items_in_batch itself; the Trainer must not divide again.
     accepts_loss_kwargs = True
+    _tp_plan: Any = {"lm_head": "colwise_gather_output"}
+    _pp_plan: Any = {"lm_head": (["hidden_states"], ["logits"])}
 
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(of_one_stack(config, "decoder", type(self).__name__))
@@ -226,13 +148,6 @@ class VanillaTransformerForCausalLM(
             attentions=outputs.attentions,
             **named(getattr(outputs, CACHE)),
         )
-
-    # The methods that the search in search/generate_causal.py replaces; it does not run for subclasses
-    # that override one of them.
-    _step_forward = forward
-    _step_forwards = forwards(
-        VanillaTransformerDecoderModel, VanillaTransformerCausalDecoder, VanillaTransformerCausalLayer
-    )
 
 
 __all__ = ["VanillaTransformerDecoderModel", "VanillaTransformerForCausalLM"]

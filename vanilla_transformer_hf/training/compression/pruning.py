@@ -21,8 +21,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from ...model.config.kept_heads import HEAD_FIELDS, HEADS, heads_of_layers, stack_of
-from ...model.config.sharing import layers_and_sets
-from ...model.layers.shared_feed_forward import INNER_PROJECTIONS
+from ...model.config.sharing import INNER_PROJECTIONS, layers_and_sets
 
 
 # Attention -> its stack, and its name in a layer.

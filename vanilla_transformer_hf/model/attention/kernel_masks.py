@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch.nn.attention.flex_attention import BlockMask
 from transformers.modeling_flash_attention_utils import lazy_import_flash_attention
 
-from .position_hooks import counted
+from ..layers.parts import counted
 
 
 # Positions of a block of flex attention, torch's default: its kernels divide it among the tiles they compute.
@@ -54,50 +54,6 @@ def window_of_flash(name: str, width: int, padding: torch.Tensor | None) -> Flas
             f"attn_implementation={name!r}: this kernel takes no window; choose 'sdpa' or 'flex_attention'"
         )
     return FlashWindow(padding, width + 1)
-
-
-@dataclass
-class FlashMemory:
-    """
-    What flash attention hides of a source with padding; made once for all layers. transformers would take the padding
-    of the source for that of the target, too, and is therefore given the tokens alone, one sequence behind the other.
-
-    Attributes:
-        size: S; a static cache may have more room.
-        tokens: Places of the tokens among the B S positions of the source (tokens).
-        ends: Where sources begin, and where the last ends, among the tokens (B + 1).
-        longest: Tokens of the longest source.
-    """
-
-    size: int
-    tokens: torch.Tensor
-    ends: torch.Tensor
-    longest: int
-
-    @classmethod
-    def of(cls, padding: torch.Tensor) -> "FlashMemory":
-        """From 1 for a token, 0 for padding (B, S)."""
-        counts = padding.bool().sum(dim=1, dtype=torch.int32)
-        ends = F.pad(counts.cumsum(dim=0, dtype=torch.int32), (1, 0))
-        return cls(padding.shape[1], padding.flatten().nonzero().flatten(), ends, int(counts.max()))
-
-    def flat(self, query: torch.Tensor, memory: list[torch.Tensor]) -> tuple[list[torch.Tensor], dict[str, Any]]:
-        """
-        Queries (B, H, T, d) as (1, H, B T, d), keys and values (B, H, S, d) as (1, H, tokens, d), and transformers'
-        arguments with the places where sequences begin.
-        """
-        batch, _, length, _ = query.shape
-        query, *memory = (  # (1, H, B T or B S, d)
-            states.transpose(0, 1).flatten(1, 2)[None]
-            for states in (query, *(states[:, :, : self.size] for states in memory))
-        )
-        places = {
-            "cu_seq_lens_q": torch.arange(batch + 1, dtype=torch.int32, device=query.device) * length,
-            "cu_seq_lens_k": self.ends,
-            "max_length_q": length,
-            "max_length_k": self.longest,
-        }
-        return [query, *(states[:, :, self.tokens] for states in memory)], places
 
 
 def flex_mask(sees: Rule, embeddings: torch.Tensor, padding: torch.Tensor | None, cache: Any) -> BlockMask:
