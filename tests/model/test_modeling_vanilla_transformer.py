@@ -518,6 +518,23 @@ def test_learned_positions_end_with_a_clear_error(tiny_model, batch):
         model(**batch)
 
 
+@torch.no_grad()
+def test_layers_that_are_taken_out_of_a_stack_do_not_run(tiny_model, batch):
+    """As people shorten a model before they train it on."""
+    model = tiny_model(encoder_layers=3, decoder_layers=3)
+    for stack in ("encoder", "decoder"):
+        part = getattr(model.model, stack)
+        part.layers = part.layers[:2]
+        setattr(model.config, f"{stack}_layers", 2)
+    small = VanillaTransformerForConditionalGeneration(
+        VanillaTransformerConfig.from_dict(model.config.to_dict())
+    ).eval()
+    small.load_state_dict(model.state_dict())
+    assert torch.equal(model(**batch).logits, small(**batch).logits)
+    ids = batch["input_ids"]
+    assert torch.equal(model.generate(ids, max_new_tokens=5), small.generate(ids, max_new_tokens=5))
+
+
 def test_given_positions_are_used(tiny_model, batch):
     model = tiny_model()
     expected = logits_of(model, batch)

@@ -430,8 +430,8 @@ class VanillaTransformerLayer(GradientCheckpointingLayer, SharesProjections):
         wide = owner.activation_fn(owner.fc1(states))  # (B, T, d_ff)
         if self.is_gated:
             wide = wide * owner.fc3(states)
-        if self.training:
-            wide = drop_out(wide, owner.activation_dropout, self.training)
+        if owner.training:
+            wide = drop_out(wide, owner.activation_dropout, owner.training)
         return owner.fc2(wide)
 
     def forward(

@@ -93,7 +93,7 @@ def test_scores_are_those_of_xlnet(attention):
 
     distances = torch.arange(11, -6, -1)  # what is before a query has a positive distance; the future is hidden
     signs = torch.where(distances < 0, -1.0, 1.0)[:, None].expand(-1, 16)
-    encoded = HalvesSinusoidalPositionEncoding(32, 0, 0).encode(distances.abs(), 32)
+    encoded = HalvesSinusoidalPositionEncoding.encode(distances.abs(), 32)
     encoded = torch.cat((encoded[:, :16] * signs, encoded[:, 16:]), dim=-1)
     hidden = torch.ones(6, 11).triu(6)[:, :, None, None]
     expected = theirs.rel_attn_core(

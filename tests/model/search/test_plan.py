@@ -172,12 +172,12 @@ def test_a_module_of_another_kind_is_run(decided_model, source, place):
     assert not torch.equal(same_with_both(model, change, source), plain)
 
 
-def test_a_shared_feed_forward_has_the_dropout_of_its_layers(decided_model, source):
-    def change(model):
-        dropout = model.get_encoder().feed_forward.dropout
-        dropout.register_forward_hook(lambda module, args, output: output.roll(1, -1))
-
-    same_with_both(decided_model(feed_forward_sharing="all"), change, source)
+@pytest.mark.parametrize("beams", [1, 3])
+def test_an_output_without_a_weight_of_its_own_is_called(decided_model, source, beams):
+    model, options = decided_model(), {"num_beams": beams, "max_new_tokens": 6}
+    expected = model.generate(**source, **options)
+    model.lm_head = nn.Sequential(nn.Identity(), model.lm_head)
+    assert torch.equal(model.generate(**source, **options), expected)
 
 
 def test_hooks_that_give_arguments_to_rows_see_the_rows_of_transformers_loops(decided_model, source):

@@ -439,7 +439,6 @@ def model_obstacles(model: Any) -> dict[str, bool]:
     stack = model.get_decoder()
     # Modules that a step replaces without calling them, so that they must not have hooks or be replaced.
     layers = [part for layer in stack.layers for part in parts_of(layer)]
-    head = model.lm_head.weight() if callable(model.lm_head.weight) else model.lm_head.weight
     attention = model.config._attn_implementation
     skipped = (model, model.model, stack, *layers)
     return {
@@ -450,7 +449,9 @@ def model_obstacles(model: Any) -> dict[str, bool]:
         f"attn_implementation={attention!r}": attention not in ATTENTIONS,
         "modules of another kind": not all(map(is_own, skipped)),
         "hooks": any(map(is_hooked, skipped)),
-        "weights on several devices": hasattr(head, "device_mesh") or head.device != model.device,
+        "weights on several devices": any(
+            hasattr(weight, "device_mesh") or weight.device != model.device for weight in model.lm_head.parameters()
+        ),
     }
 
 
