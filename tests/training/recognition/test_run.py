@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from make_digit_strips import bend, split, write_digit_strips
+from make_spoken_digits import change_speed, read_digits, write_spoken_digits
 from PIL import Image
 from safetensors.torch import load_file
 from transformers import AutoProcessor
@@ -19,9 +21,7 @@ from vanilla_transformer_hf.common.recordings import read_recording, write_wave
 from vanilla_transformer_hf.training.recipe import RecipeParser
 from vanilla_transformer_hf.training.recognition.collator import Masks, RecognitionCollator
 from vanilla_transformer_hf.training.recognition.corpus import SourcesWithTexts
-from vanilla_transformer_hf.training.recognition.digit_strips import bend, split, write_digit_strips
 from vanilla_transformer_hf.training.recognition.run import run_recognition
-from vanilla_transformer_hf.training.recognition.spoken_digits import change_speed, read_digits, write_spoken_digits
 from vanilla_transformer_hf.training.trainer.translation import TranslationTrainer
 
 
