@@ -7,6 +7,7 @@ import codecs
 import gzip
 import logging
 import os
+import re
 import stat
 import zlib
 from collections.abc import Iterable, Iterator
@@ -22,6 +23,17 @@ PIPES_OF_THE_SHELL = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
 
 # Treatment of bytes that are not UTF-8 -> the `errors` of `bytes.decode`, and the word for it in warnings.
 ON_BAD_BYTES = {"error": ("strict", ""), "replace": ("replace", "replaced by U+FFFD"), "skip": ("ignore", "left out")}
+# Encodings of text that files have. Python has others, of which some take the square of the time (punycode, idna).
+ENCODINGS = re.compile(
+    "utf-?(8|16)|(us-)?ascii|iso|latin|windows|cp[0-9]|koi8|s(hift[-_]?)?jis|euc|gb|big5|tis|mac|johab", re.IGNORECASE
+)
+
+
+def text_encoding(name: str) -> str:
+    """An encoding that a file declares, if it is one of text; else a LookupError."""
+    if ENCODINGS.match(name) is None:
+        raise LookupError(f"{name[:40]} is not an encoding of text that is read")
+    return name
 
 
 def decode_lines(

@@ -157,6 +157,40 @@ def test_po_of_its_tool_with_plural_fuzzy_and_obsolete_messages(tmp_path):
     assert pairs == [("dog", "Hund"), ("dogs", "Hunde")]
 
 
+@pytest.mark.parametrize(
+    "header",
+    [
+        "PO-Revision-Date: 2024-05-01 10:15+0200",
+        "POT-Creation-Date: 2024-05-01T10:15:30+00:00",  # WordPress
+        "PO-Revision-Date: ",  # Poedit, Lingui
+        "POT-Creation-Date: YEAR-MO-DA HO:MI+ZONE",
+        "PO-Revision-Date: 2024-05-01 10:15:30+0200",
+        "Language-Team: Deutsch: alle",
+        "Plural-Forms: nplurals=2; plural=(n > 1)?1:0",
+        "no field",
+    ],
+)
+def test_headers_of_catalogues_are_as_programs_write_them(tmp_path, header):
+    text = f'msgid ""\nmsgstr ""\n"Content-Type: text/plain; charset=UTF-8\\n"\n"{header}\\n"\n"Language: de\\n"\n\n'
+    text += '#| msgid "Dog"\nmsgid "dog\u2028s\x85"\nmsgstr "Hunde"\n\n#~| msgid "A dog"\n#~ msgid "A black dog"\n'
+    text += '#~ msgstr "Ein Hund"\n'
+    for end in ("\n", "\r\n", "\r"):
+        path = save(tmp_path / "a.po", text.replace("\n", end).encode())
+        names = (("en", "source"), ("de", "target"))
+        assert list(po_pairs(path, names)) == [{"source": "dog\u2028s\x85", "target": "Hunde"}]
+
+
+def test_catalogues_in_other_encodings(tmp_path):
+    text = 'msgid ""\nmsgstr "Content-Type: text/plain; charset={}\\n"\n\nmsgid "dog"\nmsgstr "собака"\n'
+    for charset in ("koi8-r", "windows-1251", "ISO-8859-5", "UTF-8", "CHARSET"):
+        encoding = "utf-8" if charset == "CHARSET" else charset
+        path = save(tmp_path / "a.po", text.format(charset).encode(encoding))
+        assert list(po_pairs(path, NAMES)) == [{"source": "dog", "target": "собака"}]
+    for charset in ("punycode", "no-such", "ascii"):
+        with pytest.raises(ValueError, match=r"a\.po: not a gettext catalogue, or a damaged one"):
+            list(po_pairs(save(tmp_path / "a.po", text.format(charset).encode()), NAMES))
+
+
 def workbook(path, *rows, more=()):
     book = openpyxl.Workbook()
     for row in rows:
@@ -349,7 +383,7 @@ def test_one_huge_element_does_not_fill_the_memory(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     "name, library",
-    [("a.tmx", "lxml.etree"), ("a.po", "babel.messages.pofile"), ("a.xlsx", "openpyxl"), ("a.xlsx", "defusedxml")],
+    [("a.tmx", "lxml.etree"), ("a.po", "polib"), ("a.xlsx", "openpyxl"), ("a.xlsx", "defusedxml")],
 )
 def test_a_missing_library_names_the_extra(tmp_path, monkeypatch, name, library):
     monkeypatch.setitem(sys.modules, library, None)

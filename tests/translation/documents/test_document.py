@@ -99,7 +99,8 @@ def test_a_file_of_which_nothing_was_read_is_an_error(shout, name, content, mess
 
 def test_a_missing_library_is_named(shout, monkeypatch):
     monkeypatch.setitem(sys.modules, "polib", None)
-    monkeypatch.delitem(sys.modules, "vanilla_transformer_hf.translation.documents.po", raising=False)
+    for name in ("translation.documents.po", "common.catalogues"):
+        monkeypatch.delitem(sys.modules, f"vanilla_transformer_hf.{name}", raising=False)
     with pytest.raises(ValueError, match=r"a.po: polib, which reads it, is not installed: pip install '.*documents"):
         shout(b"", "a.po")
 

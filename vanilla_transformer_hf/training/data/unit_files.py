@@ -299,22 +299,26 @@ def po_pairs(path: str, names: Names) -> Iterator[Row]:
     Raises:
         ValueError: A damaged file, or the header names another language than those that are looked for.
     """
-    pofile = _import("babel.messages.pofile", path)
+    _import("polib", path)
+    from ...common.catalogues import read_catalogue
+
     try:
         with open_input(path) as file:
-            catalog = pofile.read_po(file, ignore_obsolete=True, abort_invalid=True)
-    except (pofile.PoFileError, ValueError, LookupError, EOFError, zlib.error, BadGzipFile) as error:
-        raise ValueError(f"{path}: not a gettext catalogue, or a damaged one ({error}).") from error
-    order = _order(path, (None, catalog.locale_identifier or None), names)
-    for message in catalog:
-        if not message.id:
-            continue  # the header
-        forms = list(message.string) if isinstance(message.string, tuple | list) else [message.string]
-        texts = list(message.id) if isinstance(message.id, tuple | list) else [message.id]
-        if len(forms) == 1:
-            texts = texts[-1:]  # a language without plural forms
-        for text, form in zip(texts, (forms[0], forms[-1])):
-            yield _pair_or_reason(text, form or "", order, FUZZY if message.fuzzy and form else "")
+            catalogue = read_catalogue(file.read(), path)
+    except (EOFError, zlib.error, BadGzipFile) as error:
+        raise ValueError(f"{path}: not a complete gzip file ({error})") from error
+    order = _order(path, (None, catalogue.metadata.get("Language", "").strip() or None), names)
+    for entry in catalogue:
+        if entry.obsolete:
+            continue
+        if entry.msgid_plural:
+            forms = [form for _, form in sorted(entry.msgstr_plural.items())] or [""]
+            pairs = [(entry.msgid, forms[0]), (entry.msgid_plural, forms[-1])]
+            pairs = pairs if len(forms) > 1 else pairs[1:]  # a language without plural forms
+        else:
+            pairs = [(entry.msgid, entry.msgstr)]
+        for text, form in pairs:
+            yield _pair_or_reason(text, form, order, FUZZY if entry.fuzzy and form else "")
 
 
 def xlsx_pairs(path: str, names: Names) -> Iterator[Row]:

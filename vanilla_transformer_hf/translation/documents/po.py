@@ -7,30 +7,18 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-import polib
-
+from ...common.catalogues import read_catalogue
 from ..text.inline import Piece, Text, as_string
 from .accelerators import with_accelerator, without_accelerator
 from .document import Document, Reading
-from .plain import text_encoding
 from .strings import string_pieces
 
 
-CHARSET = re.compile(rb"charset=([\w.:-]+)")
 PLURALS = re.compile(r"nplurals\s*=\s*([1-9])")
 
 
 def read_po(content: bytes, reading: Reading) -> Document:
-    encoding = found[1].decode() if (found := CHARSET.search(content[: 2**16])) else "utf-8"
-    try:
-        text = content.decode("utf-8" if encoding.upper() == "CHARSET" else text_encoding(encoding)).removeprefix(
-            "\ufeff"
-        )
-        # polib opens the file of this name if there is one: no name begins with the end of a line.
-        file = polib.pofile(f"\n{text}")
-    except (LookupError, UnicodeError, OSError, ValueError, IndexError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise ValueError(f"{reading.name}: not a gettext catalogue, or a damaged one ({reason}).") from error
+    file = read_catalogue(content, reading.name)
     if not len(file):
         raise ValueError(f"{reading.name}: has no messages")
     plurals = PLURALS.search(file.metadata.get("Plural-Forms", ""))
