@@ -30,6 +30,11 @@ WRONG = {
         *({"auto_map": 5}, {"auto_map": {"AutoTokenizer": 5}}, {"auto_map": ["a.B", "a.C", "a.D"]}),
         *({"extra_special_tokens": {"x": 5}}, {"added_tokens_decoder": {"0": 5}}, {"separate_vocabularies": "no"}),
     ],
+    "preprocessor_config.json": [
+        *({"feature_size": value} for value in (10**7, 0, "80", 80.5)),
+        *({"sampling_rate": 10**9}, {"n_fft": 10**9}, {"hop_length": 0}, {"chunk_length": 10**9}, {"window_ms": 1e9}),
+        *({"size": {"height": 10**6, "width": 10**6}}, {"pad_size": 10**9}, {"hop_ms": float("nan")}),
+    ],
     "config.json": [
         *({"auto_map": value} for value in (5, ["a.B", None], {"AutoModel": 5}, {"AutoModel": {}}, {"AutoModel": []})),
         *({"attn_implementation": "somebody/kernel"}, {"_attn_implementation": {"encoder": "somebody/kernel@main:f"}}),
@@ -66,6 +71,14 @@ def test_a_model_with_wrong_settings_is_not_opened(counting_folder, tmp_path):
             open_model(folder)
         (folder / file).write_text(before)
     open_model(folder)
+
+
+def test_parts_of_a_processor_are_checked(tmp_path):
+    (tmp_path / "processor_config.json").write_text(json.dumps({"feature_extractor": {"feature_size": 10**7}}))
+    with pytest.raises(
+        ValueError, match=r"processor_config.json: feature_size=10000000: expected an integer from 1 to"
+    ):
+        check_model_settings(tmp_path)
 
 
 OWN = "tokenization_vanilla_transformer.VanillaTransformerTokenizer"

@@ -1,5 +1,6 @@
 """Recordings in files: widths of samples, channels, and one line for each file that is not one."""
 
+import tracemalloc
 import wave
 
 import numpy as np
@@ -60,6 +61,37 @@ def test_files_that_are_no_recordings_are_named(tmp_path):
             read_recording(tmp_path / "x.wav")
     with pytest.raises(FileNotFoundError):
         read_recording(tmp_path / "nowhere.wav")
+
+
+def test_memory_is_taken_for_what_a_file_holds_not_for_what_its_header_states(tmp_path, monkeypatch):
+    soundfile = pytest.importorskip("soundfile")
+    write(tmp_path / "huge.wav", bytes(200))
+    whole = (tmp_path / "huge.wav").read_bytes()
+    huge = tmp_path / "huge.flac"
+    soundfile.write(huge, np.zeros(500), 16000)
+    content = bytearray(huge.read_bytes())
+    content[21] |= 0x0F  # the upper 4 of 36 bits of the number of samples
+    content[22:26] = b"\xff" * 4
+    huge.write_bytes(content)
+    (tmp_path / "a.raw").write_bytes(bytes(200))
+    tracemalloc.start()
+    for size in (2**32 - 1, 2**31 - 1):
+        (tmp_path / "huge.wav").write_bytes(whole[:40] + size.to_bytes(4, "little") + whole[44:])
+        assert len(read_recording(tmp_path / "huge.wav")[0]) == 100
+    for name in ("huge.flac", "a.raw"):
+        try:
+            assert len(read_recording(tmp_path / name)[0]) == 500
+        except ValueError as error:
+            assert name in str(error) and "\n" not in str(error)
+    assert tracemalloc.get_traced_memory()[1] < 2**24
+    tracemalloc.stop()
+    monkeypatch.setattr("vanilla_transformer_hf.common.recordings.MOST_SAMPLES", 50)
+    monkeypatch.setattr("vanilla_transformer_hf.common.recordings.BLOCK", 10)
+    soundfile.write(tmp_path / "long.flac", np.zeros(500), 16000)
+    write(tmp_path / "long.wav", bytes(200))
+    for name in ("long.flac", "long.wav"):
+        with pytest.raises(ValueError, match=f"{name} .*50"):
+            read_recording(tmp_path / name)
 
 
 def test_a_recording_that_was_cut_off_is_refused_unless_its_length_was_never_known(tmp_path):

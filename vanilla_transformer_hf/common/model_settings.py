@@ -19,6 +19,7 @@ LARGEST_LENGTH = 2**20  # tokens
 MOST_BEAMS = 1_024
 LARGEST_ID = 2**24
 DEEPEST_IDS = 3
+LARGEST_SIDE = 4_096  # pixels
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,26 @@ TOKENIZER: dict[str, Kind] = {
     ),
     **dict.fromkeys(("additional_special_tokens", "extra_special_tokens", "added_tokens_decoder"), TOKENS),
 }
+# Of a feature extractor or an image processor: what makes filters and windows, and the sizes of its pictures.
+_SIZE = Kind(
+    f"at most {LARGEST_SIDE:,} pixels",
+    lambda value: all(
+        _is_whole(each, 1, LARGEST_SIDE) for each in (value.values() if isinstance(value, dict) else [value])
+    ),
+)
+_SHORT = Kind("a number from 0.01 to 1,000", lambda value: _is_number(value) and 0.01 <= value <= 1000)
+PROCESSOR: dict[str, Kind] = {
+    **dict.fromkeys(("feature_size", "num_mel_bins"), _whole(1, 1024)),
+    **dict.fromkeys(("n_fft", "fft_length", "win_length", "hop_length", "frame_length"), _whole(1, 2**14)),
+    **dict.fromkeys(("window_ms", "hop_ms"), _SHORT),
+    **dict.fromkeys(("size", "pad_size", "crop_size"), _SIZE),
+    "sampling_rate": _whole(1, 2**18),
+    "n_samples": _whole(1, 2**25),
+    "nb_max_frames": _whole(1, 2**20),
+    "chunk_length": Kind("at most 120 seconds", lambda value: _is_number(value) and 0 < value <= 120),
+}
 FILES = {
+    **dict.fromkeys(("preprocessor_config.json", "processor_config.json"), PROCESSOR),
     "generation_config.json": GENERATION,
     "tokenizer_config.json": TOKENIZER,
     "special_tokens_map.json": TOKENIZER,
@@ -132,8 +152,15 @@ def check_model_settings(folder: Path) -> None:
     """
     for name, kinds in FILES.items():
         if (folder / name).exists():
-            for problem in _problems(read_json(folder / name), kinds):
-                raise ValueError(f"{folder / name}: {problem}")
+            content = read_json(folder / name)
+            parts = (
+                [each for each in content.values() if isinstance(each, dict)]
+                if kinds is PROCESSOR and isinstance(content, dict)
+                else []
+            )
+            for part in (content, *parts):
+                for problem in _problems(part, kinds):
+                    raise ValueError(f"{folder / name}: {problem}")
 
 
 def _problems(content: Any, kinds: dict[str, Kind]) -> Iterator[str]:

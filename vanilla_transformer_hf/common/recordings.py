@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 
+MOST_SAMPLES = 2**26  # of all channels; 70 minutes of one at 16 kHz
+BLOCK = 2**16  # samples that are read at a time: a header may state any number
 # Bytes of a sample -> its type in a WAV file; numpy has none of three bytes.
 SAMPLE_TYPES = {1: "u1", 2: "<i2", 3: "u1", 4: "<i4"}
 
@@ -26,11 +28,12 @@ def read_recording(path: str | os.PathLike[str], content: bytes | None = None) -
 
     Raises:
         OSError: The file cannot be read.
-        ValueError: It is not a recording, or its samples are missing, NaN or infinite.
+        ValueError: It is not a recording, or its samples are missing, too many, NaN or infinite.
     """
     if Path(path).suffix.lower() in (".wav", ".wave"):
         try:
-            samples, rate = _read_wave(os.fspath(path) if content is None else BytesIO(content))
+            size = Path(path).stat().st_size if content is None else len(content)
+            samples, rate = _read_wave(os.fspath(path) if content is None else BytesIO(content), size)
         except (wave.Error, EOFError) as error:
             if not f"{error}".startswith("unknown format"):  # such as samples of 32 bits with a point
                 raise ValueError(
@@ -46,13 +49,17 @@ def read_recording(path: str | os.PathLike[str], content: bytes | None = None) -
     return samples.mean(axis=1), rate
 
 
-def _read_wave(file_or_path: str | BytesIO) -> tuple[np.ndarray, int]:
+def _read_wave(file_or_path: str | BytesIO, size: int) -> tuple[np.ndarray, int]:
     with wave.open(file_or_path, "rb") as file:
         width, channels, rate = file.getsampwidth(), file.getnchannels(), file.getframerate()
         if width not in SAMPLE_TYPES:
             raise wave.Error(f"{8 * width} bits a sample; expected 8, 16, 24 or 32")
-        count = file.getnframes()
-        content = file.readframes(count)
+        count, there = file.getnframes(), size // (width * channels)
+        if min(count, there) * channels > MOST_SAMPLES:
+            raise wave.Error(
+                f"it has {min(count, there) * channels:,} samples; expected at most {MOST_SAMPLES:,}: cut it"
+            )
+        content = file.readframes(min(count, there))  # which takes memory for what the header states
     # Programs that write into a pipe do not know the length, and state one of 2 or 4 GiB.
     if len(content) < count * width * channels < 2**31 - 2**16:
         raise wave.Error(f"it ends after {len(content) // (width * channels):,} of {count:,} samples")
@@ -74,11 +81,17 @@ def _read_others(path: str | os.PathLike[str], content: bytes | None) -> tuple[n
         ) from error
     if content is None and not Path(path).is_file():
         raise FileNotFoundError(f"{path} does not exist")
+    blocks: list[np.ndarray] = []
     try:
-        samples, rate = soundfile.read(os.fspath(path) if content is None else BytesIO(content), always_2d=True)
-    except soundfile.LibsndfileError as error:
+        with soundfile.SoundFile(os.fspath(path) if content is None else BytesIO(content)) as file:
+            while len(block := file.read(max(BLOCK // file.channels, 1), always_2d=True)):
+                blocks.append(block)
+                if len(blocks) * blocks[0].size > MOST_SAMPLES + BLOCK:
+                    raise ValueError(f"{path} has more than {MOST_SAMPLES:,} samples: cut it into parts")
+            rate = file.samplerate
+    except (soundfile.SoundFileError, TypeError, AssertionError) as error:  # such as of .raw, which states no rate
         raise ValueError(f"{path} is not a recording that soundfile reads ({error})") from error
-    return samples, rate
+    return np.concatenate(blocks) if blocks else np.empty((0, 1)), rate
 
 
 def write_wave(path: str | os.PathLike[str], samples: Any, rate: int) -> None:

@@ -24,6 +24,9 @@ from ..model.tokenizer.limits import failing_in_one_line
 
 
 TEXTS_FILE = "texts.tsv"
+# Of the others that Pillow has, some start programs (EPS: Ghostscript).
+IMAGE_FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM")
+MOST_PIXELS = 2**26
 
 
 def read_texts(folder: Path) -> list[tuple[Path, str]]:
@@ -141,7 +144,9 @@ def read_image(path: str | os.PathLike[str], processor: Any, content: bytes | No
     from PIL import Image, UnidentifiedImageError
 
     try:
-        with Image.open(path if content is None else BytesIO(content)) as image:
+        with Image.open(path if content is None else BytesIO(content), formats=IMAGE_FORMATS) as image:
+            if image.width * image.height > MOST_PIXELS:
+                raise ValueError(f"it has {image.width * image.height:,} pixels; expected at most {MOST_PIXELS:,}")
             return pixels_of(image, processor)
     except UnidentifiedImageError as error:
         raise ValueError(f"{path} is not an image") from error
