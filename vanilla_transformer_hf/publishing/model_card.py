@@ -11,21 +11,22 @@ import json
 import math
 import os
 import re
-from dataclasses import asdict, dataclass, field, replace
+import shlex
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
 from huggingface_hub import CardData, EvalResult, ModelCard, ModelCardData
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
-from jinja2 import Template
+from jinja2 import Environment, Template
 from safetensors import safe_open
 from transformers.utils import GENERATION_CONFIG_NAME
 
 from ..common.files import open_output, read_regular_file
 from ..common.opening import OwnConfig, read_config
-from ..common.settings import read_object
+from ..common.settings import LARGEST, parse_json, read_object
 from ..evaluation.scores import METRICS, Scores
 from ..model.config.generation import VanillaTransformerGenerationConfig
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
@@ -60,13 +61,13 @@ class Task:
 
 SPEECH_USAGE = """from transformers import pipeline
 
-reader = pipeline("automatic-speech-recognition", model="{name}")
+reader = pipeline("automatic-speech-recognition", model={name})
 print(reader("recording.wav"))  # needs ffmpeg; without it: {{"raw": samples, "sampling_rate": rate}}"""
 IMAGE_USAGE = """from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
-processor = AutoProcessor.from_pretrained("{name}")
-model = AutoModelForImageTextToText.from_pretrained("{name}")
+processor = AutoProcessor.from_pretrained({name})
+model = AutoModelForImageTextToText.from_pretrained({name})
 pixels = processor(images=[Image.open("image.png")], return_tensors="pt")
 print(processor.batch_decode(model.generate(**pixels), skip_special_tokens=True))"""
 
@@ -163,6 +164,12 @@ class ConversionFacts:
     greedy: tuple[int, int] | None = None
     notes: list[str] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        if not self.command.startswith("vanilla-transformer convert "):  # which readers may run
+            raise ValueError(
+                f"command={self.command[:60]!r}: expected one that begins with vanilla-transformer convert"
+            )
+
 
 @dataclass
 class CardFacts:
@@ -174,9 +181,11 @@ class CardFacts:
     that was interrupted, since only its last part was timed; `co2` as the Hub has it, emissions in grams;
     `project_url` is the address of a git repository from which a reader can install this package;
     `origin` are sentences about the weights that training began with, `compression` about how the model was made
-    smaller; `mixture` about what an epoch has of several corpora; `before` are the scores of the model that training
-    began with; `task` is that of its recipe, unless its class says it; `languages` are those of text without pairs;
-    `measured` are scores of other tasks than translation, by held-out text and name; `card_sha256` is that of the card
+    smaller; `quoted` are those of the folder that the model was made of, which may be somebody else's, and
+    `made_of_folder` whether all that is said of the training is; `mixture` about what an epoch has of several
+    corpora; `before` are the scores of the model that training began with; `task` is that of its recipe, unless
+    its class says it; `languages` are those of text without pairs; `measured` are scores of other tasks than
+    translation, by held-out text and name; `card_sha256` is that of the card
     that was written, which shows whether it was edited.
     """
 
@@ -205,6 +214,8 @@ class CardFacts:
     average_of: list[str] = field(default_factory=list)
     origin: list[str] = field(default_factory=list)
     compression: list[str] = field(default_factory=list)
+    quoted: list[str] = field(default_factory=list)
+    made_of_folder: bool = False
     mixture: list[str] = field(default_factory=list)
     before: list[ScoredText] = field(default_factory=list)
     scored: list[ScoredText] = field(default_factory=list)
@@ -218,36 +229,107 @@ class CardFacts:
         Read the file beside a model or, for a checkpoint, beside its run; empty if the file does not exist.
 
         Raises:
-            ValueError: The file is damaged.
+            ValueError: The file is damaged, or a fact has another type; one line names it.
         """
         path, state = folder / FACTS_FILE, folder / TRAINER_STATE_FILE
         is_checkpoint = state.is_file() and not path.is_file()
         path = folder.resolve().parent / FACTS_FILE if is_checkpoint else path
         try:
-            known = json.loads(read_regular_file(path)) if path.is_file() else {}
+            known = _read_facts(path) if path.is_file() else {}
             if is_checkpoint:
                 path = state
-                log = json.loads(read_regular_file(path))
+                log = parse_json(read_regular_file(path).decode(), path)
                 known |= {"name": None, "steps": log.get("global_step", 0), "epochs": log.get("epoch") or 0.0}
                 if known.get("pairs", 1) is None:  # transformers counts a stream as one epoch
                     known["epochs"] = 0.0
-            facts = cls(**{name: value for name, value in known.items() if name in cls.__annotations__})
-            for name in ("scored", "before"):
-                parts: list[Any] = getattr(facts, name)
-                setattr(facts, name, [ScoredText(part["role"], Scores(**part["scores"])) for part in parts])
-            if facts.conversion:
-                source: dict[str, Any] = facts.conversion  # type: ignore[assignment]
-                files = [SourceFile(**file) for file in source["files"]]
-                facts.conversion = ConversionFacts(**{**source, "files": files})
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            facts: CardFacts = _typed(known, cls, "facts")
+        except (ValueError, TypeError, AttributeError) as error:
             raise ValueError(f"{path}: damaged ({error}).") from error
         return facts
+
+    def inherited(self) -> "CardFacts":
+        """
+        The facts for a model that is made of this one's folder, which may be somebody else's: its sentences are
+        quoted, not said; from where to install this package is not taken from it.
+        """
+        sentences = [*self.quoted, *self.origin, *self.compression]
+        return replace(self, quoted=sentences, origin=[], compression=[], project_url=None, made_of_folder=True)
 
     def write(self, folder: Path):
         """Write the file beside a model."""
         text = json.dumps(asdict(self), ensure_ascii=False, indent=2) + "\n"
         with open_output(folder / FACTS_FILE) as file:
             file.write(text.encode())
+
+
+def _read_facts(path: Path) -> dict[str, Any]:
+    content = read_regular_file(path)
+    if len(content) > LARGEST:
+        raise ValueError(f"more than {LARGEST:,} bytes")
+    facts = parse_json(content.decode(), path)
+    if not isinstance(facts, dict):
+        raise ValueError(f"expected a JSON object, got {type(facts).__name__}")
+    return facts
+
+
+def _typed(value: Any, kind: Any, name: str) -> Any:
+    """
+    A value of JSON as the type of a field; unknown fields of an object are left out.
+
+    Raises:
+        ValueError: It is of another type; the message names the field.
+    """
+    origin, inner = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return value
+    if type(None) in inner:
+        return None if value is None else _typed(value, inner[0], name)
+    if origin is list and isinstance(value, list):
+        return [_typed(each, inner[0], name) for each in value]
+    if origin is tuple and isinstance(value, list) and len(value) == len(inner):
+        return tuple(_typed(each, one, name) for each, one in zip(value, inner, strict=True))
+    if origin is dict and isinstance(value, dict):
+        return {key: _typed(each, inner[1], f"{name}.{key}") for key, each in value.items()}
+    if is_dataclass(kind) and isinstance(value, dict):
+        kinds = get_type_hints(kind)
+        return kind(**{each: _typed(value[each], one, each) for each, one in kinds.items() if each in value})  # type: ignore[operator]
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if kind is float and is_number:
+        return float(value)
+    if origin is None and kind is not float and isinstance(value, kind) and (kind is not int or is_number):
+        return value
+    raise ValueError(f"{name} is a {type(value).__name__}: expected {kind.__name__ if origin is None else kind}")
+
+
+def as_text(value: Any) -> str:
+    """
+    A value in the text of a card, as it would be written there: no markup, no HTML, no link, and in one line. Facts
+    may come from somebody else's folder.
+    """
+    text = " ".join(str(value).split())
+    text = re.sub(r"([\\`*<>|~]|(?<!\w)_|_(?!\w)|\](?=[(:\[])|!(?=\[)|&(?=[#\w]))", r"\\\1", text)
+    text = re.sub(r"(?i)\b(https?|ftp|mailto|xmpp)(?=:)|\bwww(?=\.)", r"\g<0>&#8203;", text)  # would be a link
+    text = re.sub(r"^(\d{1,9})(?=[.)](?: |$))", r"\1\\", text)  # would begin a list
+    return re.sub(r"^(?=[#+-](?:[ #+-]|$))", r"\\", text)  # a heading, a list or a rule
+
+
+def as_code(value: Any) -> str:
+    """A value between backticks, or a line of a block of code."""
+    return " ".join(str(value).split()).replace("`", "'")
+
+
+def as_python(value: Any) -> str:
+    """A text as a literal of Python."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def as_command(value: str) -> str:
+    """A command line whose words are quoted for a shell, however they were written."""
+    line = " ".join(value.split())
+    try:
+        return shlex.join(shlex.split(line))
+    except ValueError:  # an open quotation
+        return shlex.quote(line)
 
 
 def read_emissions(folder: str | os.PathLike, further: bool, device: str | None) -> dict[str, Any] | None:
@@ -313,8 +395,8 @@ class _Folder:
             if not name.startswith("_") and not name.endswith("_token_id") and name not in NO_DECODING
         }
         beams = stated.pop("num_beams", None) or 1
-        words = ["greedy search" if beams == 1 else f"{beams} beams"]
-        return ", ".join(words + [f"`{name}` {value}" for name, value in stated.items()])
+        words = ["greedy search" if beams == 1 else f"{as_text(beams)} beams"]
+        return ", ".join(words + [f"`{as_code(name)}` {as_text(value)}" for name, value in stated.items()])
 
 
 def _languages(facts: CardFacts, folder: _Folder) -> list[str]:
@@ -424,6 +506,8 @@ def make_card(facts: CardFacts, folder: str | os.PathLike, curves: bool | None =
         files.task = DENOISING
     languages = _languages(facts, files)
     name = facts.name or folder.resolve().name
+    if problems := check_project_url(facts.project_url):
+        raise ValueError(f"{folder}: {problems[0]}")
     title = name.split("/")[-1]
     data = _card_data(facts, files, title, languages)
     named = {
@@ -437,11 +521,12 @@ def make_card(facts: CardFacts, folder: str | os.PathLike, curves: bool | None =
         "denoises": files.task is DENOISING,
         "recurrent": not isinstance(files.config, VanillaTransformerConfig),
         "does": files.task.does.format(direction=" to ".join(languages) if len(languages) == 2 else "text"),
-        "call": files.task.call.format(example=json.dumps(facts.example or "...", ensure_ascii=False)),
+        "call": files.task.call.format(example=as_python(facts.example or "...")),
         "parameters": files.parameters,
         "decoding": files.decoding,
         "max_new_tokens": files.generation.max_new_tokens,
-        "example": json.dumps(facts.example or "...", ensure_ascii=False),
+        "example": as_python(facts.example or "..."),
+        "base_on_hub": facts.base_model is not None and is_repo_id(facts.base_model),
         "tokenizer": files.has_tokenizer,
         "architecture": _architecture(files.config),
         "curves": CURVES_FILE if (files.has_curves if curves is None else curves) else None,
@@ -453,7 +538,9 @@ def make_card(facts: CardFacts, folder: str | os.PathLike, curves: bool | None =
 @cache
 def _template() -> Template:
     """Compiled once for all cards: a training that publishes each checkpoint fills it many times."""
-    return Template(TEMPLATE.read_text(encoding="utf-8"))
+    environment = Environment(autoescape=False)  # of HTML; a card is Markdown
+    environment.filters |= {"text": as_text, "code": as_code, "python": as_python, "command": as_command}
+    return environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
 
 
 def missing_in(facts: CardFacts, folder: str | os.PathLike) -> list[str]:

@@ -38,7 +38,7 @@ def facts_of_run(
     named = ", ".join(name for name, part in parts.items() if part.train_source)
     targets = {part.target_lang for part in parts.values() or [data]}
     # Pretraining, pruning and distillation, from the card of the model that is fine-tuned.
-    known = CardFacts.read(Path(model)) if model is not None and Path(model).is_dir() else CardFacts()
+    known = CardFacts.read(Path(model)).inherited() if model is not None and Path(model).is_dir() else CardFacts()
     on_hub = [each for each in dict.fromkeys(names) if not Path(each).exists()]
     corpus = data.corpus_name or named or ", ".join(on_hub) or None  # a file is not named after its data set
     about = [] if data.task != DENOISING else [_about_denoising(data, corpus, pairs)]
@@ -56,8 +56,8 @@ def facts_of_run(
         # A local folder has no name that others could look up.
         base_model=None if model is None or Path(model).exists() else model,
         further=model is not None,
-        origin=[*known.origin, *origin, *about],
-        compression=[sentence.replace(NOT_TRAINED, TRAINED) for sentence in known.compression],
+        origin=[*origin, *about],
+        quoted=[sentence.replace(NOT_TRAINED, TRAINED) for sentence in known.quoted],
         example=run.model.card_example,
         project_url=run.model.project_url,
         settings=public_settings(settings),

@@ -65,7 +65,8 @@ def average_checkpoints(folders: Sequence[str | os.PathLike[str]], output: str |
         if is_own(last.config):
             names = [checkpoint.folder.name for checkpoint in checkpoints]
             run: dict[str, Any] = {"minutes": None, "co2": None, "scored": [], "conversion": None}
-            write_card(replace(CardFacts.read(last.folder), name=output.name, average_of=names, **run), folder)
+            known = CardFacts.read(last.folder).inherited()
+            write_card(replace(known, name=output.name, average_of=names, **run), folder)
     return output
 
 

@@ -112,7 +112,9 @@ def prune_folder(
         pruned = prune(model, kept, feed_forward)
         after = model.config.encoder_layers + model.config.decoder_layers
         pruned = replace(pruned, layers=(before, after), parameters=(full, pruned.parameters[1]))
-        facts = CardFacts.read(Path(folder)) if Path(folder).is_dir() else CardFacts(base_model=str(folder))
+        facts = (
+            CardFacts.read(Path(folder)).inherited() if Path(folder).is_dir() else CardFacts(base_model=str(folder))
+        )
         about = f"Pruned: {pruned}. {NOT_TRAINED}"
         # Measurements of the full model do not hold for the pruned one.
         facts = replace(facts, name=output.name, scored=[], measured={}, minutes=None, co2=None)
