@@ -1,7 +1,6 @@
 """The Python files that travel with a model, for those who open it with `trust_remote_code=True`."""
 
 import ast
-import json
 import re
 import sys
 from pathlib import Path
@@ -10,18 +9,13 @@ from typing import Any
 from transformers.dynamic_module_utils import get_imports, get_relative_imports
 
 from ..common.files import read_regular_file
-from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
-from ..model.predecessors.configuration import RecurrentSeq2SeqConfig
+from ..common.opening import read_config
 from ..model.saving.bundle import HEADING, join_modules, modules_in, path_of
 
 
 PACKAGE = Path(__file__).parents[1]
-CONFIGS = {each.model_type: each for each in (VanillaTransformerConfig, RecurrentSeq2SeqConfig)}
-
-CONFIG, ALONE = (
-    {"configuration_vanilla_transformer"},
-    {"pipeline_vanilla_transformer", "tokenization_vanilla_transformer"},
-)
+CONFIG = {"configuration_vanilla_transformer"}
+ALONE = {"pipeline_vanilla_transformer", "tokenization_vanilla_transformer"}
 NAME = re.compile(r"[a-z_][a-z0-9_.]*")  # of a module
 # Packages that every user of transformers has, beside Python's standard library.
 AVAILABLE = {"torch", "transformers", "huggingface_hub", "tokenizers", "safetensors", "numpy"}
@@ -43,8 +37,7 @@ def find_code(folder: Path, modules: set[str]) -> tuple[dict[str, bytes], list[s
     if absent and modules <= {"modeling_vanilla_transformer"} | ALONE | CONFIG:
         needed = modules & ALONE
         if modules & ({"modeling_vanilla_transformer"} | CONFIG):
-            config_class = CONFIGS[json.loads((folder / "config.json").read_text(encoding="utf-8"))["model_type"]]
-            config: Any = config_class.from_pretrained(folder)
+            config: Any = read_config(folder)
             needed |= {*config.modules} if "modeling_vanilla_transformer" in modules else CONFIG
         return {name: text.encode() for name, text in join_modules(tuple(sorted(needed))).items()}, []
     problems = [f"{name} is missing, but the model imports it" for name in sorted(absent)]
