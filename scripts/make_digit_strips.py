@@ -80,9 +80,7 @@ def write_digit_strips(folder: Path, *, language: str, train_size: int, test_siz
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
-        raise ValueError(
-            "the digits come with scikit-learn: pip install 'vanilla_transformer_hf[demo]'"
-        ) from error
+        raise ValueError("the digits come with scikit-learn: pip install 'vanilla_transformer_hf[demo]'") from error
     digits = load_digits()
     for number, (role, chosen) in enumerate(split(digits.target).items()):
         rng = np.random.default_rng([seed, number])

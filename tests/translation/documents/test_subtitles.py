@@ -2,6 +2,8 @@
 
 import time
 
+import pytest
+
 from vanilla_transformer_hf.translation.documents.document import Reading, read_document
 from vanilla_transformer_hf.translation.documents.subtitles import balanced_lines
 from vanilla_transformer_hf.translation.results import Translation
@@ -30,6 +32,47 @@ def test_subtitles(shout):
     for end in ("\n", "\r\n", "\r"):
         content = SUBTITLES.replace("\n", end).encode()
         assert shout(content, "a.srt").decode() == expected.replace("\n", end)
+
+
+TIMES = "00:00:01,000 --> 00:00:02,000\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        # Of two speakers, the second alone has a dash; one speaks two lines.
+        (f"{TIMES}is it so?\n- no\n", f"{TIMES}IS IT SO?\n- NO\n"),
+        (f"{TIMES}- one two three\nfour\n- yes\n", f"{TIMES}- ONE TWO\nTHREE FOUR\n- YES\n"),
+        (f"{TIMES}<i>is it so?</i>\n<i>- no</i>\n", f"{TIMES}<i>IS IT SO?</i>\n<i>- NO</i>\n"),
+        (f"{TIMES}<i>- one\n\u2012two</i>\n", f"{TIMES}<i>- ONE\n\u2012TWO</i>\n"),
+        # A blank line inside of a subtitle, and none between two.
+        (f"1\n{TIMES}one\n\ntwo\n", f"1\n{TIMES}ONE\n\nTWO\n"),
+        (f"1\n{TIMES}one\n2\n{TIMES}two\n", f"1\n{TIMES}ONE\n2\n{TIMES}TWO\n"),
+        (f"{TIMES}one\n{TIMES}two", f"{TIMES}ONE\n{TIMES}TWO"),
+        (f"1\n{TIMES}42\nmen\n2\n{TIMES}two\n", f"1\n{TIMES}42\nMEN\n2\n{TIMES}TWO\n"),
+        # Codes that show as a line break.
+        (f"{TIMES}one\\Ntwo\n", f"{TIMES}ONE\\NTWO\n"),
+    ],
+)
+def test_speakers_and_blank_lines(shout, content, expected):
+    for end in ("\n", "\r\n", "\r"):
+        assert shout(content.replace("\n", end).encode(), "a.srt").decode() == expected.replace("\n", end)
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        *(
+            "00:00:01, 000 --> 00:00:02, 000",
+            "0:00:01.5-->0:00:02",
+            "00:01,000 -> 00:02,000",
+            "00:00:01:00 → 00:00:02:00",
+        ),
+        *("00 : 00 : 01,000 - -> 00 : 00 : 02,000", "-00:00:01,000 --> 00:00:02,000 X1:1", "1.5 --> 2.5", "a --> b"),
+    ],
+)
+def test_times_as_programs_and_people_write_them(shout, times):
+    assert shout(f"1\n{times}\none\n".encode(), "a.srt").decode() == f"1\n{times}\nONE\n"
 
 
 def test_lines_are_balanced_and_end_outside_of_tags():

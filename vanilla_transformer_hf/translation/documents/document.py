@@ -140,7 +140,7 @@ def read_document(content: bytes, reading: Reading, ending: str | None = None) -
     module, function, _ = READERS[ending or ending_of(reading.name)]
     try:
         reader: Reader = getattr(importlib.import_module(f".{module}", __package__), function)
+        with at_most_characters(reading.most_characters):
+            return reader(content, reading)
     except ModuleNotFoundError as error:
         raise ValueError(f"{reading.name}: {error.name}, which reads it, is not installed: {EXTRA}") from error
-    with at_most_characters(reading.most_characters):
-        return reader(content, reading)

@@ -2,6 +2,7 @@
 
 import codecs
 import re
+from collections.abc import Sequence
 
 from ...common.lines import text_encoding
 from ..text.inline import count_characters
@@ -12,6 +13,7 @@ from .document import Document, PlainText, Reading
 MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 # A line with its end: of Unix, Windows, or old Macs.
 LINE = re.compile(r"[^\r\n]*+(?:\r\n|\r|\n)|[^\r\n]++")
+LINE_ENDS = re.compile(r"(\r\n|\r|\n)")
 # Bytes in which a page says its encoding, and how it does.
 HEAD, CHARSET = 1024, re.compile(rb"""<meta[^<>]*charset\s*=\s*["']?([\w.:-]+)""", re.IGNORECASE)
 
@@ -56,8 +58,13 @@ def read_text(content: bytes, reading: Reading) -> Document:
     """A text, line by line."""
     text, encoding = decode(content, reading)
     count_characters(text)
-    lines = [PlainText(line) for line in LINE.findall(text)]
-    return Document(lines, lambda found, _: "".join(found).encode("utf-8" if reading.encoding else encoding))
+    parts = [*LINE_ENDS.split(text), ""]  # lines, each with the one behind it
+
+    def write(found: Sequence[str], language: str | None) -> bytes:
+        lines = (part for line, end in zip(found, parts[1::2], strict=True) for part in (line, end))
+        return "".join(lines).encode("utf-8" if reading.encoding else encoding)
+
+    return Document([PlainText(line) for line in parts[::2]], write)
 
 
 def read_page(content: bytes, reading: Reading) -> Document:

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
+from ..text.icu import BRANCH, MESSAGE, icu_pieces
 from ..text.inline import LINES, PLAIN, WIDE_SPACE, Piece, Text, Writing, apart
 from ..text.markup import string_tags
 from ..text.variables import declared_kinds, without_variables
-from .icu import BRANCH, MESSAGE, icu_pieces
 
 
 def string_pieces(

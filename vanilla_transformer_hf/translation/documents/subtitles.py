@@ -19,7 +19,7 @@ from .plain import LINE, decode
 TIME = r"-?\d++[ \t]*+(?:[:.,;][ \t]*+\d++[ \t]*+){1,4}"
 TIMES = re.compile(rf"[^\r\n]*-->|[ \t]*+{TIME}(?:-[ \t]?-?[ \t]?>|[–—→]>?)[ \t]*+{TIME}")
 # What stands before the words of a speaker: tags and positions such as {\an8}, and a dash.
-SPEAKER = re.compile(r"((?:\{[^{}\r\n]*\}|<[^<>\r\n]*>|[ \t])*+)([-\u2010–—][ \t]*+)")
+SPEAKER = re.compile(r"((?:\{[^{}\r\n]*\}|<[^<>\r\n]*>|[ \t])*+)([-\u2010-\u2015\u2212][ \t]*+)")
 CODES = (*PROSE, "escape")
 
 

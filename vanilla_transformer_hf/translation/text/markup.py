@@ -7,12 +7,13 @@ moves tags and drops text behind `</body>`.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
 
 from ..results import Translation
+from .icu import BRANCHES, all_kept, icu_pieces
 from .inline import HTML, LINES, Piece, Text, apart, as_string
 from .places import Align, find_weights
 from .variables import PROSE, pattern_of, without_variables
@@ -123,13 +124,31 @@ class MarkupText:
     """
 
     def __init__(self, text: str):
-        pieces = without_variables(_pieces([*tokens_of(text)]), PROSE)
-        self._text = Text(pieces, HTML)
+        pieces = _pieces([*tokens_of(text)])
+        if BRANCHES.search(text):  # ICU's, as in templates of Angular
+            pieces = _with_branches(pieces)
+        self._text = Text(without_variables(pieces, PROSE), HTML)
         self.sentences = self._text.sentences
 
     def render(self, translations: Sequence[str], weights: Sequence[torch.Tensor | None]) -> str:
         """The text with the translations of its sentences; `weights` as in [`Places`]."""
         return as_string(self._text.render(translations, weights))
+
+
+def _with_branches(pieces: Iterable[Piece]) -> Iterator[Piece]:
+    """Pieces in which the messages of ICU, each between two tags that end sentences, are read."""
+    segment = list[Piece]()
+    for piece in (*pieces, Piece("ending", "")):
+        if piece.kind != "ending":
+            segment.append(piece)
+            continue
+        try:
+            found = icu_pieces(segment, lambda inner: Text(without_variables(inner, PROSE), HTML))
+        except ModuleNotFoundError:  # pages need no library: the message stays
+            found = all_kept(segment)
+        yield from segment if found is None else found
+        yield piece
+        segment = []
 
 
 def _pieces(tokens: Sequence[Token]) -> Iterator[Piece]:

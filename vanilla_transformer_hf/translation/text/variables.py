@@ -45,7 +45,7 @@ KINDS = {
         "option": r"(?<![\w-])(?:--[A-Za-z][\w-]{1,49}|-[A-Za-z])(?![\w-])",
     }.items()
 }
-NO_LANGUAGE = ("address", "mail", "path", "option", "brackets", "entity", "escape")
+NO_LANGUAGE = ("address", "mail", "path", "option", "brackets", "braces", "entity", "escape")
 # In texts of people: {{ name }}, {name}, %(name)s, %s, %1$s, %name%, @name.
 PROSE = ("address", "mail", "brackets", "braces", "named", "between", "any printf", "at")
 PROGRAMS = (

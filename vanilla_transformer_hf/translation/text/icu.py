@@ -6,10 +6,8 @@ In these messages an apostrophe quotes: one that a translation brings is doubled
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
-from ..text.inline import Choice, Piece, Text, Writing
-from .document import EXTRA
+from .inline import Choice, Piece, Text, Writing
 
 
 BRANCHES = re.compile(r"\{\s*[^\s{},]{1,99}\s*,\s*(?:plural|select|selectordinal)\s*,")
@@ -24,14 +22,6 @@ MESSAGE, BRANCH = (
 )
 
 
-def parser() -> Any:
-    try:
-        from pyicumessageformat import Parser
-    except ModuleNotFoundError as error:
-        raise ValueError(f"{error.name}, which reads messages with branches, is not installed: {EXTRA}") from error
-    return Parser({"require_other": False})
-
-
 class _Message:
     """The pieces of a message, from the parser's tokens."""
 
@@ -40,11 +30,15 @@ class _Message:
         text = "".join(piece.value if piece.kind == "text" else CODE for piece in pieces)
         if text.count(CODE) != len(self._codes):
             raise SyntaxError("zero bytes in the text")
-        self._tokens, self._place, library = list[dict[str, str]](), 0, parser()
+        from pyicumessageformat import Parser
+
+        self._tokens, self._place = list[dict[str, str]](), 0
         try:  # a message without "other" is none for ICU, and one to translate nevertheless
-            library.parse(text, self._tokens)
+            Parser({"require_other": False}).parse(text, self._tokens)
         except ValueError as error:  # an offset of thousands of digits
             raise SyntaxError(f"{error}") from error
+        if "".join(token["text"] for token in self._tokens) != text:
+            raise SyntaxError("characters that the parser leaves out")
 
     def read(self) -> Iterator[Piece]:
         """The pieces up to the end, or that of a branch."""
@@ -84,25 +78,33 @@ class _Message:
 
 
 def icu_pieces(
-    pieces: Sequence[Piece], branch: Callable[[list[Piece]], Text], is_declared: bool
+    pieces: Sequence[Piece], branch: Callable[[list[Piece]], Text], is_declared: bool = False
 ) -> list[Piece] | None:
     """
-    The pieces of a message of ICU; None: it is none. From the first argument of one that is damaged, all stays.
+    The pieces of a message of ICU, and of a damaged one those of [`all_kept`]; None: it is none.
 
     Args:
         pieces: Its texts and codes.
         branch: The text of the pieces of a branch.
         is_declared: Whether it is said to be one, so that those without branches are, too.
+
+    Raises:
+        ModuleNotFoundError: The library is missing.
     """
     text = "".join(piece.value for piece in pieces if piece.kind == "text")
-    begin = BRANCHES.search(text)
-    if begin is None and not (is_declared and "{" in text):
+    if BRANCHES.search(text) is None and not (is_declared and "{" in text):
         return None
     try:
         return [*_Message(pieces, branch).read()]
     except SyntaxError:
-        pass
-    left, kept = begin.start() if begin else text.index("{"), list[Piece]()
+        return all_kept(pieces)
+
+
+def all_kept(pieces: Sequence[Piece]) -> list[Piece]:
+    """The pieces of a message, of which the text stays from its first argument on."""
+    text = "".join(piece.value for piece in pieces if piece.kind == "text")
+    found, kept = BRANCHES.search(text), list[Piece]()
+    left = found.start() if found else text.find("{")
     for piece in pieces:
         if piece.kind == "text":
             kept += [Piece("text", piece.value[:left]), Piece("alone", piece.value[left:])]
