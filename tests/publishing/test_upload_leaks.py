@@ -15,6 +15,7 @@ import secret_samples
 import torch
 from hub_api import TOKEN
 from huggingface_hub import ModelCard
+from machine import within
 from peft import LoraConfig, get_peft_model
 from pictures import png
 from PIL import Image
@@ -332,7 +333,7 @@ def found_in(text):
     return [find_private_text(name, content) for name, content in files.items()]
 
 
-@pytest.mark.parametrize("group", ["KEYS", "ASSIGNED", "ADDRESSES", "ARMOURS"])
+@pytest.mark.parametrize("group", ["KEYS", "ASSIGNED", "ADDRESSES", "ARMOURS", "WRITTEN_OTHERWISE"])
 def test_secrets_of_known_forms_are_found_everywhere(group):
     texts = getattr(secret_samples, group)
     for text in texts.values() if isinstance(texts, dict) else texts:
@@ -355,7 +356,7 @@ def test_fields_that_are_called_a_secret_are_refused_with_any_value():
 
 
 def test_absolute_paths_are_found_everywhere():
-    for path in secret_samples.PATHS:
+    for path in (*secret_samples.PATHS, *secret_samples.PATHS_WRITTEN_OTHERWISE):
         for problems in found_in(path):
             assert any("absolute path" in problem for problem in problems), path
 
@@ -366,6 +367,16 @@ def test_what_looks_only_a_little_like_a_secret_is_published():
         assert find_private_text("modeling_x.py", f"# {text}".encode()) == [], text
     for name, value in secret_samples.HARMLESS_FIELDS:
         assert find_private_text("tokenizer_config.json", json.dumps({name: value}).encode()) == [], (name, value)
+
+
+@pytest.mark.parametrize(
+    "unit", ["a", "token-", "sk-", "http ", "http://a:", "cookie=", "password=opensesame ", "| a |"]
+)
+def test_a_long_line_takes_time_that_grows_with_its_length(unit):
+    """18 s for 500,000 characters, before what a pattern repeats was bounded."""
+    text = (unit * 50_000)[:100_000].encode()
+    with within(0.5):
+        find_private_text("README.md", text)
 
 
 def test_there_are_enough_samples():

@@ -7,11 +7,12 @@ Beside the model it would be found by git, by uploads of the folder above, and w
 import hashlib
 import logging
 import os
+import shutil
 from pathlib import Path
 
 from huggingface_hub import cached_assets_path, constants
 
-from ..common.checksums import digest
+from ..common.checksums import digest, verify_folder
 from ..common.locks import lock_path
 from ..model.config.release import VERSION
 from .export import export_for
@@ -32,8 +33,8 @@ def digest_of_model(folder: Path) -> str:
 
 def kept_copy(model: str | os.PathLike, quantization: str | None) -> Path:
     """
-    The copy of a model for CTranslate2; exported if it is not there yet. A model whose files change gets another one.
-    A process that finds another one at its export waits for it.
+    The copy of a model for CTranslate2; exported if it is not there yet, or not as its `SHA256SUMS` says. A model
+    whose files change gets another one. A process that finds another one at its export waits for it.
 
     It is `vanilla_transformer_hf/ctranslate2/models/NAME-QUANTIZATION-DIGEST` in `HF_ASSETS_CACHE`, by default
     `~/.cache/huggingface/assets`; nothing else refers to it, so that it may be deleted at any time.
@@ -49,9 +50,20 @@ def kept_copy(model: str | os.PathLike, quantization: str | None) -> Path:
     cache = cached_assets_path("vanilla_transformer_hf", "ctranslate2", "models", assets_dir=constants.HF_ASSETS_CACHE)
     kind = Path(quantization or "as_saved").name  # an unknown one is refused by the export
     copy = cache / f"{folder.resolve().name[:100]}-{kind}-{digest_of_model(folder)[:16]}"
-    if not copy.exists():
+    if not _is_whole(copy):
         with lock_path(cache / ".lock", wait=True):
+            if os.path.lexists(copy) and not _is_whole(copy):
+                logger.warning("%s is damaged, and made again", copy)
+                shutil.rmtree(copy) if copy.is_dir() and not copy.is_symlink() else copy.unlink()
             if not copy.exists():
                 export_for("ctranslate2", folder, copy, quantization=quantization)
                 logger.warning("%s: exported once for CTranslate2, to %s", model, copy)
     return copy
+
+
+def _is_whole(copy: Path) -> bool:
+    """Whether all files of a copy are as they were written: CTranslate2 computes with any numbers."""
+    try:
+        return not verify_folder(copy).wrong
+    except (OSError, ValueError):
+        return False

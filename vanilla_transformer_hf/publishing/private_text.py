@@ -3,42 +3,37 @@
 import json
 import os
 import re
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import accumulate
 from typing import Any
 
 from huggingface_hub import get_token
 
 from ..model.tokenization_vanilla_transformer import TOKENIZER_FILES
-from .secret_forms import assigned_secrets, is_placeholder, is_secret_value, secrets_by_form
+from .secret_forms import as_read, assigned_secrets, is_secret_value, secrets_by_form
 
 
 # Absolute paths, except those that every machine has, and also those behind a host ("host:/data") or a scheme that
 # names files. A lone "/name" counts where it is a whole value.
 PATH = re.compile(
-    r"(?<![\w./\\<)\]}~-])"
-    r"(?:~\w*/\w|/(?!dev/(?:null|zero|u?random|std\w+|fd|tty)\b|bin/|usr/bin/)[\w.@+-]+/[\w.@+-]"
-    r"|[A-Za-z]:[\\/]+[\w .-]+[\\/]|\\\\[\w.?-]+\\\w)"
-    r"|\bfile:(?://|[/~]\w)",
+    r"(?:(?<![\w./\\<)\]}~-])|(?<=\s-[A-Z])|(?<=^-[A-Z]))"
+    r"(?:~\w{0,99}/\w|/(?!dev/(?:null|zero|u?random|std\w{1,3}|fd|tty)\b|bin/|usr/bin/)[\w.@+-]{1,255}/[\w.@+-]"
+    r"|[A-Za-z]:[\\/]{1,9}[\w .-]{1,255}[\\/]|\\\\[\w.?$-]{1,255}\\\w|\\Users\\\w)"
+    r"|\bfile:(?://|[/~]\w)"
+    # Home folders right behind a word, which no relative path has as its second part.
+    r"|(?<![\w.@/\\-])[^\W\d_]{1,20}/(?:home|Users)/[\w.@+-]|[A-Za-z]:\\{1,4}Users\\",
     re.IGNORECASE,
 )
-LONE_PATH = re.compile(r"(?:~|/[\w.@+-]+|[A-Za-z]:[\\/][\w .-]*)[\\/]?")
+LONE_PATH = re.compile(r"(?:~|/[\w.@+-]{1,255}|[A-Za-z]:[\\/][\w .-]{0,255})[\\/]?")
 # Addresses, which are no paths; those of files are.
-ADDRESS = re.compile(r"\b(?!file:)[A-Za-z][\w+.-]+://[^\s\"'<>)\]},;]*", re.IGNORECASE)
+ADDRESS = re.compile(r"\b(?!file:)[A-Za-z][\w+.-]{1,30}://[^\s\"'<>)\]},;]*", re.IGNORECASE)
 # Links to pages of the Hub, which begin with a slash too.
-HUB_LINK = re.compile(r"\]\(/(?:datasets|spaces|papers|docs|blog|collections)/[^)\s]*\)")
+HUB_LINK = re.compile(r"\]\(/(?:datasets|spaces|papers|docs|blog|collections)/[^)\s]{0,300}\)")
 
 # Fields of a tokenizer's files with tokens learned from text: tokens such as "/usr/lib" are not paths.
 LEARNED = re.compile(r"(?:model|added_tokens)\b")
-
-
-def _passwords(text: str, is_code: bool = False) -> Iterator[str]:
-    """Values given to names such as "password" or "api_key", except placeholders."""
-    from detect_secrets.plugins.keyword import KeywordDetector
-
-    yield from assigned_secrets(text, is_code)
-    for found in KeywordDetector().analyze_string(text):
-        if not is_placeholder(found) and re.search("[A-Za-z]", found):
-            yield found
 
 
 def _known_secrets() -> set[str]:
@@ -98,35 +93,63 @@ def find_private_text(name: str, content: bytes) -> list[str]:
     Raises:
         ValueError: The JSON is damaged.
     """
-    lines: list[tuple[str, str, str | None]]
-    is_learned = name in TOKENIZER_FILES.values()
-    if name.endswith(".json"):
-        places = [(f"field {field}", field, value) for field, value in _fields(parse_json(content, name))]
-        lines = [(place, f'{field} = "{value}"', value) for place, field, value in places]
+    is_json, is_learned = name.endswith(".json"), name in TOKENIZER_FILES.values()
+    if is_json:
+        values = dict(enumerate(_fields(parse_json(content, name))))
+        places = [f"field {field}" for field, _ in values.values()]
+        texts = [f'{field} = "{value}"' for field, value in values.values()]
+        # Not of what a tokenizer has learned.
+        given = ["" if is_learned and LEARNED.match(field) else value for field, value in values.values()]
     else:
-        text = content.decode("utf-8", errors="replace")
-        lines = [(f"line {number}", line, None) for number, line in enumerate(text.splitlines(), start=1)]
-    problems = []
-    known = _known_secrets()
-    joined = "\n".join(line for _, line, _ in lines)
-    if any(secret in joined for secret in known) or any(True for _ in secrets_by_form(joined)):
-        for place, line, _ in lines:
-            kinds = {kind for kind, _ in secrets_by_form(line)}
-            if any(secret in line for secret in known):
-                kinds.add("one of this process")
-            problems += [f"{name}, {place}: contains a secret ({kind})" for kind in sorted(kinds)]
-        # A secret that is split over several lines.
-        problems = problems or [f"{name}: contains a secret ({kind})" for kind, _ in secrets_by_form(joined)]
-    for place, line, value in lines:
-        field = place.removeprefix("field ")
-        if is_learned and LEARNED.match(field):
-            continue
-        is_password = value is not None and is_secret_value(field, value)
-        if is_password or any(True for _ in _passwords(line if value is None else value, name.endswith(".py"))):
-            problems.append(f"{name}, {place}: contains a password or key")
-        if _has_path(line if value is None else value, is_value=value is not None):
-            problems.append(f"{name}, {place}: contains an absolute path")
-    return problems
+        numbered = list(_lines(content.decode("utf-8", errors="replace")))
+        places, given = [f"line {number}" for number, _ in numbered], [line for _, line in numbered]
+        texts = given
+    problems = [(place, f"a secret ({kind})") for place, kind in _found_in(texts, _kinds)]
+    problems += [
+        (place, "a password or key")
+        for place, _ in _found_in(given, partial(assigned_secrets, is_code=name.endswith(".py")))
+    ]
+    if is_json:
+        names = [field for field, _ in values.values()]
+        found = [is_secret_value(*pair) for pair in zip(names, given, strict=True)]
+        problems += [(place, "a password or key") for place, is_one in enumerate(found) if is_one]
+    for place, text in enumerate(given):
+        if any(_has_path(version, is_json) for version in {text, as_read(text)} if version):
+            problems.append((place, "an absolute path"))
+    return [f"{name}, {places[place]}: contains {what}" for place, what in dict.fromkeys(sorted(problems))]
+
+
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    """Lines with their numbers; one that ends with a backslash is continued by the next, as in shells."""
+    parts = list[str]()
+    for number, line in enumerate(text.splitlines(), start=1):
+        parts.append(line.removesuffix("\\"))
+        if not line.endswith("\\"):
+            yield number - len(parts) + 1, "".join(parts)
+            parts = []
+    if parts:
+        yield number - len(parts) + 1, "".join(parts)
+
+
+def _found_in(texts: list[str], find: Callable[[str], Iterator[tuple[int, str]]]) -> Iterator[tuple[int, str]]:
+    """
+    The number of the text, and what was found there, of all that `find` finds in texts, one a line, which may be parts
+    of one thing; and in the texts as they are read.
+    """
+    for version in dict.fromkeys((tuple(texts), tuple(map(as_read, texts)))):
+        starts = list(accumulate((len(text) + 1 for text in version), initial=0))
+        for at, what in find("\n".join(version)):
+            yield bisect_right(starts, at) - 1, what
+
+
+def _kinds(text: str) -> Iterator[tuple[int, str]]:
+    for at, kind, _ in secrets_by_form(text):
+        yield at, kind
+    for secret in _known_secrets():
+        at = text.find(secret)
+        while at >= 0:
+            yield at, "one of this process"
+            at = text.find(secret, at + len(secret))
 
 
 def _has_path(text: str, is_value: bool) -> bool:
@@ -137,8 +160,8 @@ def _has_path(text: str, is_value: bool) -> bool:
 
 def hide_secrets(text: str, *known: str | None) -> str:
     """A text to print, with "<token>" in place of known secrets and of anything that looks like one."""
-    found = [*(secret for _, secret in secrets_by_form(text)), *assigned_secrets(text)]
-    for secret in (*known, *_known_secrets(), *found):
+    found = [*(secret for *_, secret in secrets_by_form(text)), *(secret for _, secret in assigned_secrets(text))]
+    for secret in dict.fromkeys((*known, *_known_secrets(), *found)):
         if secret and (len(secret) >= 8 or secret in known):
             text = text.replace(secret, "<token>")
     return text
