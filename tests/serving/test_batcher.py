@@ -1,5 +1,6 @@
 """Texts of many clients through the same searches: every answer is that of the text alone."""
 
+import copy
 import threading
 import time
 from concurrent.futures import CancelledError, ThreadPoolExecutor
@@ -9,10 +10,12 @@ import torch
 from counting_model import SOURCES
 from starlette.testclient import TestClient
 
+from vanilla_transformer_hf import Translator
+from vanilla_transformer_hf.model.search import search
 from vanilla_transformer_hf.model.tokenizer.limits import TokenizerError
 from vanilla_transformer_hf.serving.application import ServedModel, create_application
 from vanilla_transformer_hf.serving.batcher import Batcher, DeadlineError, QueueFullError
-from vanilla_transformer_hf.serving.searches import SharedSearch
+from vanilla_transformer_hf.serving.searches import SharedSearch, Work
 
 
 LONG = " ".join(f"{source}." for source in SOURCES[30:90])
@@ -105,8 +108,6 @@ def test_cancelled_and_late_requests_leave_and_the_others_are_as_before(translat
 def test_what_leaves_a_search_changes_nothing_for_the_others(translator):
     expected = [translator.translate(text, num_beams=3) for text in SOURCES[50:58]]
     search = SharedSearch(translator, {"num_beams": 3})
-    from vanilla_transformer_hf.serving.searches import Work
-
     works = [Work(None, place, 0, parts[0]) for place, parts in enumerate(translator.encoder()(SOURCES[50:58]))]
     search.join(works[:5])
     found = search.step() + search.step()
@@ -220,3 +221,52 @@ def test_stopping_finishes_what_is_on_its_way_or_drops_it(translator, start):
     with pytest.raises(CancelledError):
         ticket.future.result(0)
     assert time.monotonic() - began < 1 and threading.active_count() < 50
+
+
+@pytest.fixture
+def endless(opened_translator, monkeypatch):
+    """A translator whose translations go on to their limits, one token more than the source has."""
+    monkeypatch.setattr(search, "MOST_EMPTY_SLOTS", 64)
+    model = copy.deepcopy(opened_translator.model)
+    with torch.no_grad():
+        model.lm_head.weight[model.generation_config.eos_token_id] = 0
+    model.generation_config.max_extra_tokens = 1
+    return Translator(model, opened_translator.tokenizer)
+
+
+def test_wide_sentences_leave_the_others_and_run_in_the_turns_of_their_client(endless, monkeypatch):
+    translator, texts = endless, [" ".join(SOURCES[60:72]), *SOURCES, *SOURCES]
+    expected = [[[text]] for text in translator.translate(texts)]
+    turns, advance = [], Batcher._advance
+
+    def watched(batcher, lane, works, flows):
+        turns.append((lane.key.wide, [client for client, _ in flows]))
+        advance(batcher, lane, works, flows)
+
+    monkeypatch.setattr(Batcher, "_advance", watched)
+    batcher = Batcher(translator, most_rows=16)
+    tickets = [batcher.submit([text], client="long" if place == 0 else "short") for place, text in enumerate(texts)]
+    batcher.start()
+    assert [ticket.future.result(60) for ticket in tickets] == expected
+    batcher.stop()
+    assert {client for wide, clients in turns if wide for client in clients} == {"long"} and batcher.running == 0
+
+
+def test_of_wide_sentences_those_of_clients_who_leave_are_dropped(endless):
+    translator = endless
+    texts = [" ".join(SOURCES[60:72]), " ".join(SOURCES[72:84]), *SOURCES, *SOURCES]
+    works = [Work(None, place, 0, part) for place, (part,) in enumerate(translator.encoder()(texts))]
+    shared, wide, found, left = SharedSearch(translator, {}), None, [], [*works]
+    while wide is None:
+        if room := 16 - len(shared.running):
+            shared.join([left.pop(0) for _ in range(min(room, len(left)))])
+        found += shared.step()
+        wide = shared.take_wide()
+    assert {work.text for work in wide.running} == {0, 1} and not {0, 1} & {work.text for work in shared.running}
+    wide.leave(works[:1])
+    while shared.is_busy or wide.is_busy:
+        found += [*shared.step(), *wide.step()]
+    expected = translator.translate(texts)
+    assert {work.text: str(translator.decode(rows, None)[0]) for work, rows in found} == {
+        work.text: expected[work.text] for work in works[1:] if work not in left
+    }

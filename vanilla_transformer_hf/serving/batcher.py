@@ -8,7 +8,7 @@ import math
 import threading
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Any
 
@@ -170,12 +170,14 @@ class LaneKey:
         options: Arguments of `generate()`.
         is_shared: Whether they share a search that parts may join.
         owner: The only client, where others must not wait for its search.
+        wide: Number of a search of parts that need far more memory than others, and have left them; 0: it is none.
     """
 
     is_long: bool
     options: Options
     is_shared: bool
     owner: Hashable = None
+    wide: int = 0
 
 
 class Lane:
@@ -244,8 +246,9 @@ class Batcher:
     the least time. Requests of a client with options of their own take turns with its others: behind a proxy all have
     one address, and most have no options. Waiting parts join in turns of the clients and of their requests. Calls that
     other requests cannot join (another engine, transformers' loop) run in threads of their own, in turns with the
-    rest; where the options are the request's, each client has its own. The translation of a sentence equals that of
-    `Translator.translate`, no matter what else is running.
+    rest; where the options are the request's, each client has its own. Sentences that need far more memory than the
+    others of their search leave it for one of their own, which runs in the turns of their clients. The translation of
+    a sentence equals that of `Translator.translate`, no matter what else is running.
 
     Args:
         translator: The translator; it must not be used elsewhere meanwhile.
@@ -290,7 +293,7 @@ class Batcher:
         self._separate: set[Options] = set()  # options that are known to need a separate search
         self._changed, self._encoding = threading.Condition(), threading.Lock()
         self._tickets: set[Ticket] = set()
-        self._is_stopping, self.running = False, 0
+        self._is_stopping, self.running, self._wide = False, 0, 0
         self._next_look = self._busy_since = 0.0
         self._done = 0  # parts since the batcher became busy
         self._thread = threading.Thread(target=self._run, name="batcher", daemon=True)
@@ -482,6 +485,11 @@ class Batcher:
         took = monotonic() - began
         lane.spent += took
         with self._changed:
+            if not lane.key.wide and (wide := lane.search.take_wide()) is not None:
+                self._wide += 1
+                key = replace(lane.key, wide=self._wide)
+                self._lanes[key] = Lane(key, self.translator, lane.most_rows, lane.spent)
+                self._lanes[key].search = wide
             for flow in flows:
                 self._spent[flow] += took
             self._tickets = {ticket for ticket in self._tickets if not ticket.future.done()}

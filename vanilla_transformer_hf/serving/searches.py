@@ -122,6 +122,25 @@ class SharedSearch:
                 self._forget_if_done(search)
         return ready
 
+    def take_wide(self) -> "SharedSearch | None":
+        """
+        A search of the works that need far more memory than the others, and would delay all of them; they leave this
+        one. None: there are none.
+        """
+        alone = None if self._search is None else self._search.take_wide_rows()
+        if alone is None:
+            return None
+        taken = SharedSearch(self._translator, self._options)
+        taken._search = alone
+        for owner, search in alone.searches.items():
+            works = self._joined[search]
+            places = {*alone.rows.places[alone.rows.owners == owner].tolist()}
+            taken._joined[search] = [work if place in places else None for place, work in enumerate(works)]
+            self._joined[search] = [None if place in places else work for place, work in enumerate(works)]
+            for each in (self, taken):
+                each._forget_if_done(search)
+        return taken
+
     def leave(self, works: Collection[Work]) -> None:
         """Drop these: their clients have left."""
         gone = set(works)
@@ -195,6 +214,10 @@ class SeparateSearch:
         found = [(work, own) for work, own in zip(self._works, sequences) if work is not None]
         self._works, self._call = [], None
         return found
+
+    def take_wide(self) -> SharedSearch | None:
+        """None: the works of a call stay together."""
+        return None
 
     def leave(self, works: Collection[Work]) -> None:
         """Drop these: their clients have disconnected. The call ends after its present step if no request is left."""

@@ -168,24 +168,28 @@ class Search(ABC):
         if len(rows):
             self.decoder.keep_rows(rows)
 
-    def finish_wide_rows(self) -> None:
+    def take_wide_rows(self) -> "Search | None":
         """
-        Search sentences to their end that need far more keys and values than the others, such as one whose hypotheses
-        repeat different phrases up to the limit of tokens: there is as much room for each sentence of the batch as for
-        the widest, in memory and in each product.
+        A search of the sentences that need far more keys and values than the others, such as one whose hypotheses
+        repeat different phrases up to the limit of tokens; they leave this one, where there is as much room for each
+        sentence as for the widest, in memory and in each product. None: there are none.
         """
         decoder = self.decoder
-        if not decoder.is_full or self.rows.written.device.type != "cpu":
-            return
+        if not len(self.rows) or not decoder.is_full or self.rows.written.device.type != "cpu":
+            return None
         used = decoder.used_slots().sum(dim=1)  # (A)
         most = 2 * int(used.kthvalue(max(1, len(used) - int(WIDE_SHARE * len(used)))).values)
         if (int(used.max()) - most) * len(used) <= MOST_EMPTY_SLOTS:
-            return
+            return None
         wide = used > most
         alone, running = copy.copy(self), (wide & ~self.rows.written).nonzero()[:, 0]
         alone.rows, alone.decoder, alone.waits = self.rows.select(running), decoder.part(running), False
         self.keep_rows((~wide).nonzero()[:, 0])
-        while len(alone.rows):
+        return alone if len(running) else None
+
+    def finish(self, alone: "Search | None") -> None:
+        """Search sentences that have left this search to their end."""
+        while alone is not None and len(alone.rows):
             alone.step()
         self._drop_finished_searches()
 
@@ -282,7 +286,7 @@ def run_together(searches: Iterable[Any]) -> Iterator[Any]:
                 entered += room
             else:
                 together.step()
-                together.finish_wide_rows()
+                together.finish(together.take_wide_rows())
                 yield from those_done()
         if following is not together:
             following.decoder = None  # copied, and its last sentence may take long
