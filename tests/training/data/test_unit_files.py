@@ -359,6 +359,26 @@ def changed_workbook(path, **contents):
     return str(path)
 
 
+STRICT = {
+    "http://schemas.openxmlformats.org/spreadsheetml/2006/main": "http://purl.oclc.org/ooxml/spreadsheetml/main",
+    "http://schemas.openxmlformats.org/officeDocument/2006": "http://purl.oclc.org/ooxml/officeDocument",
+}
+
+
+def test_strict_workbooks_are_one_line(tmp_path):
+    path = workbook(tmp_path / "a.xlsx", ["en", "yo"], ["a", "b"])
+    with zipfile.ZipFile(path) as archive:
+        parts = {info.filename: archive.read(info).decode() for info in archive.infolist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in parts.items():
+            for old, new in STRICT.items():
+                data = data.replace(old, new)
+            archive.writestr(name, data)
+    with pytest.raises(ValueError, match=r"a\.xlsx: has no sheets that can be read, as a Strict Open XML one") as told:
+        load_parallel_text(path)
+    assert "\n" not in str(told.value)
+
+
 def test_hostile_workbooks_are_refused(tmp_path, monkeypatch):
     bomb = f'<?xml version="1.0"?><!DOCTYPE x [<!ENTITY a "lol">{BOMB}]><x>&i;</x>'
     monkeypatch.setattr(unit_files, "LAST_ROW", 1000)

@@ -2,13 +2,12 @@
 
 import os
 import signal
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from make_digit_strips import bend, split, write_digit_strips
-from make_spoken_digits import change_speed, read_digits, write_spoken_digits
 from PIL import Image
 from safetensors.torch import load_file
 from transformers import AutoProcessor
@@ -23,6 +22,13 @@ from vanilla_transformer_hf.training.recognition.collator import Masks, Recognit
 from vanilla_transformer_hf.training.recognition.corpus import SourcesWithTexts
 from vanilla_transformer_hf.training.recognition.run import run_recognition
 from vanilla_transformer_hf.training.trainer.translation import TranslationTrainer
+
+
+# Behind the packages, of which one is called translate, as a script is.
+sys.path.append(str(Path(__file__).parents[3] / "scripts"))
+
+from make_digit_strips import bend, split, write_digit_strips
+from make_spoken_digits import change_speed, read_digits, write_spoken_digits
 
 
 SIZES = "--vocab_size 290 --d_model 16 --encoder_layers 1 --decoder_layers 1 --encoder_attention_heads 2"

@@ -375,6 +375,10 @@ def _only_sheet(path: str, book: Any) -> Any:
             f"{path}: several sheets have content: {', '.join(sheet.title for sheet in full)}; keep one of them in "
             "the file."
         )
+    if not book.worksheets:  # openpyxl finds none in a strict one
+        raise ValueError(
+            f"{path}: has no sheets that can be read, as a Strict Open XML one; save it as Excel Workbook (.xlsx)."
+        )
     return full[0] if full else book.worksheets[0]
 
 
