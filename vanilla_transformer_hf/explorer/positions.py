@@ -31,12 +31,12 @@ def positions(subject: Subject, request: PositionsRequest) -> PositionsResult:
         d_k = stack.layers[0].self_attn.d_k
         rotated = apply_rotary(torch.ones(1, 1, length, d_k))[0, 0]
         pictures.append(Picture("a query of ones, rotated by its position", "position", "feature of a head", rotated))
-    bias = scheme.bias(places, places)
-    if bias.dim() == 4:
-        titles = [f"added to the scores of head {head}" for head in range(bias.shape[1])]
-        shown = zip(titles[:MOST_PICTURES], bias[0])
-        pictures += [Picture(title, "query", "key", values) for title, values in shown]
     if scheme.is_relative:
+        bias = scheme.bias(places, places)
+        if bias.dim() == 4:
+            titles = [f"added to the scores of head {head}" for head in range(bias.shape[1])]
+            shown = zip(titles[:MOST_PICTURES], bias[0])
+            pictures += [Picture(title, "query", "key", values) for title, values in shown]
         for layer, (_, position_bias) in enumerate(zip(stack.layer_order, scheme.layer_biases(places, places))):
             for what, name in (("keys", "key_vectors"), ("values", "value_vectors")):
                 table = getattr(position_bias, name, None)
