@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 CONSTRAINTS ?= constraints.txt
 PIP := $(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS)
 
-.PHONY: quickstart test test-slow test-browser lint docs conformance release minimum-constraints newest-constraints clean
+.PHONY: quickstart test test-slow test-browser lint docs conformance range release minimum-constraints newest-constraints clean
 
 quickstart: $(VENV)/.demo
 	$(BIN)/python scripts/make_numbers_corpus.py outputs/quickstart-data
@@ -48,6 +48,11 @@ docs: $(VENV)/.test
 conformance: $(VENV)/.test
 	$(BIN)/python tests/conformance/run.py
 
+# The core of the package on other releases of transformers: all that are tested, or RELEASES="oldest newest".
+range: $(VENV)/.test
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/python tests/range/run.py $(RELEASES)
+
 # Tag this commit, if .ci/run has passed it; see CONTRIBUTING.md.
 release: $(VENV)/.demo
 	$(BIN)/python scripts/release.py
@@ -56,8 +61,9 @@ release: $(VENV)/.demo
 minimum-constraints: | $(VENV)/bin/python
 	mkdir -p outputs
 	$(BIN)/python -m pip install --quiet uv
+	grep '^transformers==' constraints.txt > outputs/transformers.txt  # make range has its others
 	$(BIN)/uv pip compile --quiet --resolution lowest-direct --extra demo --extra test pyproject.toml \
-		--output-file outputs/$@.txt
+		--constraint outputs/transformers.txt --output-file outputs/$@.txt
 
 newest-constraints:
 	mkdir -p outputs

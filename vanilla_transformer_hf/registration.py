@@ -117,14 +117,16 @@ class CTranslate2Loader:
 
 def register_pipeline() -> None:
     """Bring the "translation" task back, unless another package has done so. Imports transformers' pipelines."""
-    from transformers.pipelines import PIPELINE_REGISTRY, REMOVED_TASKS
+    from transformers.pipelines import PIPELINE_REGISTRY
+
+    from .common.releases import pipeline_class, removed_tasks
 
     # transformers 5 raises an error for the tasks in this table before it looks into its registry.
-    REMOVED_TASKS.pop("translation", None)
+    removed_tasks().pop("translation", None)
     if "translation" not in PIPELINE_REGISTRY.get_supported_tasks():
-        # By name, as transformers enters its own. No default model: a pipeline without one is an error.
+        # No default model: a pipeline without one is an error.
         PIPELINE_REGISTRY.supported_tasks["translation"] = {
-            "impl": f"{__package__}.translation.pipeline.TranslationPipeline",
+            "impl": pipeline_class(f"{__package__}.translation.pipeline", "TranslationPipeline"),
             "pt": (AutoModelForSeq2SeqLM,),
             "default": {},
             "type": "text",

@@ -1,6 +1,9 @@
 """Caches by the names of every release of transformers, in every model, and through every loop of transformers."""
 
 import copy
+import re
+import runpy
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,7 +17,8 @@ from vanilla_transformer_hf import (
     VanillaTransformerForImageTextToText,
     VanillaTransformerForSpeechSeq2Seq,
 )
-from vanilla_transformer_hf.model.releases import CACHE
+from vanilla_transformer_hf.model.releases import models as releases
+from vanilla_transformer_hf.model.releases.models import CACHE
 
 
 IDS = torch.tensor([[7, 8, 9, 10], [11, 12, 13, 14]])
@@ -98,3 +102,38 @@ def test_checkpointed_layers_take_no_cache():
     model.gradient_checkpointing_enable()
     with pytest.raises(ValueError, match="gradient checkpointing is not possible with a cache"):
         model.train()(IDS[:, 2:], cache=cache)
+
+
+class ForgetsItsPast(VanillaTransformerForConditionalGeneration):
+    """A model as one whose cache comes under a name that it does not know."""
+
+    def forward(self, *args, cache=None, past_key_values=None, **kwargs):
+        return super().forward(*args, **kwargs)
+
+
+def test_a_newer_release_whose_loops_lose_the_past_is_an_error(monkeypatch):
+    models = [ForgetsItsPast(config()).eval(), KINDS["speech"]()[0].eval(), KINDS["recurrent"]()[0].eval()]
+    settings = {"max_new_tokens": 4, "do_sample": True}
+    models[0].generate(IDS, **settings)  # a tested release is not checked
+    monkeypatch.setattr(releases, "NEWEST_TESTED", "4.0.0")
+    monkeypatch.setattr(releases, "checked", set())
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=r"newer than 4.0.0.*set VANILLA_TRANSFORMER_HF_SKIP_CHECK=1"):
+            models[0].generate(IDS, **settings)
+    models[1].generate(input_features=FRAMES, **settings)
+    models[2].generate(IDS, **settings)
+    assert releases.checked == {type(models[1]), type(models[2])}
+    monkeypatch.setenv(releases.SKIP_CHECK, "1")
+    models[0].generate(IDS, **settings)
+
+
+def test_the_bounds_of_the_package_are_those_that_are_tested():
+    root = Path(__file__).resolve().parents[2]
+    tested = runpy.run_path(str(root / "tests" / "range" / "run.py"))["RELEASES"]
+    assert f'"transformers>={tested[0].removesuffix(".0")},<6"' in (root / "pyproject.toml").read_text(
+        encoding="utf-8"
+    )
+    pinned = re.search(r"^transformers==(.*)$", (root / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    assert pinned[1] == tested[-1] == releases.NEWEST_TESTED
+    page = (root / "docs" / "what_is_tested.md").read_text(encoding="utf-8")
+    assert all(f"| {release} |" in page for release in tested)

@@ -26,7 +26,7 @@ from ..model.layers.base_model import VanillaTransformerPreTrainedModel
 from ..model.modeling_vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
 )
-from ..model.releases import CACHE, given_cache, named
+from ..model.releases.models import CACHE, given_cache, named
 
 
 ENCODER, FIRST_STEP, NEXT_STEP = "encoder_model", "decoder_model", "decoder_with_past_model"

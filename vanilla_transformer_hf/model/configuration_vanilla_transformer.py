@@ -3,7 +3,6 @@
 from typing import Any, Literal
 
 from huggingface_hub.dataclasses import strict
-from transformers.configuration_utils import PreTrainedConfig
 from transformers.utils import logging
 
 from .config.attention_kinds import (
@@ -26,6 +25,7 @@ from .config.presets import PRESETS
 from .config.release import VERSION
 from .config.sharing import SharingOptions, check_sharing
 from .config.version import VERSION_FIELD, check_version
+from .releases.configs import BaseConfig
 from .saving.saved_code import ConfigSavesCode
 
 
@@ -57,7 +57,7 @@ VARIANT_FIELDS = (
 
 @refusing_with_value_errors
 @strict
-class VanillaTransformerConfig(*OPTION_GROUPS, ConfigSavesCode, PreTrainedConfig):  # type: ignore[misc]
+class VanillaTransformerConfig(*OPTION_GROUPS, ConfigSavesCode, BaseConfig):  # type: ignore[misc]
     r"""
     Sizes and switches of a [`VanillaTransformerModel`]. The defaults are the paper's base model (Table 3).
 
@@ -149,8 +149,8 @@ class VanillaTransformerConfig(*OPTION_GROUPS, ConfigSavesCode, PreTrainedConfig
         "num_hidden_layers": "encoder_layers",
     }
     # The plans stand at the stacks: from here, each stack would receive one meant for the whole model.
-    base_model_tp_plan = {}
-    base_model_fsdp_plan = {}
+    base_model_tp_plan = dict[str, Any]()
+    base_model_fsdp_plan = dict[str, Any]()
 
     vocab_size: int = 37000
     source_vocab_size: int | None = None
@@ -242,7 +242,7 @@ class VanillaTransformerConfig(*OPTION_GROUPS, ConfigSavesCode, PreTrainedConfig
     def __post_init__(self, **kwargs: Any) -> None:
         own_names = [*type(self).__annotations__, *self.attribute_map]
         for name in kwargs:
-            known = name in own_names or hasattr(PreTrainedConfig, name)
+            known = name in own_names or hasattr(BaseConfig, name)
             if not known and (hint := nearest(name, own_names)):
                 message = f"{type(self).__name__} has no field {name!r}{hint}"
                 if self.transformers_version is None:

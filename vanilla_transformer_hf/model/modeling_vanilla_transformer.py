@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
-from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
+from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
     BaseModelOutput,
@@ -27,14 +27,7 @@ from transformers.modeling_outputs import (
     Seq2SeqLMOutput,
     Seq2SeqModelOutput,
 )
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-from transformers.utils.generic import (
-    TransformersKwargs,
-    can_return_tuple,
-    is_flash_attention_requested,
-    merge_with_config_defaults,
-)
-from transformers.utils.output_capturing import OutputRecorder, capture_outputs
+from transformers.utils.generic import TransformersKwargs, can_return_tuple, is_flash_attention_requested
 
 from .config.attention_kinds import ATTENTION_KINDS, CROSS_KINDS, OTHER_KINDS, attention_kind
 from .config.attention_scores import SCALES
@@ -68,7 +61,17 @@ from .layers.parts import (
     memory_padding,
     note_tokens,
 )
-from .releases import CACHE, given_cache, named
+from .releases.models import (
+    CACHE,
+    OutputRecorder,
+    attention_function,
+    bidirectional_mask,
+    causal_mask,
+    given_cache,
+    grow,
+    named,
+    recorded,
+)
 from .search.generate import VanillaTransformerGenerationMixin
 
 
@@ -259,11 +262,9 @@ class VanillaTransformerAttention(SharesProjections):
         `padding` is 1 for a token, 0 for padding, of past and present (B, past + T), or a mask of transformers;
         `is_needed` makes a mask also where the kernel would hide the future by itself.
         """
-        if not self.is_causal:
-            return create_bidirectional_mask(
-                self.config, embeddings, padding, allow_is_bidirectional_skip=not is_needed
-            )
-        return create_causal_mask(self.config, embeddings, padding, **named(cache), allow_is_causal_skip=not is_needed)
+        if self.is_causal:
+            return causal_mask(self.config, embeddings, padding, cache, is_needed)
+        return bidirectional_mask(self.config, embeddings, padding, is_needed)
 
     def attend(
         self,
@@ -275,9 +276,7 @@ class VanillaTransformerAttention(SharesProjections):
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Queries, keys and values of the heads to outputs (B, T, D) and weights (B, H, T, S)."""
-        kernel: Callable[..., Any] = ALL_ATTENTION_FUNCTIONS.get_interface(
-            self.config._attn_implementation, eager_attention_forward
-        )
+        kernel = attention_function(self.config._attn_implementation, eager_attention_forward)
         if position_bias is not None:
             kernel = position_bias.attend
         kwargs |= {"dropout": self.config.attention_dropout if self.training else 0.0, "scaling": self.scaling}
@@ -308,7 +307,7 @@ class VanillaTransformerAttention(SharesProjections):
         if position_bias is not None:
             key = position_bias.kept_keys(key, hidden_states)
         if cache is not None:
-            key, value = cache.update(key, value, layer_idx)
+            key, value = grow(cache, key, value, layer_idx)
         return self.attend(query, key, value, attention_mask, position_bias, **kwargs)
 
 
@@ -582,8 +581,7 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(config, encoder_sizes(config))
 
-    @merge_with_config_defaults
-    @capture_outputs
+    @recorded
     def forward(
         self,
         input_ids: torch.Tensor | None = None,
@@ -639,8 +637,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
     def __init__(self, config: VanillaTransformerConfig, shared_from: SharedFeedForward | None = None):
         super().__init__(config, decoder_sizes(config), shared_from)
 
-    @merge_with_config_defaults
-    @capture_outputs
+    @recorded
     def forward(
         self,
         input_ids: torch.Tensor | None = None,

@@ -18,6 +18,7 @@ from transformers import HfArgumentParser, Seq2SeqTrainingArguments, TrainingArg
 from transformers.training_args import OptimizerNames
 
 from ..common.command_line import AUTO
+from ..common.releases import check_trainer
 from ..common.settings import read_yaml
 from ..model.config.attention_kinds import ATTENTION_KINDS
 from ..model.config.kinds import users_of_options
@@ -300,6 +301,7 @@ class RecipeParser(HfArgumentParser):
     """
 
     def __init__(self, **kwargs: Any):
+        check_trainer()
         groups: tuple[Any, ...] = (DataArguments, ModelArguments, ConfigArguments, TranslationTrainingArguments)
         # `train --help` is shown without this parser, which needs seconds for its imports.
         super().__init__(groups, add_help=False, allow_abbrev=False, **kwargs)

@@ -13,7 +13,7 @@ from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration
 from vanilla_transformer_hf.model.config.generation import LENGTH_PENALTIES
 from vanilla_transformer_hf.model.packing import packed as packed_weights
-from vanilla_transformer_hf.model.releases import CACHE
+from vanilla_transformer_hf.model.releases.models import CACHE
 from vanilla_transformer_hf.model.search import generate as generation
 from vanilla_transformer_hf.model.search import incremental_decoder, search
 from vanilla_transformer_hf.model.search.incremental_decoder import (

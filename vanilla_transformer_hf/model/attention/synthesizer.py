@@ -15,6 +15,7 @@ from transformers import initialization as init
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..layers.parts import check_padding_mask, check_positions, counted, drop_out
 from ..modeling_vanilla_transformer import ApplyRotary, VanillaTransformerAttention
+from ..releases.models import grow
 from .kernel_checks import check_kernel
 
 
@@ -97,7 +98,7 @@ class SynthesizerAttention(VanillaTransformerAttention, ABC):
         seen, queries, keys = attention_mask
         if cache is not None:
             # A cache counts positions by its keys, of which there are none: it gets one feature.
-            value = cache.update(value[..., :1], value, layer_idx)[1][:, :, : keys.shape[1]]
+            value = grow(cache, value[..., :1], value, layer_idx)[1][:, :, : keys.shape[1]]
         scores = self.scores(hidden_states, queries)
         batch = max(len(scores), len(keys))
         places = keys[:, None, None].expand(batch, *scores.shape[1:3], -1)

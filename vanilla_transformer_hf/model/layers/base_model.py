@@ -12,13 +12,14 @@ import torch.nn.functional as F
 from safetensors import SafetensorError
 from torch import nn
 from transformers import initialization as init
-from transformers.modeling_utils import PreTrainedModel, slice_logits_to_keep
+from transformers.modeling_utils import PreTrainedModel
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from ..config.front_ends import check_class_of_front_end, input_name_of, reads_tokens
 from ..config.position_schemes import check_kernel_of_positions
 from ..config.sharing import INNER_PROJECTIONS
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
+from ..releases.models import keep_logits
 from ..saving.saved_code import ModelSavesCode
 from .lora_targets import name_lora_targets
 from .loss import RowLoss, cross_entropy_rows, loss_by_rows, projected_loss, smoothed_cross_entropy
@@ -114,7 +115,7 @@ class SharedBase(ModelSavesCode, PreTrainedModel):
             loss = projected_loss(states, self.lm_head, labels, wanted, num_items_in_batch, weight)
             if loss is not None:
                 return loss, None
-        logits = self.lm_head(slice_logits_to_keep(states, logits_to_keep))  # (B, T, V)
+        logits = self.lm_head(keep_logits(states, logits_to_keep))  # (B, T, V)
         if labels is None:
             return None, logits
         if row_loss is not None:

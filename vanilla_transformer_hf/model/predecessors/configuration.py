@@ -3,16 +3,16 @@
 from typing import Any, Literal
 
 from huggingface_hub.dataclasses import strict
-from transformers.configuration_utils import PreTrainedConfig
 
 from ..config.errors import refusing_with_value_errors
 from ..config.kinds import LARGEST_DEPTH, LARGEST_SIZE
+from ..releases.configs import BaseConfig
 from ..saving.saved_code import ConfigSavesCode
 
 
 @refusing_with_value_errors
 @strict
-class RecurrentSeq2SeqConfig(ConfigSavesCode, PreTrainedConfig):
+class RecurrentSeq2SeqConfig(ConfigSavesCode, BaseConfig):
     r"""
     Sizes and switches of a [`RecurrentSeq2SeqModel`]: an encoder–decoder of LSTM or GRU layers, with or without
     attention.

@@ -32,7 +32,7 @@ from ..layers.base_model import (
 )
 from ..layers.loss import RowLoss
 from ..layers.parts import Dropout, drop_out
-from ..releases import CACHE, given_cache, named
+from ..releases.models import CACHE, given_cache, named
 from ..search.host_generation import HostGenerationMixin
 from .attention import RECURRENT_ATTENTION, Source
 from .cache import RecurrentCache

@@ -14,6 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 # Module, or folder of modules -> the file that has them; each file may import from those before it.
 FILES = {
+    "releases.configs": "configuration_vanilla_transformer",
     "config": "configuration_vanilla_transformer",
     "configuration_vanilla_transformer": "configuration_vanilla_transformer",
     "predecessors.configuration": "configuration_vanilla_transformer",
@@ -97,6 +98,11 @@ def join_modules(modules: tuple[str, ...]) -> dict[str, str]:
 
     for module in modules:
         add(module)
+    # transformers copies what the text of the model's file imports when a model that it opened by its code is saved.
+    if "pipeline_vanilla_transformer" in modules and LAST in bodies:
+        bodies[LAST]["saved beside"] = (
+            "if False:\n    from .pipeline_vanilla_transformer import SavedTranslationPipeline\n"
+        )
     return {
         f"{file}.py": OPENING
         + "".join(

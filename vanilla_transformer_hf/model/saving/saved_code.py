@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from ..releases.configs import saves_here
 from .bundle import join_modules
 from .listeners import CONFIG_MADE, MODEL_DEFINED
 
@@ -126,5 +127,5 @@ class ModelSavesCode(SavesCode):
             if self.translates:
                 model.config.custom_pipelines = PIPELINES
         super().save_pretrained(save_directory, is_main_process, *args, **kwargs)  # type: ignore[misc]
-        if model.should_save_on_this_rank(is_main_process):
+        if saves_here(model, is_main_process):
             self.bring_code(save_directory)

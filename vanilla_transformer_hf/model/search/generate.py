@@ -25,7 +25,7 @@ from ..config.front_ends import reads_tokens, shortened_padding, source_length
 from ..config.generation import SEARCH_OPTIONS, SearchOptions, Settings, VanillaTransformerGenerationConfig
 from ..packing.int8_quantizer import Int8Config  # noqa: F401  (transformers must know it when a folder is opened)
 from ..packing.packed import MAKERS, StepWeights
-from ..releases import CACHE
+from ..releases.models import CACHE
 from .beam import BeamSearch, DiverseBeamSearch
 from .greedy import GreedySearch
 from .host_generation import HostGenerationMixin

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from transformers.generation import GenerationMixin
 
-from ..releases import CACHE
+from ..releases.models import CACHE, check_loops
 
 
 # An id that no token has.
@@ -31,6 +31,7 @@ class HostGenerationMixin(GenerationMixin):
 
     def prepare_inputs_for_generation(self: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """transformers' arguments of one step; also with the cache's older name, which PEFT looks for and replaces."""
+        check_loops(self, super().generate)  # here, because every loop of transformers begins here
         inputs = super().prepare_inputs_for_generation(*args, **kwargs)
         return {**inputs, "past_key_values": inputs[CACHE]} if CACHE in inputs else inputs
 

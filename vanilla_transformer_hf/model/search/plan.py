@@ -23,11 +23,10 @@ from transformers.generation import (
     StoppingCriteriaList,
     logits_process,
 )
-from transformers.utils import output_capturing
 
 from ..config.generation import SearchOptions
 from ..packing.packed import StepWeights
-from ..releases import CACHE
+from ..releases.models import CACHE, CAPTURING
 from .constraints import Constraints
 from .host_generation import HostGenerationMixin
 
@@ -473,7 +472,7 @@ def is_hooked(module: torch.nn.Module) -> bool:
     that change the type, are ignored.
     """
     hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
-    strange = any(getattr(hook, "__module__", "") != output_capturing.__name__ for hook in hooks)
+    strange = any(getattr(hook, "__module__", "") != CAPTURING.__name__ for hook in hooks)
     wrapped = "forward" in vars(module) and "_original_forward" not in vars(module)
     return strange or wrapped or hasattr(module, "_hf_hook")
 

@@ -16,7 +16,7 @@ from transformers.utils.generic import TransformersKwargs, can_return_tuple
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..layers.base_model import VanillaTransformerPreTrainedModel, tied_output
 from ..modeling_vanilla_transformer import VanillaTransformerDecoder
-from ..releases import CACHE, given_cache, named
+from ..releases.models import CACHE, given_cache, named
 from ..search.generate_causal import VanillaTransformerCausalGenerationMixin
 from .base import SingleStackModel, of_one_stack
 

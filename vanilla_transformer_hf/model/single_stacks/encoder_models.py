@@ -162,7 +162,7 @@ class EncoderClassifier(EncoderWithHead):
     def __init__(self, config: VanillaTransformerConfig) -> None:
         super().__init__(config)
         given = self.config.classifier_dropout
-        self.num_labels: int = self.config.num_labels  # type: ignore[assignment]
+        self.num_labels: int = self.config.num_labels
         self.dropout = Dropout(self.config.dropout if given is None else given)
         self.classifier = nn.Linear(self.config.d_model, self.num_labels)
 

@@ -18,7 +18,7 @@ import torch
 from torch import distributed
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, IntervalStrategy, SaveStrategy, sort_checkpoints
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, IntervalStrategy, SaveStrategy
 
 from ...common.checksums import SUMS_FILE, digest_of_all, format_checksums, read_checksums, write_checksums
 from ...common.files import UNFINISHED, sync, sync_tree
@@ -66,7 +66,9 @@ def is_complete(checkpoint: Path) -> bool:
 
 def list_checkpoints(folder: Path) -> list[str]:
     """The checkpoints in a folder by their steps, complete or not."""
-    return sort_checkpoints(str(folder)) if folder.is_dir() else []
+    steps = {path: path.name.rpartition("-")[2] for path in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*") if path.is_dir()}
+    numbered = [path for path, step in steps.items() if step.isdecimal()]
+    return [str(path) for path in sorted(numbered, key=lambda path: int(steps[path]))]
 
 
 def step_of(checkpoint: str | Path) -> int:
@@ -109,7 +111,7 @@ def set_aside_later(folder: Path, step: int) -> list[Path]:
     Otherwise they would count as the run's last ones when continuing, averaging and deleting.
     """
     moved = []
-    for path in map(Path, sort_checkpoints(str(folder))):
+    for path in map(Path, list_checkpoints(folder)):
         if int(path.name.rpartition("-")[2]) > step:
             names = chain([path.name], (f"{path.name}.{number}" for number in count(2)))
             place = next(place for name in names if not (place := folder / "set_aside" / name).exists())
@@ -120,7 +122,7 @@ def set_aside_later(folder: Path, step: int) -> list[Path]:
 
 def remove_surplus(folder: Path, limit: int | None, best: str | None) -> None:
     """Delete the oldest checkpoints beyond `limit`, never the newest or the best."""
-    checkpoints = sort_checkpoints(str(folder))
+    checkpoints = list_checkpoints(folder)
     if not limit or limit < 0 or len(checkpoints) <= limit:
         return
     spared = {checkpoints[-1], best} & set(checkpoints)

@@ -249,9 +249,9 @@ class TranslationTrainer(PublishingMixin, Seq2SeqTrainer):
             return EpochLengthSampler(size, lengths, seed)
         return super()._get_train_sampler(train_dataset)
 
-    def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
+    def create_optimizer(self, *model: nn.Module) -> torch.optim.Optimizer:  # before 5.2 without the model
         is_new = self.optimizer is None
-        optimizer: torch.optim.Optimizer = super().create_optimizer(model)
+        optimizer: torch.optim.Optimizer = super().create_optimizer(*model)
         if is_new and self.gates is not None:
             self.gates.add_to(optimizer)
         return optimizer
