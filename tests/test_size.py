@@ -13,15 +13,15 @@ from hub_server import ROOT
 MOST = {
     ".": (4, 600, 10),
     "commands": (24, 2_400, 20),
-    "common": (25, 2_800, 25),  # one reader of PO for training and documents
+    "common": (26, 2_800, 25),  # one reader of PO for training and documents; releases of transformers
     "conversion": (36, 7_500, 55),
     "evaluation": (4, 500, 5),
     "explorer": (22, 3_800, 25),
     "export": (10, 1_400, 10),
-    "model": (88, 14_400, 85),
+    "model": (89, 14_400, 90),  # releases of transformers
     "publishing": (10, 2_200, 35),
     "serving": (17, 3_600, 30),
-    "training": (80, 12_600, 205),
+    "training": (80, 12_700, 205),
     "translation": (49, 8_400, 105),
 }
 MEASURED = runpy.run_path(str(ROOT / "scripts" / "measure_size.py"))["measure"]()
