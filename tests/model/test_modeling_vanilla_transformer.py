@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import json
+import sys
 
 import pytest
 import torch
@@ -533,6 +534,32 @@ def test_layers_that_are_taken_out_of_a_stack_do_not_run(tiny_model, batch):
     assert torch.equal(model(**batch).logits, small(**batch).logits)
     ids = batch["input_ids"]
     assert torch.equal(model.generate(ids, max_new_tokens=5), small.generate(ids, max_new_tokens=5))
+
+
+@torch.no_grad()
+def test_few_calls_lead_to_a_product(tiny_config):
+    """Seven functions of this package to the first one, and 330 calls of them in a pass through 6 + 6 layers."""
+    model = VanillaTransformerForConditionalGeneration(tiny_config(encoder_layers=6, decoder_layers=6)).eval()
+    ids, calls, first = torch.randint(3, 90, (2, 5)), [], []
+
+    def is_ours(frame):
+        return "vanilla_transformer_hf" in frame.f_globals.get("__name__", "")
+
+    def count(frame, event, argument):
+        if event == "call" and is_ours(frame):
+            calls.append(frame.f_code.co_name)
+        if event == "c_call" and argument.__name__ == "linear" and not first:
+            while frame is not None:
+                first.extend([frame.f_code.co_name] if is_ours(frame) else [])
+                frame = frame.f_back
+
+    model(ids, decoder_input_ids=ids, use_cache=False)
+    sys.setprofile(count)
+    try:
+        model(ids, decoder_input_ids=ids, use_cache=False)
+    finally:
+        sys.setprofile(None)
+    assert len(first) <= 7 and len(calls) <= 330, (first, len(calls))
 
 
 def test_given_positions_are_used(tiny_model, batch):

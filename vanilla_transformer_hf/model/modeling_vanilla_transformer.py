@@ -237,6 +237,11 @@ class VanillaTransformerAttention(SharesProjections):
         """H, the heads that this attention has; pruning may have removed some."""
         return self.owner.out_proj.in_features // self.d_v
 
+    @staticmethod
+    def heads(states: torch.Tensor, width: int) -> torch.Tensor:
+        """States of all heads (B, T, H d) to those of each (B, H, T, d)."""
+        return states.unflatten(-1, (-1, width)).transpose(1, 2)
+
     def project(self, states: torch.Tensor, roles: list[tuple[str, int]]) -> list[torch.Tensor]:
         """States (B, T, D) in each role (B, H, T, d); a projection that serves several is computed once."""
         owner: Any = self.shared_from or self

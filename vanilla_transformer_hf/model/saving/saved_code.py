@@ -108,6 +108,7 @@ class ModelSavesCode(SavesCode):
 
     @property
     def modules_that_travel(self) -> tuple[str, ...]:
+        """The modules of the config, that of the class, and the pipeline of a model that translates."""
         model: Any = self
         pipeline = ["pipeline_vanilla_transformer"] if self.translates else []
         return tuple(dict.fromkeys([*model.config.modules, str(self.module_of_class), *pipeline]))

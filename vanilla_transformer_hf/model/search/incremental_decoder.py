@@ -213,7 +213,7 @@ class IncrementalDecoder:
     def _attend_to_source(self, layer: "StepLayer", states: torch.Tensor) -> torch.Tensor:
         """Attention of states (B, n, D) to the source."""
         cross, projections = layer.encoder_attn, layer.projections
-        query = heads(projections.cross_query(states), cross.d_k)  # (B, H, n, d_k)
+        query = cross.heads(projections.cross_query(states), cross.d_k)  # (B, H, n, d_k)
         keys, values = self._columns(self.source_keys.flat[layer.place]), self.source_values.flat[layer.place]
         output, weights = self.attend(query, keys, values, self.source_masks[query.shape[1]], cross.scaling)
         if self.record_attention:  # that of the last layer is kept
@@ -544,12 +544,6 @@ class StepLayer:
         self.final_layer_norm = norm_of(layer.final_layer_norm)
 
 
-def heads(states: torch.Tensor, width: int) -> torch.Tensor:
-    """States of all heads (B, T, H d) to those of each (B, H, T, d)."""
-    each: torch.Tensor = states.unflatten(-1, (-1, width)).transpose(1, 2)
-    return each
-
-
 def divider(attention: Any) -> Callable[[torch.Tensor], list[torch.Tensor]]:
     """
     A function that splits the concatenated outputs of an attention's projections (B, T, sum of widths) into queries
@@ -561,7 +555,7 @@ def divider(attention: Any) -> Callable[[torch.Tensor], list[torch.Tensor]]:
 
     def divide(projected: torch.Tensor) -> list[torch.Tensor]:
         parts = projected.split_with_sizes(widths, dim=-1)
-        return [heads(parts[place], width) for place, width in places]
+        return [attention.heads(parts[place], width) for place, width in places]
 
     return divide
 

@@ -7,7 +7,7 @@ Shapes: B sentences, n beams of each.
 
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -369,23 +369,26 @@ def find_obstacle(model: Any, call: LoopCall) -> str | None:
     halves: tuple[Any, ...] = () if cache is None else (cache,)
     if isinstance(cache, EncoderDecoderCache):
         halves = cache.self_attention_cache, cache.cross_attention_cache
-    reasons = {
-        "sampling": config.do_sample,
-        "assisted decoding": config.is_assistant,
-        "synced_gpus": kwargs.get("synced_gpus"),
-        "use_cache=False": cache is None or not kwargs.get("use_cache", True),
-        "a cache of its own kind": any(type(half) is not DynamicCache for half in halves)
-        or config.cache_implementation not in (None, "dynamic"),
-        CACHE: any(half.get_seq_length() for half in halves) or hasattr(cache, "_is_user_defined"),
-        "prefill_chunk_size": config.prefill_chunk_size is not None,
-        "low_memory": config.low_memory,
-        **model_obstacles(model),
-        **{name: getattr(config, name) for name in OUTPUTS},
-        **{type(one).__name__: not treats_rows_alone(one) for one in call.processors},
-        **{type(one).__name__: type(one) not in CRITERIA for one in call.criteria},
-        **{name: value is not None and value is not False for name, value in kwargs.items() if name not in KNOWN},
-    }
-    return next((reason for reason, found in reasons.items() if found), None)
+    reasons: Iterable[tuple[str, Any]] = (
+        ("sampling", config.do_sample),
+        ("assisted decoding", config.is_assistant),
+        ("synced_gpus", kwargs.get("synced_gpus")),
+        ("use_cache=False", cache is None or not kwargs.get("use_cache", True)),
+        (
+            "a cache of its own kind",
+            any(type(half) is not DynamicCache for half in halves)
+            or config.cache_implementation not in (None, "dynamic"),
+        ),
+        (CACHE, any(half.get_seq_length() for half in halves) or hasattr(cache, "_is_user_defined")),
+        ("prefill_chunk_size", config.prefill_chunk_size is not None),
+        ("low_memory", config.low_memory),
+        *model_obstacles(model).items(),
+        *((name, getattr(config, name)) for name in OUTPUTS),
+        *((type(one).__name__, not treats_rows_alone(one)) for one in call.processors),
+        *((type(one).__name__, type(one) not in CRITERIA) for one in call.criteria),
+        *((name, each is not None and each is not False) for name, each in kwargs.items() if name not in KNOWN),
+    )
+    return next((reason for reason, found in reasons if found), None)
 
 
 def treats_rows_alone(processor: Any) -> bool:
