@@ -29,8 +29,6 @@ PACKAGE = Path(vanilla_transformer_hf.__file__).parent
 METHODS = {"match", "fullmatch", "search", "finditer", "findall", "sub", "split"}
 # They read names and docstrings of the code itself, no text of a user.
 OF_THE_CODE = {"registration.py", "translation/pipeline.py", "training/options.py"}
-# These read what the owner of a model publishes.
-OF_THE_OWNER = "publishing"
 LETTERS = "ax1A_ .-@/\\\"'<>(){}[]&;:,=%\n\t!?é中»|~+#$*"
 # Lengths of texts, and the seconds for each; the square of 15,000 steps takes more, as do 2 to the power of 26.
 LENGTHS = {15_000: 0.08, 100_000: 0.4}
@@ -39,8 +37,7 @@ LENGTHS = {15_000: 0.08, 100_000: 0.4}
 def patterns() -> dict[tuple, set[str]]:
     """(file, pattern, flags) of all regular expressions -> the methods by which they are used."""
     found, used = defaultdict(set), defaultdict(set)
-    files = [path for path in PACKAGE.rglob("*.py") if OF_THE_OWNER not in path.parts]
-    files = [path for path in files if path.relative_to(PACKAGE).as_posix() not in OF_THE_CODE]
+    files = [path for path in PACKAGE.rglob("*.py") if path.relative_to(PACKAGE).as_posix() not in OF_THE_CODE]
     for path in files:
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in METHODS):

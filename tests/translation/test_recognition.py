@@ -55,6 +55,18 @@ def test_images_that_would_lose_something(name, pixels, message, tmp_path):
         read_sources(read_texts(tmp_path), "pixel_values", image_processor(1))
 
 
+def test_an_image_is_of_a_format_that_starts_no_program_and_of_a_bounded_size(tmp_path):
+    Image.new("L", (8, 8)).save(tmp_path / "script.eps")  # which Pillow gives to Ghostscript
+    with pytest.raises(ValueError, match=r"script.eps is not an image"):
+        read_image(tmp_path / "script.eps", image_processor(1))
+    (tmp_path / "script.png").write_bytes((tmp_path / "script.eps").read_bytes())
+    with pytest.raises(ValueError, match=r"script.png is not an image"):
+        read_image(tmp_path / "script.png", image_processor(1))
+    Image.new("1", (10_000, 10_000)).save(tmp_path / "large.png")  # 12 kB
+    with pytest.raises(ValueError, match=r"large.png: it has 100,000,000 pixels; expected at most 67,108,864"):
+        read_image(tmp_path / "large.png", image_processor(1))
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [("none.png", b"text", " is not an image"), ("half.png", None, ": image file is truncated")],

@@ -73,7 +73,7 @@ FORMS = {
     "Terraform token": re.compile(r"\b[A-Za-z0-9]{14}\.atlasv1\.[\w-]{40,}"),
     "Vault token": re.compile(r"(?<![\w.])s\.([A-Za-z0-9]{24})(?![\w.])"),
     "Azure client secret": re.compile(r"(?<![\w.~-])[\w.~-]{3}\dQ~[\w.~-]{31,34}"),
-    "JSON Web Token": re.compile(r"\beyJ[\w=-]{8,}\.(?:eyJ)?[\w=-]{8,}"),
+    "JSON Web Token": re.compile(r"(?<![\w-])eyJ[\w-]{8,}+={0,2}\.(?:eyJ)?[\w-]{8,}"),
     "one-time password": re.compile(r"otpauth(?:-migration)?://"),
     "Private Key": re.compile(
         r"BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY|PuTTY-User-Key-File-\d|^Private-Lines: \d|BEGIN OpenVPN Static key"
@@ -351,7 +351,7 @@ def secrets_by_form(text: str) -> Iterator[tuple[int, str, str]]:
         if is_random(found[1]):
             yield found.start(), "key of a service", found[0]
     for found in BASIC.finditer(text):
-        if re.fullmatch(rb"[\x20-\x7e]*:[\x20-\x7e]+", _decoded(found[1])):
+        if re.fullmatch(rb"[\x20-\x39\x3b-\x7e]*:[\x20-\x7e]+", _decoded(found[1])):
             yield found.start(), "authorization", found[1]
     for pattern, commands in COMMANDS.items():
         for found in pattern.finditer(text):
