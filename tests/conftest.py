@@ -218,7 +218,8 @@ def prepare(tmp_path, monkeypatch):
         recipe = files | RECIPE | {"output_dir": str(tmp_path / "out")} | settings
         path = tmp_path / "recipe.yaml"
         path.write_text(yaml.safe_dump({name: value for name, value in recipe.items() if value is not None}))
-        return prepare_job(*RecipeParser().parse([str(path)]))
+        parser = RecipeParser()
+        return prepare_job(*parser.run(parser.read(str(path)), str(path)))
 
     prepare.recipe, prepare.out = RECIPE, tmp_path / "out"
     return prepare

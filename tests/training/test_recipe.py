@@ -6,9 +6,19 @@ import pytest
 import yaml
 
 from vanilla_transformer_hf import RecurrentSeq2SeqConfig, VanillaTransformerConfig
-from vanilla_transformer_hf.training.recipe import ConfigArguments, RecipeParser, TranslationTrainingArguments
+from vanilla_transformer_hf.training.arguments import TEXTS
+from vanilla_transformer_hf.training.recipe import (
+    EXCLUDED,
+    OPTIONS,
+    ConfigArguments,
+    RecipeParser,
+    TranslationTrainingArguments,
+    check_options,
+    refuse_without_effect,
+)
 
 
+PARSER = RecipeParser(prog="train.py")
 RECIPES = sorted(Path(__file__).parents[2].glob("vanilla_transformer_hf/training/recipes/*.yaml"))
 
 
@@ -56,9 +66,8 @@ def test_threads_are_a_number_or_auto(parse, wrong):
 
 def test_a_curriculum_needs_batches_of_like_lengths(parse):
     assert parse("{curriculum_steps: -1}").endswith("curriculum_steps=-1: must be at least 0.")
-    assert "curriculum_steps=5 needs batches of like lengths: set train_sampling_strategy" in parse(
-        "{curriculum_steps: 5}"
-    )
+    with pytest.raises(ValueError, match="curriculum_steps=5 has no effect: it needs train_sampling_strategy=group"):
+        refuse_without_effect(parse("{curriculum_steps: 5}")[1])
     run, _ = parse("{curriculum_steps: 5, train_sampling_strategy: group_by_length}")
     assert run.training.curriculum_steps == 5
 
@@ -145,6 +154,50 @@ def test_what_excludes_each_other_on_the_command_line_is_still_refused(parse):
     assert "exclude each other" in parse("{}", "--average_last", "2", "--moving_average", "0.9")
 
 
+# A value of each field that is not its default; of the others, 2.
+VALUES = {
+    **dict.fromkeys(("streaming", "drop_duplicates", "load_best_model_at_end", "dataloader_drop_last"), True),
+    **{"dataloader_persistent_workers": True, "train_sampling_strategy": "group_by_length", "tokenizer": "new"},
+    **{"eval_strategy": "steps", "teacher": "x", "corpora": {"law": {"train_source": "x"}}, "task": "speech"},
+    **dict.fromkeys(("preset", "model_name_or_path", "encoder_from", "decoder_from", "tokenizer_name_or_path"), "x"),
+    **dict.fromkeys(TEXTS.split(), "x"),
+    **dict.fromkeys(("distillation_weight", "bpe_dropout", "moving_average"), 0.25),
+}
+
+
+@pytest.mark.parametrize("one, other", EXCLUDED)
+def test_of_two_that_exclude_each_other_one_is_given(one, other):
+    """Both are an error, and on the command line either replaces the other, with what needs it."""
+    values = {name: VALUES.get(name, 2) for name in (one, other)}
+    with pytest.raises(ValueError, match=rf"{one}(=new)? and {other}(=\w+)? exclude each other: .*\.$"):
+        check_options(values)
+    for given, before in ((one, other), (other, one)):
+        needing = {name: VALUES.get(name, 2) for name, about in OPTIONS.items() if about.needs == before}
+        needing.pop(given, None)
+        recipe = {before: values[before], **needing, "seed": 3}
+        assert PARSER.override(recipe, {given: values[given]}) == {given: values[given], "seed": 3}
+
+
+@pytest.mark.parametrize("name", [name for name, about in OPTIONS.items() if about.needs])
+def test_what_has_no_effect_without_another_is_an_error(name):
+    needed, _, value = OPTIONS[name].needs.partition("=")
+    settings = {name: VALUES.get(name, 2)}
+    with pytest.raises(ValueError, match=rf"^{name}=.* has no effect: it needs {OPTIONS[name].needs}\. Remove it; "):
+        refuse_without_effect(settings)
+    more = {needed: value or VALUES.get(needed, 2)}
+    if needed in OPTIONS and (third := OPTIONS[needed].needs):
+        more[third] = VALUES.get(third, 2)
+    refuse_without_effect(settings | more)
+
+
+@pytest.mark.parametrize("name", [name for name, about in OPTIONS.items() if about.at_least is not None])
+def test_the_least_value_of_an_option_is_allowed(name):
+    least = OPTIONS[name].at_least
+    check_options({name: least})
+    with pytest.raises(ValueError, match=f"{name}={least - 1}: must be at least {least}"):
+        check_options({name: least - 1})
+
+
 def test_every_value_of_a_recipe_can_be_unset(parse):
     recipe = "{average_last: 3, source_lang: en, embedding_sharing: none, bf16: true, dropout: 0.2}"
     run, settings = parse(recipe, "--unset", "average_last", "source_lang", "bf16", "--seed", "3")
@@ -208,7 +261,7 @@ def test_the_defaults_are_the_papers(parse):
         (
             "{average_last: 2}",
             ["--average_last", "0"],
-            "average_last=0: must be 1 or more, or nothing: --unset average_last",
+            "average_last=0: must be at least 1.",
         ),
         ("{seed: [1, 2]}", [], "seed takes one value, got [1, 2]"),
         ("{tokens_per_step: 0}", [], "tokens_per_step=0, per_device_train_tokens=4096: both are 1 or more"),

@@ -214,8 +214,14 @@ def test_the_best_are_not_looked_for_without_scores(prepare):
 @pytest.mark.parametrize(
     "settings, message",
     [
-        ({"gradient_accumulation_steps": 7}, "gradient_accumulation_steps=7 has no effect: with tokens_per_step"),
-        ({"per_device_train_batch_size": 7}, "per_device_train_batch_size=7 has no effect: with tokens_per_step"),
+        (
+            {"gradient_accumulation_steps": 7},
+            "tokens_per_step and gradient_accumulation_steps exclude each other: batches are filled",
+        ),
+        (
+            {"per_device_train_batch_size": 7},
+            "tokens_per_step and per_device_train_batch_size exclude each other: batches are filled",
+        ),
         ({"shuffle_buffer_size": 7}, "shuffle_buffer_size=7 has no effect: it needs streaming"),
         ({"tokens_per_step": None}, "per_device_train_tokens=120 has no effect: it needs tokens_per_step"),
         ({"fp16": True}, "fp16=True has no effect: CPUs"),
@@ -446,8 +452,8 @@ def test_two_vocabularies(prepare):
         ({"learning_rate": None, "warmup_steps": 0.1}, "the paper's learning rate needs a number of steps"),
         ({"test_target": "missing.de"}, "missing.de: no such file"),
         ({"validation_source": None}, "eval_strategy=steps needs validation_source"),
-        ({"tokens_per_step": None, "bpe_dropout": 0.1}, "bpe_dropout needs batches that are filled by tokens"),
-        ({"tokens_per_step": None, "streaming": True}, "streaming needs batches that are filled by tokens"),
+        ({"tokens_per_step": None, "bpe_dropout": 0.1}, "bpe_dropout=0.1 has no effect: it needs tokens_per_step"),
+        ({"tokens_per_step": None, "streaming": True}, "streaming=True has no effect: it needs tokens_per_step"),
         ({"streaming": True, "max_steps": None}, "streaming needs max_steps"),
         ({"streaming": True, "dataloader_num_workers": 2}, "dataloader_num_workers=2: a stream is read by one worker"),
         ({"tokens_per_step": 30}, "a batch of 30 tokens has no room for a sentence of 60"),
@@ -644,7 +650,7 @@ def test_attention_of_other_weights_is_refused_before_any_text_is_read(prepare, 
         ({"load_best_model_at_end": False, "average_last": 3, "save_total_limit": 2}, "save_total_limit=2"),
         ({"bpe_dropout": 0.1, "tokenizer_model": "wordpiece"}, "bpe_dropout=0.1 needs tokenizer_model=bpe"),
         ({"bpe_dropout": 1.5}, "bpe_dropout=1.5: must be a probability"),
-        ({"streaming": True, "drop_duplicates": True}, "drop_duplicates is not possible with streaming"),
+        ({"streaming": True, "drop_duplicates": True}, "streaming and drop_duplicates exclude each other: the pairs"),
         ({"learning_rate": None, "warmup_steps": 0}, "warmup_steps=0"),
         ({"num_beams": 0}, "num_beams"),
         ({"max_source_length": 1}, "max_source_length=1"),
@@ -726,7 +732,7 @@ def test_a_sample_of_the_validation_text_is_scored_during_training(prepare):
     assert validation.scores.sentences == 6
     with pytest.raises(ValueError, match="eval_sample=0: must be at least 1"):
         prepare(eval_sample=0)
-    with pytest.raises(ValueError, match="eval_sample=4 has no effect: it needs evaluations"):
+    with pytest.raises(ValueError, match="eval_sample=4 has no effect: it needs eval_strategy"):
         prepare(eval_sample=4, eval_strategy="no", load_best_model_at_end=None, metric_for_best_model=None)
 
 

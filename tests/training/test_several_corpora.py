@@ -171,7 +171,7 @@ def test_tags_are_added_to_a_model_that_has_none(prepare, corpora, parent):
                 "train_sampling_strategy": "group_by_length",
                 "curriculum_steps": 5,
             },
-            "curriculum_steps and corpora exclude each other",
+            "corpora and curriculum_steps exclude each other",
         ),
         ({"streaming": True, "max_steps": 5}, "corpora and streaming exclude each other"),
         ({"corpora": None, "train_source": "text", "corpus_temperature": 5}, "has no effect: it needs corpora"),

@@ -10,8 +10,40 @@ from ..common.too_long import TooLongToTrain
 from ..model.config.presets import PRESETS
 
 
-def _help(text: str, default: Any = None) -> Any:
-    return field(default=default, metadata={"help": text})
+class Help(str):
+    """
+    The help of an option, and what the option demands of others, said once: here.
+
+    Attributes:
+        excludes: Names of fields, in one text -> why they and this one exclude each other.
+        needs: The field without which this one has no effect, or "field=value".
+        at_least: The least value.
+    """
+
+    excludes: dict[str, str]
+    needs: str | None
+    at_least: float | None
+
+
+def _help(
+    text: str,
+    default: Any = None,
+    *,
+    excludes: dict[str, str] | None = None,
+    needs: str | None = None,
+    at_least: float | None = None,
+) -> Any:
+    about = Help(text)  # transformers' parser gives all metadata to argparse, so that other keys would be errors
+    about.excludes, about.needs, about.at_least = excludes or {}, needs, at_least
+    return field(default=default, metadata={"help": about})
+
+
+TEXTS = "train_source train_target validation_source validation_target test_source test_target"
+# Transformers' and our options of batches that are filled by sentences.
+OF_SENTENCES = (
+    "per_device_train_batch_size gradient_accumulation_steps train_sampling_strategy curriculum_steps "
+    "dataloader_drop_last dataloader_prefetch_factor dataloader_persistent_workers"
+)
 
 
 @dataclass
@@ -46,11 +78,17 @@ class DataArguments:
     test_target: str | None = _help("the translations of a plain-text test_source")
     corpora: dict[str, Any] | str | None = _help(  # noqa: RUF009
         "several corpora, in place of the fields above: for each a name, these fields, languages and columns, and the "
-        "rate of its pairs, in a recipe or in a YAML file that is named here"
+        "rate of its pairs, in a recipe or in a YAML file that is named here",
+        excludes={
+            TEXTS: "say it of one of the corpora",
+            "streaming": "the sizes of streams are not known",
+            "curriculum_steps": "rates decide which rows a batch has",
+        },
     )
     corpus_temperature: float | None = _help(
         "T of the rates n^(1/T) of corpora of n pairs, such as 5; if not given, and without rates, an epoch has each "
-        "pair once"
+        "pair once",
+        needs="corpora",
     )
     train_text: list[str] | None = _help(  # noqa: RUF009
         "text of denoising: plain-text files, a text on each line, or files that hold both sides, as train_source, of "
@@ -100,7 +138,10 @@ class DataArguments:
         "name of the corpus in the model card; if not given, the id of a dataset on the Hub: files have no name"
     )
     streaming: bool = _help(
-        "read the training text while training, for text larger than the disk; needs max_steps", False
+        "read the training text while training, for text larger than the disk; needs max_steps",
+        False,
+        excludes={"drop_duplicates": "the pairs of a stream are not kept"},
+        needs="tokens_per_step",
     )
     max_source_length: int = _help("maximum number of tokens of a source sentence", 256)
     max_target_length: int = _help("maximum number of tokens of a target sentence, also in generation", 256)
@@ -112,12 +153,21 @@ class DataArguments:
     )
     drop_duplicates: bool = _help("leave out training pairs that occurred before", False)
     bpe_dropout: float = _help(
-        "probability of skipping a merge, which varies the tokens of each epoch (BPE-dropout)", 0.0
+        "probability of skipping a merge, which varies the tokens of each epoch (BPE-dropout)",
+        0.0,
+        needs="tokens_per_step",
     )
-    time_masks: int = _help("bands of frames that are masked in each recording (SpecAugment, task speech)", 0)
-    longest_time_mask: int = _help("most frames of such a band", 20)
-    frequency_masks: int = _help("bands of mel filters that are masked in each recording, likewise", 0)
-    widest_frequency_mask: int = _help("most mel filters of such a band", 8)
+    time_masks: int = _help(
+        "bands of frames that are masked in each recording (SpecAugment, task speech)",
+        0,
+        needs="task=speech",
+        at_least=0,
+    )
+    longest_time_mask: int = _help("most frames of such a band", 20, needs="task=speech", at_least=0)
+    frequency_masks: int = _help(
+        "bands of mel filters that are masked in each recording, likewise", 0, needs="task=speech", at_least=0
+    )
+    widest_frequency_mask: int = _help("most mel filters of such a band", 8, needs="task=speech", at_least=0)
     preprocessing_num_workers: int | None = _help("processes that tokenize")
 
 
@@ -132,19 +182,26 @@ class ModelArguments:
     model_type: Literal["vanilla_transformer", "recurrent_seq2seq"] = _help(
         "kind of a new model: the Transformer, or LSTM or GRU layers as before it", "vanilla_transformer"
     )
-    preset: str | None = _help(f"size of a new model: {', '.join(PRESETS)}; base if not given")
+    preset: str | None = _help(
+        f"size of a new model: {', '.join(PRESETS)}; base if not given",
+        excludes={"model_name_or_path": "the model has its size already"},
+    )
     model_name_or_path: str | None = _help("model to fine-tune, instead of a new one")
     encoder_from: str | None = _help(
-        "masked language model, or another model with an encoder, whose weights a new model's encoder begins with"
+        "masked language model, or another model with an encoder, whose weights a new model's encoder begins with",
+        excludes={"model_name_or_path preset tokenizer_name_or_path": "sizes and tokenizer are those of encoder_from"},
     )
     decoder_from: str | None = _help(
         "language model, or another model with a stack of the same kind, whose weights a new model's decoder begins "
-        "with; attention to the source is new"
+        "with; attention to the source is new",
+        excludes={"model_name_or_path preset tokenizer_name_or_path": "sizes and tokenizer are those of decoder_from"},
     )
     tokenizer_name_or_path: str | None = _help("tokenizer to use; if not given, the model's, or a new one is trained")
     tokenizer: Literal["new"] | None = _help(
         "new: the model that is fine-tuned gets a tokenizer that is trained on the text of this run (transfer to "
-        "another language); pieces that its own tokenizer has, too, keep their vectors"
+        "another language); pieces that its own tokenizer has, too, keep their vectors",
+        excludes={"tokenizer_name_or_path": "remove one of them"},
+        needs="model_name_or_path",
     )
     tokenizer_model: Literal["bpe", "wordpiece"] = _help("kind of a newly trained tokenizer", "bpe")
     unicode_normalization: Literal["NFC", "NFKC", "NFD", "NFKD", "none"] = _help(
@@ -156,7 +213,8 @@ class ModelArguments:
     )
     num_beams: int | None = _help(
         "beams of the final scores and of generation_config.json; of a new model 4, and as with the other options of "
-        "the search, if not given, that of the model to fine-tune"
+        "the search, if not given, that of the model to fine-tune",
+        at_least=1,
     )
     length_penalty: float | None = _help(
         "α of beam search: scores are divided by length^α, so more gives longer sentences; of a new model 1"
@@ -219,11 +277,17 @@ class OwnTrainingArguments:
     )
     eval_sample: int | None = _help(
         "pairs of each validation text that are scored during training, drawn once; all if not given. The scores at "
-        "the end are always those of all"
+        "the end are always those of all",
+        needs="eval_strategy",
+        at_least=1,
     )
     save_steps: float = _help("steps between checkpoints, or their share of all steps if less than 1", 500)
     save_total_limit: int | None = _help("checkpoints to keep, the last and the best; all if not given")
-    load_best_model_at_end: bool = _help("publish the best checkpoint by metric_for_best_model, not the last", False)
+    load_best_model_at_end: bool = _help(
+        "publish the best checkpoint by metric_for_best_model, not the last",
+        False,
+        excludes={"average_last average_best": "one model is published"},
+    )
     metric_for_best_model: str | None = _help(
         "score of the validation text that chooses the best checkpoint, such as bleu, chrf, exact_match or loss; "
         "loss if not given"
@@ -269,41 +333,64 @@ class OwnTrainingArguments:
     )
     tokens_per_step: int | None = _help(
         "tokens of an optimizer step, on the longer side, with padding, over all devices and accumulated batches; "
-        "the paper has 25000. If not given: per_device_train_batch_size sentences, gradient_accumulation_steps times"
+        "the paper has 25000. If not given: per_device_train_batch_size sentences, gradient_accumulation_steps times",
+        excludes={OF_SENTENCES: "batches are filled by tokens"},
+        at_least=1,
     )
     per_device_train_tokens: int = _help(
-        "most tokens of a side that a device computes at once; more batches are accumulated to tokens_per_step", 4096
+        "most tokens of a side that a device computes at once; more batches are accumulated to tokens_per_step",
+        4096,
+        needs="tokens_per_step",
+        at_least=1,
     )
     curriculum_steps: int = _help(
         "steps in which batches are of the shortest rows at first, and of more and more (competence-based curriculum, "
         "arXiv 1903.09848); needs train_sampling_strategy=group_by_length. 0: all rows from the start",
         0,
+        needs="train_sampling_strategy=group_by_length",
+        at_least=0,
     )
     shuffle_buffer_size: int = _help(
-        "sentence pairs of a stream that are in memory to be sorted and shuffled", 100_000
+        "sentence pairs of a stream that are in memory to be sorted and shuffled", 100_000, needs="streaming"
     )
     r_drop: float = _help(
         "weight of R-Drop, which makes outputs under two dropout masks agree; about twice the work", 0.0
     )
     teacher: str | None = _help(
         "model of the same vocabulary whose distribution is learned at each position, beside the reference "
-        "(word-level distillation); its tokenizer is used if no other is named"
+        "(word-level distillation); its tokenizer is used if no other is named",
+        excludes={"r_drop": "set one of them"},
     )
-    distillation_weight: float = _help("weight of the teacher, 0 to 1; the reference has the rest", 0.5)
-    distillation_temperature: float = _help("both distributions are softmax(logits / temperature)", 1.0)
+    distillation_weight: float = _help(
+        "weight of the teacher, 0 to 1; the reference has the rest", 0.5, needs="teacher"
+    )
+    distillation_temperature: float = _help(
+        "both distributions are softmax(logits / temperature)", 1.0, needs="teacher"
+    )
     head_gates: float = _help(
         "train a gate on each attention head, with this penalty for each open one, and remove the closed heads at the "
         "end; such as 0.01",
         0.0,
+        at_least=0,
     )
-    head_gates_learning_rate: float = _help("peak of the learning rate of these gates", 0.05)
-    average_last: int | None = _help("publish the average of this many last checkpoints")
-    average_best: int | None = _help("publish the average of this many best checkpoints by metric_for_best_model")
+    head_gates_learning_rate: float = _help(
+        "peak of the learning rate of these gates", 0.05, needs="head_gates", at_least=0
+    )
+    average_last: int | None = _help(
+        "publish the average of this many last checkpoints",
+        excludes={"average_best moving_average": "one model is published"},
+        at_least=1,
+    )
+    average_best: int | None = _help(
+        "publish the average of this many best checkpoints by metric_for_best_model",
+        excludes={"moving_average": "one model is published"},
+        at_least=1,
+    )
     moving_average: float | None = _help(
         "decay of a moving average of the weights to evaluate and publish, such as 0.999"
     )
     early_stopping_patience: int | None = _help(
-        "stop after this many evaluations without a better metric_for_best_model"
+        "stop after this many evaluations without a better metric_for_best_model", at_least=1
     )
     threads: str | None = _help(
         "threads that compute on a CPU: a number, or auto, as many as cores are idle when the run begins, which is "

@@ -13,7 +13,7 @@ from .arguments import FIELDS_OF_NEW_TOKENIZERS, DataArguments, ModelArguments, 
 from .checkpoints.resume import Start, check_rate, find_start, lock_folder, prepare_folder
 from .console import say
 from .machine import use_threads
-from .recipe import FIELDS_OF_OTHERS, RunArguments
+from .recipe import FIELDS_OF_OTHERS, RunArguments, refuse_without_effect
 
 
 # Of transformers' arguments, those that have no effect in tasks other than those of text to text.
@@ -40,6 +40,7 @@ def refuse_unused(run: RunArguments, settings: dict[str, Any], used: Collection[
             raise ValueError(
                 f"{name}={value} has no effect: the tokenizer is that of tokenizer_name_or_path. Remove it."
             )
+    refuse_without_effect(settings)
 
 
 def begin_run(

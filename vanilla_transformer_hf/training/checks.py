@@ -27,18 +27,16 @@ from .model import make_generation_config, paper_learning_rate, plan_config
 from .pretraining.denoising import DENOISING, NOISE_FIELDS, PAIR_FIELDS, check_denoising
 from .recipe import (
     CHANGEABLE_FIELDS,
-    CORPUS_TEXTS,
     KINDS_OF_ONE_WEIGHT,
-    SENTENCE_FIELDS,
     RunArguments,
     TranslationTrainingArguments,
+    refuse_without_effect,
 )
 from .transfer import check_transfer
 
 
 # Metrics for the best checkpoint.
 SCORES = (*METRICS, "loss")
-MASK_FIELDS = ("time_masks", "longest_time_mask", "frequency_masks", "widest_frequency_mask")
 
 
 def check_run(run: RunArguments, settings: dict[str, Any]) -> None:
@@ -64,12 +62,7 @@ def check_run(run: RunArguments, settings: dict[str, Any]) -> None:
     _check_batches(run)
     _check_tokenizer(run)
     _check_model(run)
-    for name, reason in _without_effect(run).items():
-        if name in settings:
-            raise ValueError(
-                f"{name}={settings[name]} has no effect: {reason}. Remove it; --unset {name} removes the value of a "
-                "recipe."
-            )
+    refuse_without_effect(settings, _without_effect(run))
     problems = check_metadata(CardData(license=run.model.license)) if run.training.push_to_hub else []
     problems += check_project_url(run.model.project_url)
     if problems:
@@ -79,8 +72,6 @@ def check_run(run: RunArguments, settings: dict[str, Any]) -> None:
 
 def _check_corpora(data: DataArguments) -> None:
     """Several corpora: each has a text, one of them is for training, and their rates fit."""
-    if given := [name for name in CORPUS_TEXTS if getattr(data, name) is not None]:
-        raise ValueError(f"corpora and {given[0]} exclude each other: say it of one of the corpora.")
     for name, part in corpus_parts(data).items():
         if not any(getattr(part, f"{role}_source") for role in ROLES):
             raise ValueError(
@@ -105,26 +96,10 @@ def check_callbacks(training: TranslationTrainingArguments) -> None:
 
 def _without_effect(run: RunArguments) -> dict[str, str]:
     """Fields that have no effect in this run -> why."""
-    training, reasons = run.training, dict.fromkeys(MASK_FIELDS, "it needs task=speech")
-    if training.tokens_per_step is not None:
-        reasons |= dict.fromkeys(SENTENCE_FIELDS, "with tokens_per_step, batches are filled by tokens")
-    else:
-        reasons["per_device_train_tokens"] = "it needs tokens_per_step"
-    if training.eval_strategy == "no":
-        reasons["eval_sample"] = "it needs evaluations, which eval_strategy chooses"
-    if not run.data.corpora:
-        reasons["corpus_temperature"] = "it needs corpora"
-    if not run.data.streaming:
-        reasons["shuffle_buffer_size"] = "it needs streaming"
-    if run.model.model_name_or_path is None:
-        reasons["tokenizer"] = "it needs model_name_or_path; a new model has a new tokenizer anyway"
+    training, reasons = run.training, dict[str, str]()
     if not run.model.trains_tokenizer:
         given = "the tokenizer is that of tokenizer_name_or_path or of the model, and none is trained"
         reasons |= dict.fromkeys(FIELDS_OF_NEW_TOKENIZERS, given)
-    if training.teacher is None:
-        reasons |= dict.fromkeys(("distillation_weight", "distillation_temperature"), "it needs a teacher")
-    if not training.head_gates:
-        reasons["head_gates_learning_rate"] = "it needs head_gates"
     if not training.do_train:
         evaluated = "training always scores validation_source and test_source at the end"
         reasons |= dict.fromkeys(("do_eval", "do_predict"), evaluated)
@@ -149,8 +124,6 @@ def check_evaluation(run: RunArguments, known: Sequence[str]) -> None:
     of_one = {f"{name}_{score}" for name in corpus_parts(run.data) for score in known}
     if metric is not None and metric.removeprefix("eval_") not in (*known, *of_one):
         raise ValueError(f"metric_for_best_model={metric}: must be one of {', '.join(known)}.")
-    if training.eval_sample is not None and training.eval_sample < 1:
-        raise ValueError(f"eval_sample={training.eval_sample}: must be at least 1.")
     name = "validation_text" if run.data.task == DENOISING else "validation_source"
     texts = corpus_parts(run.data).values() or [run.data]
     if training.eval_strategy != "no" and not any(getattr(text, name) for text in texts):
@@ -174,58 +147,40 @@ def _check_batches(run: RunArguments) -> None:
             "least 2, a token and the end."
         )
     if training.tokens_per_step is None:
-        in_need = {"bpe_dropout": data.bpe_dropout, "streaming": data.streaming}
-        for name, value in {**in_need, "task=denoising": data.task == DENOISING}.items():
-            if value:
-                raise ValueError(f"{name} needs batches that are filled by tokens: set tokens_per_step.")
+        if data.task == DENOISING:
+            raise ValueError("task=denoising needs batches that are filled by tokens: set tokens_per_step.")
     elif max(data.max_source_length, data.max_target_length) > training.device_batch_tokens:
         longest = max(data.max_source_length, data.max_target_length)
         raise ValueError(
             f"a batch of {training.device_batch_tokens} tokens has no room for a sentence of {longest}: raise "
             "tokens_per_step and per_device_train_tokens, or lower max_source_length and max_target_length."
         )
-    if training.curriculum_steps and data.corpora:
-        raise ValueError("curriculum_steps and corpora exclude each other: rates decide which rows a batch has.")
     if not data.streaming:
         return
-    if data.corpora:
-        raise ValueError("corpora and streaming exclude each other: the sizes of streams are not known.")
     if training.dataloader_num_workers > 1:
         raise ValueError(
             f"dataloader_num_workers={training.dataloader_num_workers}: a stream is read by one worker at most."
         )
     if training.max_steps < 1:
         raise ValueError("streaming needs max_steps: the length of a stream is not known.")
-    if data.drop_duplicates:
-        raise ValueError(
-            "drop_duplicates is not possible with streaming: the pairs of a stream are not kept; remove one of them."
-        )
 
 
 def _check_tokenizer(run: RunArguments) -> None:
     probability = run.data.bpe_dropout
     if not 0 <= probability <= 1:
         raise ValueError(f"bpe_dropout={probability}: must be a probability from 0 to 1.")
-    if run.model.tokenizer == "new" and run.model.tokenizer_name_or_path:
-        raise ValueError("tokenizer=new and tokenizer_name_or_path exclude each other: remove one of them.")
     if probability and run.model.trains_tokenizer and run.model.tokenizer_model != "bpe":
         raise ValueError(f"bpe_dropout={probability} needs tokenizer_model=bpe, got {run.model.tokenizer_model}.")
 
 
 def _check_model(run: RunArguments) -> None:
     name = run.model.model_name_or_path
-    for side in ("encoder_from", "decoder_from"):
-        for other in ("model_name_or_path", "preset", "tokenizer_name_or_path"):
-            if getattr(run.model, side) and getattr(run.model, other):
-                raise ValueError(f"{side} and {other} exclude each other: sizes and tokenizer are those of {side}.")
     if name is None:
         config: PreTrainedConfig = plan_config(run)
         if not reads_tokens(config):
             raise ValueError(f"front_end={config.front_end} with task={run.data.task}: must be tokens.")
         make_generation_config(run, config, None)
     else:
-        if run.model.preset is not None:
-            raise ValueError("preset and model_name_or_path exclude each other: the model has its size already.")
         if Path(name, "adapter_config.json").is_file() and not Path(name, "config.json").is_file():
             raise ValueError(
                 f"{name} is an adapter without its model: merge the two first (merge_and_unload of peft), and train "

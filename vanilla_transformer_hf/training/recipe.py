@@ -6,10 +6,11 @@ import re
 import sys
 import types
 import typing
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, make_dataclass
 from difflib import get_close_matches
 from inspect import cleandoc
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ from ..model.config.kinds import users_of_options
 from ..model.config.position_schemes import POSITION_SCHEMES
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.predecessors.configuration import RecurrentSeq2SeqConfig
-from .arguments import DataArguments, ModelArguments, OwnTrainingArguments
+from .arguments import DataArguments, Help, ModelArguments, OwnTrainingArguments
 from .data.column_names import SIDES
 from .data.parts import ROLES, check_corpora, exchange_parts
 from .objectives.first_moment import OPTIMIZERS
@@ -86,16 +87,6 @@ class TranslationTrainingArguments(OwnTrainingArguments, Seq2SeqTrainingArgument
                 f"label_smoothing_factor={self.label_smoothing_factor}: the model smooths the labels inside its own "
                 "loss; set label_smoothing instead."
             )
-        averages = [
-            name for name in ("average_last", "average_best", "moving_average") if getattr(self, name) is not None
-        ]
-        if len(averages) > 1:
-            raise ValueError(f"{' and '.join(averages)} exclude each other: one model is published.")
-        for name in ("average_last", "average_best"):
-            if (count := getattr(self, name)) is not None and count < 1:
-                raise ValueError(f"{name}={count}: must be 1 or more, or nothing: --unset {name}.")
-        if self.load_best_model_at_end and averages and averages != ["moving_average"]:
-            raise ValueError(f"load_best_model_at_end and {averages[0]} exclude each other: one model is published.")
         if self.teacher is not None:
             self._check_distillation()
         if self.threads not in (None, AUTO) and not (str(self.threads).isdecimal() and int(self.threads)):
@@ -105,16 +96,6 @@ class TranslationTrainingArguments(OwnTrainingArguments, Seq2SeqTrainingArgument
                 f"threads={AUTO} with {self.world_size} processes: each would count the same idle cores; set the "
                 "number of threads of each."
             )
-        if self.curriculum_steps < 0:
-            raise ValueError(f"curriculum_steps={self.curriculum_steps}: must be at least 0.")
-        if self.curriculum_steps and self.train_sampling_strategy != "group_by_length":
-            raise ValueError(
-                f"curriculum_steps={self.curriculum_steps} needs batches of like lengths: set "
-                "train_sampling_strategy=group_by_length."
-            )
-        for name in ("head_gates", "head_gates_learning_rate"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise ValueError(f"{name}={getattr(self, name)}: must be at least 0.")
         if self.adam_first_moment == "bfloat16" and self.optim not in OPTIMIZERS:
             raise ValueError(
                 f"adam_first_moment='bfloat16' with optim={OptimizerNames(self.optim).value!r}: must be one of "
@@ -126,8 +107,6 @@ class TranslationTrainingArguments(OwnTrainingArguments, Seq2SeqTrainingArgument
         self.dataloader_pin_memory = self.dataloader_pin_memory and self.device.type != "cpu"
 
     def _check_distillation(self) -> None:
-        if self.r_drop:
-            raise ValueError(f"teacher={self.teacher} and r_drop={self.r_drop} exclude each other: set one of them.")
         if not 0 < self.distillation_weight <= 1:
             raise ValueError(f"distillation_weight={self.distillation_weight}: must be greater than 0 and at most 1.")
         if not 0 < self.distillation_temperature < float("inf"):
@@ -160,12 +139,6 @@ class TranslationTrainingArguments(OwnTrainingArguments, Seq2SeqTrainingArgument
         )
 
 
-# Fields for batches filled by sentences, and for batches filled by tokens.
-SENTENCE_FIELDS = (
-    *("per_device_train_batch_size", "gradient_accumulation_steps", "train_sampling_strategy", "curriculum_steps"),
-    *("dataloader_drop_last", "dataloader_prefetch_factor", "dataloader_persistent_workers"),
-)
-TOKEN_FIELDS = ("tokens_per_step", "per_device_train_tokens", "bpe_dropout", "streaming", "shuffle_buffer_size")
 # Kinds of attention with the weights of full attention; of `window_global`, those with shared projections.
 KINDS_OF_ONE_WEIGHT = tuple(name for name, kind in ATTENTION_KINDS.items() if kind.has_weights_of_full)
 # Fields of the config that may change when a model is fine-tuned; its weights depend on the others.
@@ -188,33 +161,31 @@ def _replaced_by_stack(free: str) -> tuple[str, ...]:
     return *names, *sorted(name for name in fixed if not name.startswith(free))
 
 
-# A field -> those that it excludes.
-EXCLUDED = {
-    "corpora": (*CORPUS_TEXTS, "streaming", "shuffle_buffer_size"),
-    "train_source": ("corpora", "corpus_temperature"),
-    "tokens_per_step": SENTENCE_FIELDS,
-    **dict.fromkeys(SENTENCE_FIELDS, TOKEN_FIELDS),
-    "streaming": ("corpora", "corpus_temperature", "drop_duplicates", *SENTENCE_FIELDS),
-    "drop_duplicates": ("streaming", "shuffle_buffer_size"),
-    "average_last": ("average_best", "moving_average", "load_best_model_at_end"),
-    "average_best": ("average_last", "moving_average", "load_best_model_at_end"),
-    "moving_average": ("average_last", "average_best"),
-    "load_best_model_at_end": ("average_last", "average_best"),
-    "tokenizer": ("tokenizer_name_or_path",),
-    "tokenizer_name_or_path": (
-        *("tokenizer", "tokenizer_model", "separate_vocabularies", "target_lang_tags", "encoder_from", "decoder_from"),
-    ),
+# A field -> others of a recipe that it replaces because it decides them; the other way about they contradict it.
+DECIDED = {
+    "tokenizer_name_or_path": ("tokenizer_model", "separate_vocabularies", "target_lang_tags"),
     "model_name_or_path": (
-        *("model_type", "preset", "tokenizer_model", "separate_vocabularies", "target_lang_tags"),
-        *("encoder_from", "decoder_from"),
+        *("model_type", "tokenizer_model", "separate_vocabularies", "target_lang_tags"),
         *(name for name in ConfigArguments.__annotations__ if name not in CHANGEABLE_FIELDS),
     ),
     "metric_for_best_model": ("greater_is_better",),
-    "preset": ("model_name_or_path", "encoder_from", "decoder_from"),
     "encoder_from": _replaced_by_stack(free="decoder_"),
     "decoder_from": _replaced_by_stack(free="encoder_"),
-    "teacher": ("r_drop", "vocab_size", "tokenizer_model", "separate_vocabularies", "target_lang_tags"),
-    "r_drop": ("teacher",),
+    "teacher": ("vocab_size", "tokenizer_model", "separate_vocabularies", "target_lang_tags"),
+}
+# Name of an option -> its help, with what it demands of others.
+OPTIONS: dict[str, Help] = {
+    each.name: each.metadata["help"]
+    for group in (DataArguments, ModelArguments, OwnTrainingArguments)
+    for each in fields(group)
+    if isinstance(each.metadata.get("help"), Help)
+}
+# Two fields -> why they exclude each other.
+EXCLUDED = {
+    (name, other): reason
+    for name, about in OPTIONS.items()
+    for others, reason in about.excludes.items()
+    for other in others.split()
 }
 # Fields that the model of a run does not decide if the run has a tokenizer of its own (tokenizer=new).
 FIELDS_OF_TRANSFER = ("vocab_size", "tokenizer_model", "target_lang_tags")
@@ -245,7 +216,50 @@ def replaced_by(name: str, value: Any) -> tuple[str, ...]:
         return EVALUATION_FIELDS if value == "no" else ()
     if name == "model_type":
         return FIELDS_OF_OTHERS[value]
-    return EXCLUDED.get(name, ()) if value not in (None, False) else ()
+    if value in (None, False):
+        return ()
+    found = [one if other == name else other for one, other in EXCLUDED if name in (one, other)]
+    found += DECIDED.get(name, ())
+    for each in found:  # and what has no effect without these
+        found += [other for other, about in OPTIONS.items() if about.needs == each and other not in found]
+    return tuple(found)
+
+
+def check_options(settings: dict[str, Any]) -> None:
+    """
+    Raises:
+        ValueError: Two of these fields exclude each other, or one is below its least value.
+    """
+
+    def told(name: str) -> str:
+        return f"{name}={settings[name]}" if name == "tokenizer" else name
+
+    for (one, other), reason in EXCLUDED.items():
+        if settings.get(one) and settings.get(other):
+            raise ValueError(f"{told(one)} and {told(other)} exclude each other: {reason}.")
+    for name, about in OPTIONS.items():
+        if about.at_least is not None and (value := settings.get(name)) is not None and not value >= about.at_least:
+            raise ValueError(f"{name}={value}: must be at least {about.at_least:g}.")
+
+
+def refuse_without_effect(settings: dict[str, Any], more: Mapping[str, str] = MappingProxyType({})) -> None:
+    """
+    Raises:
+        ValueError: One of these fields has no effect, because it needs another, or for a reason of `more`.
+    """
+    reasons = dict(more)
+    for name, about in OPTIONS.items():
+        if about.needs is not None:
+            needed, _, value = about.needs.partition("=")
+            given = settings.get(needed)
+            if given in (None, False, 0, "no") if not value else given != value:
+                reasons[name] = f"it needs {about.needs}"
+    for name, reason in reasons.items():
+        if name in settings:
+            raise ValueError(
+                f"{name}={settings[name]} has no effect: {reason}. Remove it; --unset {name} removes the value of a "
+                "recipe."
+            )
 
 
 def _print_once(text: str) -> None:
@@ -395,6 +409,7 @@ class RecipeParser(HfArgumentParser):
         settings = {
             name: values[name] for name in self.names if name in values and values[name] != self.defaults[name]
         }
+        check_options(settings)
         stated = {name: value for name, value in vars(config).items() if value is not None}
         return RunArguments(data, model, stated, training), settings
 

@@ -238,7 +238,10 @@ def test_a_run_on_images(tmp_path, capsys, monkeypatch):
         ({"task": "speech"}, "train_source is not given"),
         ({"task": "speech", "train_source": "x", "front_end": "image"}, "must be speech or speech_stacked"),
         ({"task": "speech", "train_source": "x", "front_end": "speech_whisper"}, "must be speech or speech_stacked"),
-        ({"task": "image", "train_source": "x", "front_end": "image", "time_masks": 2}, "only task=speech has it"),
+        (
+            {"task": "image", "train_source": "x", "front_end": "image", "time_masks": 2},
+            "time_masks=2 has no effect: it needs task=speech",
+        ),
         (
             {"task": "image", "train_source": "x", "front_end": "image", "tokens_per_step": 99},
             "has no effect with task",
