@@ -256,7 +256,7 @@ def test_a_layer_that_is_off_is_a_layer_less(asked):
     smaller = copy.deepcopy(asked.model)
     stack = smaller.get_decoder()
     stack.layers = nn.ModuleList([layer for number, layer in enumerate(stack.layers) if number != 1])
-    stack.layer_order = list(range(count - 1))
+    stack.order_of_layers = list(range(count - 1))
     scheme = stack.embed_positions
     if hasattr(scheme, "keys"):  # Shaw's vectors of each layer
         scheme.keys, scheme.values = (nn.Parameter(table[[0]]) for table in (scheme.keys, scheme.values))
