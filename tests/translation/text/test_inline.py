@@ -55,6 +55,9 @@ def test_codes_find_their_place_where_words_and_marks_change():
         ("run | , now", "lauf, jetzt", "lauf | , jetzt"),
         ("un|happy", "unglücklich", "un|glücklich"),
         ("dog| sleeps", "Hund, der", "Hund,| der"),
+        ("in '|'.", "in Aufschrift.", "in Aufschrift |."),
+        ("in '|' now", "jetzt darin", "jetzt darin |"),
+        ("dog|s sleep", "Hunde schlafen", "Hunde| schlafen"),
     ]:
         pieces = [
             Piece("text", f"x {source}".partition("|")[0]),

@@ -132,6 +132,7 @@ class Node:
     start: int = 0
     end: int = 0
     has_space: tuple[bool, bool] = (False, False)  # Whether there is white space before and behind what is kept
+    has_letter: tuple[bool, bool] = (False, False)  # Whether the words beside it end and begin with letters or digits
     is_space: bool = False  # Whether it shows as white space
     text: str = ""  # Of a pair: the text inside
     gaps: tuple["Gap", ...] = ()  # What is around the code, or the first of two, and what is around the last
@@ -331,6 +332,7 @@ class Sentence:
                 node.start = behind
             else:
                 node.has_space = (bool(spaces) and spaces[0] < place, bool(spaces) and spaces[-1] > place)
+                node.has_letter = (self._texts[-1][-1:].isalnum() if self._length else False, word[:1].isalnum())
                 node.start = node.end = behind if node.has_space == (True, False) else before
         return shown
 
@@ -382,10 +384,14 @@ class Sentence:
     def _between(self, left: str, gap: Sequence[str | Mark], right: str) -> list[str | Mark]:
         """What is written between two words, or at an edge, where there are these spaces and marks."""
         marks = [item for item in gap if isinstance(item, Mark)]
-        known = marks[0].node.gaps[marks[0].side] if marks else Gap([], "", (False, False))
-        is_same = [item for item in known.items if isinstance(item, Mark)] == marks
-        if is_same and known.is_inside == (bool(left), bool(right)) and bool(known.shown) == (len(marks) < len(gap)):
-            return known.items
+        if marks:
+            known = marks[0].node.gaps[marks[0].side]
+            is_same = [item for item in known.items if isinstance(item, Mark)] == marks
+            is_beside_words = known.is_inside == (bool(left), bool(right))
+            has_as_much_space = bool(known.shown) == (len(marks) < len(gap))
+            touches = _would_touch(known.items[0], 0, left[-1:]) or _would_touch(known.items[-1], 1, right[:1])
+            if is_same and is_beside_words and has_as_much_space and not touches:
+                return known.items
         items, brings_space = list[str | Mark](), any(mark.node.is_space for mark in marks)
         if not left and self._edges[0]:
             items.append(self._edges[0])
@@ -395,10 +401,12 @@ class Sentence:
                 has_space = True
                 continue
             before, behind = item.node.has_space
+            before |= _would_touch(item, 0, left[-1:])
+            behind |= _would_touch(item, 1, right[:1])
             if (has_space or may_space or before) and left and not brings_space:
                 items.append(" ")
             items.append(item)
-            has_space, may_space, left = False, behind, left or "-"
+            has_space, may_space, left = False, behind, "-"
         if right and not brings_space and (has_space or (may_space and right[0] not in CLOSING)):
             items.append(" ")
         if not right and self._edges[1]:
@@ -429,6 +437,13 @@ def count_characters(text: str) -> None:
         left[0] -= len(text)
         if left[0] < 0:
             raise TooManyCharactersError(f"more than {left[1]:,} characters, which it may have")
+
+
+def _would_touch(item: str | Mark, side: int, character: str) -> bool:
+    """Whether a code would stand beside a letter where it had none, as where the quotes around it are gone."""
+    if not isinstance(item, Mark) or item.node.last is not None:
+        return False
+    return character.isalnum() and not item.node.has_letter[side]
 
 
 class Text:
