@@ -66,15 +66,17 @@ print(json.dumps(found))
 """
 
 
-def test_the_translation_pipeline_travels(counting_folder, tmp_path):
+def test_the_translation_pipeline_travels(counting_folder, hub, tmp_path):
     """As a folder of the Hub: pushed, and opened in a process without the package."""
     model = AutoModelForSeq2SeqLM.from_pretrained(counting_folder)
     model.save_pretrained(tmp_path / "model")
     AutoTokenizer.from_pretrained(counting_folder).save_pretrained(tmp_path / "model")
     planned = plan_upload(tmp_path / "model").files
     assert "pipeline_vanilla_transformer.py" in [each.name for each in planned]
-    environment = {**os.environ, "HF_HOME": str(tmp_path / "home")}
-    arguments = [sys.executable, "-c", PIPELINE, str(tmp_path / "model"), str(tmp_path / "again")]
+    for each in (model, AutoTokenizer.from_pretrained(counting_folder)):
+        each.push_to_hub("someone/pipeline")
+    arguments = [sys.executable, "-c", PIPELINE, "someone/pipeline", str(tmp_path / "again")]
+    environment = hub.environment(tmp_path / "home")
     done = subprocess.run(arguments, env=environment, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     one, several, again = json.loads(done.stdout.splitlines()[-1])
