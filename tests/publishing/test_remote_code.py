@@ -9,8 +9,10 @@ from vanilla_transformer_hf.publishing.upload_plan import plan_upload
 
 
 def test_the_code_that_is_saved_needs_no_search_when_it_is_published(tmp_path):
-    files = join_modules(("modeling_vanilla_transformer",)) | join_modules(("attention.lsh", "positions.relative"))
-    for name, text in files.items():
+    files = join_modules(("modeling_vanilla_transformer", "pipeline_vanilla_transformer"))
+    files |= {f"other/{name}": text for name, text in join_modules(("attention.lsh", "positions.relative")).items()}
+    for place, text in files.items():
+        name = place.removeprefix("other/")
         (tmp_path / name).write_text(text, encoding="utf-8")
         assert is_saved_code(name, text.encode()) and not is_saved_code("other.py", text.encode())
         assert _check_imports(tmp_path / name) == [] == find_private_text(name, text.encode())

@@ -101,7 +101,8 @@ def join_modules(modules: tuple[str, ...]) -> dict[str, str]:
     # transformers copies what the text of the model's file imports when a model that it opened by its code is saved.
     if "pipeline_vanilla_transformer" in modules and LAST in bodies:
         bodies[LAST]["saved beside"] = (
-            "if False:\n    from .pipeline_vanilla_transformer import SavedTranslationPipeline\n"
+            f"{HEADING}pipeline_vanilla_transformer\nif False:\n"
+            "    from .pipeline_vanilla_transformer import SavedTranslationPipeline\n"
         )
     return {
         f"{file}.py": OPENING
