@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from checkpoints import write
 from peft import LoraConfig, PrefixTuningConfig, TaskType, get_peft_model
 from starlette.testclient import TestClient
@@ -91,6 +92,8 @@ LOOPS = {
 @pytest.mark.parametrize("name", LOOPS)
 def test_every_loop_keeps_its_past(shipped, tokenizer, name):
     """The same text as with whole passes."""
+    if transformers.__version__.startswith("5.14.") and name in ("prompt lookup", "assisted"):
+        pytest.skip("5.14 cannot crop the cache of any encoder-decoder: it raises an AttributeError")
     batch, found = tokenizer(SOURCE, return_tensors="pt"), []
     for whole in (True, False):
         options = {"num_beams": 1, "max_new_tokens": 20, **LOOPS[name]}

@@ -19,7 +19,7 @@ from ..config.front_ends import check_class_of_front_end, input_name_of, reads_t
 from ..config.position_schemes import check_kernel_of_positions
 from ..config.sharing import INNER_PROJECTIONS
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
-from ..releases.models import keep_logits
+from ..releases.models import keep_logits, tie_skipped
 from ..saving.saved_code import ModelSavesCode
 from .lora_targets import name_lora_targets
 from .loss import RowLoss, cross_entropy_rows, loss_by_rows, projected_loss, smoothed_cross_entropy
@@ -53,6 +53,12 @@ class SharedBase(ModelSavesCode, PreTrainedModel):
         # first.
         if self.lora_targets:
             name_lora_targets(config.model_type, self.lora_targets)
+
+    def tie_weights(self, *args: Any, **kwargs: Any) -> None:
+        """Tie the weights that the config shares, as in every model of transformers."""
+        tied = dict(getattr(self, "all_tied_weights_keys", {}))
+        super().tie_weights(*args, **kwargs)
+        tie_skipped(self, tied)
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *model_args: Any, **kwargs: Any) -> Any:
