@@ -10,7 +10,9 @@ from vanilla_transformer_hf.publishing.upload_plan import plan_upload
 
 def test_the_code_that_is_saved_needs_no_search_when_it_is_published(tmp_path):
     files = join_modules(("modeling_vanilla_transformer", "pipeline_vanilla_transformer"))
-    files |= {f"other/{name}": text for name, text in join_modules(("attention.lsh", "positions.relative")).items()}
+    files = files | {
+        f"other/{name}": text for name, text in join_modules(("attention.lsh", "positions.relative")).items()
+    }
     for place, text in files.items():
         name = place.removeprefix("other/")
         (tmp_path / name).write_text(text, encoding="utf-8")
