@@ -176,6 +176,13 @@ def test_the_address_of_the_package_is_checked_in_the_file_too(url, folder):
         plan_upload(folder)
 
 
+def test_what_is_escaped_in_a_card_is_searched_as_it_is_read(facts, folder):
+    for text in ("~/customers/train.en", "my_api_key=_opensesame_", "https://me:open_sesame@example.org"):
+        write_card(facts(corpus=f"from {text} of us"), folder)
+        with pytest.raises(ValueError, match=r"README.md, line \d+: contains"):
+            plan_upload(folder)
+
+
 def test_a_command_is_quoted_for_a_shell(facts, folder):
     conversion = replace(CONVERSION, command="vanilla-transformer convert $(evil) `evil`; evil\nevil")
     text = make_card(facts(conversion=conversion), folder).text

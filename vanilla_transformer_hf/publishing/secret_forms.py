@@ -18,14 +18,14 @@ from ..common.white_space import INVISIBLE
 
 # What has no width: a key with one of these between two letters looks whole to a reader, who copies it whole.
 _NO_WIDTH = re.compile(f"[{INVISIBLE}\u034f\u115f\u1160\u200c\u200d\u3164\ufe00-\ufe0f\U000e0000-\U000e0fff]+")
-_ESCAPED = re.compile(r"\\(?:u00([0-9a-fA-F]{2})|x([0-9a-fA-F]{2})|([\"'/=:]))")
+_ESCAPED = re.compile(r"\\(?:u00([0-9a-fA-F]{2})|x([0-9a-fA-F]{2})|([!-/:-@\[-`{-~]))")
 _MAY_BE_WRITTEN_OTHERWISE = re.compile(r"[&%\\]|[^\x00-\x7f]")
 
 
 def as_read(text: str) -> str:
     """
     A text without the ways to write a character as several or as another one: entities (`&quot;`), percent signs
-    (`%2F`), backslashes (`\\/`, `\\x3d`), full-width letters, characters without width.
+    (`%2F`), backslashes (`\\/`, `\\x3d`, `\\_`), full-width letters, characters without width.
     """
     if not _MAY_BE_WRITTEN_OTHERWISE.search(text):
         return text
