@@ -24,7 +24,7 @@ WORKFLOWS = {path.name: yaml.safe_load(path.read_text()) for path in (ROOT / ".g
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
 # Programs that the runners of CI have, or that a step before has installed.
-PROGRAMS = {"cd", "echo", "git", "sudo", "test", "twine", "pre-commit", "pip", ".venv/bin/mike"}
+PROGRAMS = {"cd", "echo", "gh", "git", "grep", "sudo", "tee", "test", "twine", "pre-commit", "pip", ".venv/bin/mike"}
 
 
 def jobs():
@@ -108,6 +108,8 @@ def test_a_job_may_only_what_it_needs():
     for name, workflow in WORKFLOWS.items():
         for job in workflow["jobs"].values():
             rights = {"contents": "write"} if name == "docs.yml" else {"contents": "read"}
+            if name == "weekly.yml":
+                rights = {"contents": "read", "issues": "write"}
             if job.get("environment") == "release":
                 rights = {"id-token": "write"}
             assert job.get("permissions", workflow["permissions"]) == rights, name
