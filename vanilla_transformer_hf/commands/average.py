@@ -34,12 +34,7 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
 
 
 def choose(folders: list[str], last: int | None, best: int | None, metric: str) -> list[Path]:
-    """
-    The checkpoints that the arguments name.
-
-    Raises:
-        ValueError: The arguments do not determine which.
-    """
+    """The checkpoints that the arguments name."""
     from ..training.checkpoints.averaging import select_checkpoints
 
     if last is None and best is None:

@@ -38,12 +38,7 @@ def add_pairs(parser: argparse.ArgumentParser, source: str) -> None:
 
 
 def run_on_pairs(arguments: argparse.Namespace, work: Any) -> None:
-    """
-    Run a command on the pairs of two plain files, or of one that holds both sides.
-
-    Raises:
-        OSError, ValueError: See `run_command` and `load_parallel_text`; or an option has no effect.
-    """
+    """Run a command on the pairs of two plain files, or of one that holds both sides."""
     from ..translation.streams.command import run_command
 
     names = {name: value for name in NAMES if (value := getattr(arguments, name)) is not None}

@@ -60,12 +60,7 @@ def main(prog: str, argv: list[str]) -> None:
 
 
 def train(output: Path, source: list[str], target: list[str], **choices: Any) -> None:
-    """
-    Train and save a tokenizer, and print the sizes of its vocabularies.
-
-    Raises:
-        OSError, ValueError: See `VanillaTransformerTokenizer.train`; or `output` exists already.
-    """
+    """Train and save a tokenizer, and print the sizes of its vocabularies."""
     from .. import VanillaTransformerTokenizer
     from ..common.files import check_new, new_folder
     from ..common.lines import read_lines

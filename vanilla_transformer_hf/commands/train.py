@@ -40,12 +40,7 @@ EPILOG = f"""recipes: {", ".join(RECIPES)}
 
 
 def find_named(name: str, named: Mapping[str, Path], kind: str) -> str:
-    """
-    The YAML file of this path, or that of this name among the package's `named` ones.
-
-    Raises:
-        ValueError: There is neither; `kind` is what is looked for.
-    """
+    """The YAML file of this path, or that of this name among the package's `named` ones."""
     if Path(name).is_file():
         return name
     if name in named:

@@ -9,12 +9,7 @@ def as_text(text: str) -> str:
 
 
 def text_argument(text: str) -> str:
-    """
-    An argument of a command that is a text: `type=` of `add_argument`.
-
-    Raises:
-        ArgumentTypeError: Its bytes are not UTF-8.
-    """
+    """An argument of a command that is a text: `type=` of `add_argument`."""
     if as_text(text) != text:
         raise argparse.ArgumentTypeError(f"'{as_text(text)[:60]}' is not UTF-8: write it in this encoding")
     return text

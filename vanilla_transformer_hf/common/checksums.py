@@ -24,10 +24,7 @@ _ROW_OF_CARD = re.compile(r"\| ([^|/]+) \| [\d,]+ \| `([0-9a-f]{64})` \|")
 
 
 class Verified(NamedTuple):
-    """
-    The result of a comparison: files with the right checksum, wrong or missing files, and files without a
-    checksum.
-    """
+    """A comparison's files with the right checksum, wrong or missing files, and files without a checksum."""
 
     right: list[str]
     wrong: list[str]
@@ -43,10 +40,7 @@ class Known(NamedTuple):
 
 
 def digest(path: Path, kind: str = "sha256") -> str:
-    """
-    The checksum of a file; `git` is git's blob id, which the Hub uses for small files: SHA-1 of its length and
-    bytes.
-    """
+    """The checksum of a file; `git` is git's blob id, which the Hub uses: SHA-1 of its length and bytes."""
     with path.open("rb") as file:
         if kind != "git":
             return hashlib.file_digest(file, kind).hexdigest()
@@ -66,12 +60,7 @@ def digest_of_all(path: Path) -> str:
 
 
 def write_checksums(folder: str | os.PathLike):
-    """
-    Write `SHA256SUMS` of all that is in a folder, hidden files and a run's checkpoints left out.
-
-    Raises:
-        OSError: A file cannot be read or written.
-    """
+    """Write `SHA256SUMS` of all that is in a folder, hidden files and a run's checkpoints left out."""
     folder = Path(folder)
     sums = {path.relative_to(folder).as_posix(): digest(path) for path in _files(folder)}
     partial = folder / f".{SUMS_FILE}.partial"
@@ -88,13 +77,7 @@ def format_checksums(sums: dict[str, str]) -> str:
 
 
 def read_checksums(folder: Path) -> dict[str, str]:
-    """
-    File -> checksum, as `SHA256SUMS` has them.
-
-    Raises:
-        OSError: The file does not exist.
-        ValueError: A line is not a checksum with the name of a file in this folder.
-    """
+    """File -> checksum, as `SHA256SUMS` has them."""
     found = {}
     for number, line in enumerate(read_text(folder / SUMS_FILE).splitlines(), 1):
         match = _LINE.fullmatch(line)
@@ -107,15 +90,7 @@ def read_checksums(folder: Path) -> dict[str, str]:
 
 
 def verify_folder(folder: str | os.PathLike, card: str | os.PathLike | None = None) -> Verified:
-    """
-    Compare the files of a folder with the checksums that it holds: those of `SHA256SUMS`, and those in the Hub's
-    cache. With `card`, a model card, compare the files of a checkpoint with the checksums in the card of the model
-    that was converted from it.
-
-    Raises:
-        FileNotFoundError: The folder or the card does not exist.
-        ValueError: The folder or the card holds no checksums, or `SHA256SUMS` is not a list of them.
-    """
+    """Compare a folder with its checksums, those of `SHA256SUMS` and of the Hub's cache, or those in a model card."""
     folder = Path(folder)
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: no such folder")
@@ -137,9 +112,6 @@ def check_unchanged(folder: str | os.PathLike):
     Compare the files that a model is opened from with the checksums of its folder, if it has some. A file that is
     newer than its checksum was rewritten on purpose, as by `save_pretrained`; damage on a disk or in a transfer does
     not change the time.
-
-    Raises:
-        ValueError: A file is damaged, or was changed and then copied.
     """
     folder = Path(folder)
     for name, known in _known(folder).items():

@@ -33,10 +33,7 @@ def read_count(text: str) -> Count:
 
 
 def other_options(parser: argparse.ArgumentParser, arguments: argparse.Namespace, used: Iterable[str]) -> list[str]:
-    """
-    The options, such as --format, that are given another value than their default and are not among those used: what
-    a command does with some of its inputs alone would otherwise be ignored with the others.
-    """
+    """The options that have another value than their default and are not among those used: they would be ignored."""
     names = vars(arguments).keys() - {*used}
     return [f"--{name}" for name in sorted(names) if getattr(arguments, name) != parser.get_default(name)]
 
@@ -49,10 +46,7 @@ def message_of(error: BaseException) -> str:
 
 
 def run(main: Callable[[], None], prog: str | None = None) -> None:
-    """
-    Call a command's `main`, and end the process as all commands do: after Ctrl-C with 130; after an error of `ERRORS`,
-    or a panic, with a message, which begins with `prog`, and 2.
-    """
+    """Call a command's `main`, and end the process: after Ctrl-C with 130, after an error with a message and 2."""
     try:
         main()
         print(end="", flush=True)  # a broken pipe raises here, not at exit

@@ -115,10 +115,7 @@ class TimedConnection(AutoHTTPProtocol):  # type: ignore[valid-type, misc]  # th
 
 
 class TimedServer(uvicorn.Server):
-    """
-    uvicorn's server, which ends the process if it does not stop in time after a signal, and logs at most one line a
-    minute about connections that it cannot accept.
-    """
+    """uvicorn's server, which ends in time after a signal, and logs connections it cannot accept once a minute."""
 
     last_line = float("-inf")
     ending: threading.Timer | None = None

@@ -21,10 +21,6 @@ def beside(folder: str | os.PathLike, name: object) -> Path:
     """
     The path in `folder` of a file that another file names. Only the base name is used: a checkpoint may record a path
     of the machine that trained it, and must not choose which files are read on this one.
-
-    Raises:
-        ValueError: The name is not the name of a file, or it is a link that leads out of the folder. Links from the
-            snapshots of the Hub's cache to its blobs are followed.
     """
     folder, base = Path(folder), os.path.basename(name) if isinstance(name, str) else ""
     if base in ("", ".", "..") or "\0" in base:
@@ -41,13 +37,7 @@ def beside(folder: str | os.PathLike, name: object) -> Path:
 
 
 def regular_file(path: str | os.PathLike) -> Path:
-    """
-    Check the path of a file that was found by a program, not named by its user, before it is read.
-
-    Raises:
-        FileNotFoundError: The file does not exist.
-        ValueError: It is not a regular file but, for example, a named pipe, a device, or a link out of its folder.
-    """
+    """Check the path of a file that was found by a program, not named by its user, before it is read."""
     path = beside(Path(path).parent, Path(path).name)
     if not stat.S_ISREG(path.stat().st_mode):
         raise ValueError(f"{path} is not a regular file")
@@ -55,17 +45,7 @@ def regular_file(path: str | os.PathLike) -> Path:
 
 
 def refuse_overwriting(output: str | os.PathLike | None, inputs: Iterable[str | os.PathLike | None]) -> None:
-    """
-    Check that a command does not write where it reads; called before anything is opened.
-
-    Args:
-        output: File to write; None: standard output.
-        inputs: Files to read; None: standard input. A file is the same under any spelling of its path, through links,
-            and as `output` + ".partial", where the output is written first.
-
-    Raises:
-        ValueError: An input is the output.
-    """
+    """Check that a command does not write where it reads, under any spelling, through links or as `output`.partial."""
 
     def identity(path: str | os.PathLike | int) -> tuple[int, int] | None:
         """Device and inode of a regular file."""
@@ -86,14 +66,7 @@ def refuse_overwriting(output: str | os.PathLike | None, inputs: Iterable[str | 
 
 @contextmanager
 def open_output(path: str | os.PathLike) -> Iterator[BinaryIO]:
-    """
-    Write a new file completely or not at all: it is written as `path` + ".partial", synced to disk, and then renamed.
-
-    On an exception the partial file is removed. A pipe or device is written to directly.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
+    """A new file, complete or not at all: `path`.partial, synced and renamed; pipes and devices get it directly."""
     path = Path(path).resolve()
     if path.exists() and not path.is_file():
         with path.open("wb") as file:
@@ -110,15 +83,7 @@ def output_or_stdout(path: str | os.PathLike | None) -> AbstractContextManager[B
 
 @contextmanager
 def new_file(path: str | os.PathLike) -> Iterator[Path]:
-    """
-    A new file, complete or not at all, for functions that write to a path: `path` + ".partial", which is synced to
-    disk and then renamed.
-
-    On an exception the partial file is removed.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
+    """A new file for functions that write to a path, complete or not at all: `path`.partial, synced and renamed."""
     path = Path(path).resolve()
     partial = path.with_name(path.name + ".partial")
     try:
@@ -131,13 +96,7 @@ def new_file(path: str | os.PathLike) -> Iterator[Path]:
 
 
 def read_regular_file(path: str | os.PathLike) -> bytes:
-    """
-    The content of a regular file that is not a link.
-
-    Raises:
-        FileNotFoundError: The file does not exist.
-        ValueError: It is a symbolic link, which is not followed, or a folder, a pipe or a device.
-    """
+    """The content of a regular file that is not a link."""
     check_regular_file(path)
     # A link that was created since then fails here; Windows has neither flag.
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
@@ -146,12 +105,7 @@ def read_regular_file(path: str | os.PathLike) -> bytes:
 
 
 def check_regular_file(path: str | os.PathLike):
-    """
-    Check that a path is a regular file and not a link.
-
-    Raises:
-        FileNotFoundError, ValueError: As `read_regular_file`.
-    """
+    """Check that a path is a regular file and not a link."""
     mode = os.lstat(path).st_mode
     if stat.S_ISLNK(mode):
         raise ValueError(f"{path} is a symbolic link, which is not followed: put a copy of the file in its place.")
@@ -160,10 +114,7 @@ def check_regular_file(path: str | os.PathLike):
 
 
 def check_new(output: str | os.PathLike):
-    """
-    Raises:
-        ValueError: `output` exists already and is not an empty folder.
-    """
+    """Raise `ValueError` if `output` exists already and is not an empty folder."""
     output = Path(output)
     if os.path.lexists(output) and (not output.is_dir() or any(output.iterdir())):
         raise ValueError(f"{output} exists already; name a new folder")
@@ -172,15 +123,10 @@ def check_new(output: str | os.PathLike):
 @contextmanager
 def new_folder(output: str | os.PathLike) -> Iterator[Path]:
     """
-    A new folder, complete or not at all: it is filled as `.NAME.unfinished`, gets the checksums of its files
-    (`SHA256SUMS`), is synced to disk and then renamed.
+    A new folder, complete or not at all: it is filled as `.NAME.unfinished`, gets `SHA256SUMS`, is synced and renamed.
 
-    On an exception, on Ctrl-C and on SIGTERM the unfinished folder is removed. After a SIGKILL or a power cut, the
-    next process that writes the same output removes it.
-
-    Raises:
-        ValueError: `output` exists already, or another process is writing it.
-        OSError: The folder cannot be written.
+    On an exception, Ctrl-C and SIGTERM the unfinished folder is removed; after a SIGKILL or a power cut, by the next
+    process that writes the same output.
     """
     output = Path(os.path.abspath(output))
     check_new(output)
@@ -204,16 +150,7 @@ UNFINISHED = ".unfinished"
 
 @contextmanager
 def new_files(folder: str | os.PathLike) -> Iterator[Path]:
-    """
-    New files of a folder that may have others: they are written into its subfolder `.unfinished` and, when all of them
-    are on disk, moved to their places one by one. Older files of these names are replaced.
-
-    On an exception, on Ctrl-C and on SIGTERM the unfinished files are removed, as `new_folder` does it.
-
-    Raises:
-        ValueError: Another process is writing this folder.
-        OSError: A file cannot be written.
-    """
+    """New files of a folder that may have others: written in `.unfinished`, moved one by one when all are whole."""
     folder = Path(os.path.abspath(folder))
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = folder / UNFINISHED

@@ -1,6 +1,4 @@
-"""
-How much memory the C library's heap keeps. Only glibc is set, by functions that its manual documents.
-"""
+"""How much memory the C library's heap keeps. Only glibc is set, by functions that its manual documents."""
 
 import ctypes
 import os

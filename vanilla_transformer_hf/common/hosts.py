@@ -21,15 +21,7 @@ ANY = "*"
 
 
 def names_of(address: str, given: str, more: Sequence[str] = ()) -> list[str]:
-    """
-    The names by which requests may call a server; empty: any, where others than this machine reach it and no name was
-    allowed.
-
-    Args:
-        address: The IP address that it listens on.
-        given: The name or address that it listens on, as given by the user.
-        more: Other names that its owner allows; "*": any.
-    """
+    """The names by which requests may call a server; empty: any, where others reach it and no name was allowed."""
     if ANY in more:
         return []
     is_checked = more or ipaddress.ip_address(address).is_loopback
@@ -37,14 +29,7 @@ def names_of(address: str, given: str, more: Sequence[str] = ()) -> list[str]:
 
 
 class HostCheck:
-    """
-    ASGI middleware that rejects requests under other names than the server's, and those of other sites' pages.
-
-    Args:
-        app: The application.
-        hosts: Names of the server, without a port.
-        origins: Origins, such as "https://example.org", whose pages may send requests beside its own; "*": all.
-    """
+    """ASGI middleware that rejects requests under other names than the server's, and those of other sites' pages."""
 
     def __init__(self, app: Any, hosts: Collection[str], origins: Collection[str] = ()):
         self.app, self.hosts = app, [name.lower().strip("[]") for name in hosts]

@@ -51,13 +51,7 @@ class RequestError(ValueError):
 
 
 async def read_body(request: Request, most_bytes: int, seconds: float) -> bytes:
-    """
-    The body of a request.
-
-    Raises:
-        RequestError: It is larger (413), or does not arrive within the time limit (408).
-        ClientDisconnect: The client left before it had sent the whole body.
-    """
+    """The body of a request."""
     pieces, size = list[bytes](), 0
     try:
         async with asyncio.timeout(seconds):
@@ -71,12 +65,7 @@ async def read_body(request: Request, most_bytes: int, seconds: float) -> bytes:
 
 
 def parse_object(content: bytes) -> dict[str, Any]:
-    """
-    A JSON object.
-
-    Raises:
-        RequestError: The body is not a JSON object.
-    """
+    """A JSON object."""
     try:
         body = json.loads(content)
     except RecursionError:
@@ -89,12 +78,7 @@ def parse_object(content: bytes) -> dict[str, Any]:
 
 
 async def read_object(request: Request, most_bytes: int = 2**20, seconds: float = 10.0) -> dict[str, Any]:
-    """
-    The JSON object that a request brings.
-
-    Raises:
-        RequestError: As `read_body`; or the body is not a JSON object, or has another content type (415).
-    """
+    """The JSON object that a request brings."""
     kind = media_type(request)
     if kind != "application/json":
         raise RequestError(f"content-type {kind[:60]!r}: send application/json", status=415)
@@ -138,12 +122,7 @@ ERROR_HANDLERS: Mapping[Any, Callable[[Request, Any], Response]] = {
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """
-    A listening socket; port 0 chooses a free port.
-
-    Raises:
-        OSError: The address cannot be used; the message names it.
-    """
+    """A listening socket; port 0 chooses a free port."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listening = socket.socket(family, kind, protocol)
@@ -174,18 +153,10 @@ def run_server(
     **settings: Any,
 ) -> None:
     """
-    Serve requests until SIGTERM, SIGHUP or Ctrl-C; then let running requests finish, for at most `seconds_to_finish`,
-    and return. A process that has not come so far 10 seconds later ends. Call it in the main thread, which receives
-    the signals.
+    Serve requests until SIGTERM, SIGHUP or Ctrl-C; then let running requests finish, for at most `seconds_to_finish`.
 
+    A process that has not come so far 10 seconds later ends. Call it in the main thread, which receives the signals.
     Requests are not logged here: their URLs may contain texts.
-
-    Args:
-        application: The ASGI application.
-        listening: The socket, from `bind`.
-        seconds_to_finish: How long running requests may take after the signal.
-        busy_seconds: How long a connection may take for a request and its answer, until it is closed.
-        settings: Other settings of `uvicorn.Config`.
     """
     limits = {"busy_seconds": busy_seconds, "most": most_connections()}
     config = uvicorn.Config(

@@ -28,13 +28,7 @@ def wanted_wait(headers: Any) -> float:
 
 @contextmanager
 def bounded_waits() -> Iterator[None]:
-    """
-    A context in which a request fails if its `Retry-After` exceeds `LONGEST_WAIT` seconds. The client itself
-    waits as long as that header has it, be it for days, before it repeats uploads and downloads.
-
-    Raises:
-        HfHubHTTPError: In place of such a wait.
-    """
+    """A context in which a request fails, instead of waiting for days, if `Retry-After` exceeds `LONGEST_WAIT`."""
 
     def refuse(response: Any) -> None:
         seconds = wanted_wait(response.headers)

@@ -40,20 +40,9 @@ def decode_lines(
     lines: Iterable[bytes], name: str | os.PathLike, keep_ends: bool = False, on_bad_bytes: str = "error"
 ) -> Iterator[str]:
     """
-    The lines of UTF-8 text, such as an open binary file, without their ends unless `keep_ends`.
+    The lines of UTF-8 text without a byte-order mark and, unless `keep_ends`, without their ends.
 
-    A byte-order mark at the start is dropped.
-
-    Args:
-        lines: The lines, with their ends.
-        name: Name of the file in messages.
-        keep_ends: Keep the ends of lines.
-        on_bad_bytes: Treatment of bytes that are not UTF-8: "error"; "replace" by U+FFFD, or "skip" them, with a
-            warning that counts the lines.
-
-    Raises:
-        ValueError: A line is not UTF-8 or longer than `LONGEST_LINE`, or a gzip file is not complete; the message
-            names the file.
+    Bytes that are not UTF-8 are an error, or with a warning that counts the lines become U+FFFD or are skipped.
     """
     errors, what_happened = ON_BAD_BYTES[on_bad_bytes]
     first_bad = bad = 0
@@ -81,12 +70,7 @@ def decode_lines(
 
 
 def bounded_lines(lines: Iterable[bytes], name: str | os.PathLike) -> Iterator[bytes]:
-    """
-    The lines of an open file or of a list, of limited length.
-
-    Raises:
-        ValueError: A line has more than `LONGEST_LINE` bytes.
-    """
+    """The lines of an open file or of a list, of limited length."""
     read = getattr(lines, "readline", None)
     found = lines if read is None else iter(lambda: read(LONGEST_LINE + 1), b"")
     for number, line in enumerate(found, start=1):
@@ -99,13 +83,7 @@ def bounded_lines(lines: Iterable[bytes], name: str | os.PathLike) -> Iterator[b
 
 
 def open_input(path: str | os.PathLike) -> BinaryIO:
-    """
-    A file to read bytes from (`.gz`: compressed).
-
-    Raises:
-        OSError: It cannot be read.
-        ValueError: It is a named pipe, which may never be written to, or a device, which may never end.
-    """
+    """A file to read bytes from (`.gz`: compressed)."""
     is_odd = not (stat.S_ISREG(mode := os.stat(path).st_mode) or stat.S_ISDIR(mode))
     if is_odd and not os.path.abspath(path).startswith((*PIPES_OF_THE_SHELL, os.devnull)):
         raise ValueError(f"{path} is not a regular file: read a pipe from standard input")
@@ -113,12 +91,6 @@ def open_input(path: str | os.PathLike) -> BinaryIO:
 
 
 def read_lines(path: str | os.PathLike, keep_ends: bool = False) -> Iterator[str]:
-    """
-    The lines of a UTF-8 text file (`.gz`: compressed), as `decode_lines` gives them.
-
-    Raises:
-        FileNotFoundError: The file does not exist.
-        ValueError: As `open_input` and `decode_lines`.
-    """
+    """The lines of a UTF-8 text file (`.gz`: compressed), as `decode_lines` gives them."""
     with open_input(path) as file:
         yield from decode_lines(file, path, keep_ends)

@@ -20,18 +20,8 @@ def lock_path(path: str | os.PathLike, take_over: bool = False, wait: bool = Fal
     """
     Lock a path against other processes and threads, by a file of this name, which is created and stays.
 
-    Args:
-        path: A file that has no other use.
-        take_over: Take the lock over if this process holds it: an object that was given up, as in a notebook, holds
-            its lock until it is collected.
-        wait: Wait until no other process or thread holds the lock.
-
-    Returns:
-        A context that releases the lock at its end.
-
-    Raises:
-        filelock.Timeout: Another process or thread holds the lock, and `wait` is not set.
-        OSError: The file cannot be written.
+    `take_over`: take the lock over if this process holds it: an object that was given up, as in a notebook, holds its
+    lock until it is collected.
     """
     with _unlocked_without_locks(path):
         # A marker in place of a lock (`fallback_to_soft`) would outlive a process that is killed.
@@ -44,12 +34,7 @@ def lock_path(path: str | os.PathLike, take_over: bool = False, wait: bool = Fal
 
 
 def lock_open_file(file: BinaryIO, name: str | os.PathLike):
-    """
-    Lock an open file against other processes, and other opened copies of it, until it is closed.
-
-    Raises:
-        filelock.Timeout: Another process holds the lock.
-    """
+    """Lock an open file against other processes, and other opened copies of it, until it is closed."""
     with _unlocked_without_locks(name):
         if not lock_descriptor(file.fileno(), blocking=False):
             raise Timeout(str(name))

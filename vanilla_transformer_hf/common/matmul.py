@@ -57,12 +57,7 @@ def available_matmuls() -> list[str]:
 
 
 def set_matmul(name: str) -> None:
-    """
-    Compute float32 matrix products on the CPU with this backend from now on, in the whole process.
-
-    Raises:
-        ValueError: The backend does not exist on this machine.
-    """
+    """Compute float32 matrix products on the CPU with this backend from now on, in the whole process."""
     if name not in available_matmuls():
         raise ValueError(f"matmul={name!r}: must be one of {', '.join(map(repr, available_matmuls()))} here")
     if (switch := _switch()) is not None:
@@ -109,13 +104,7 @@ def _products(generator: torch.Generator) -> list[tuple[Callable[..., torch.Tens
 
 
 def probe_matmul() -> list[MatmulRow]:
-    """
-    The speed of the backends, measured by the first call on this machine, and their errors, measured now in a few
-    milliseconds.
-
-    Returns:
-        A row for each backend, the default first. An error above `TOLERANCE` means that the backend rounds.
-    """
+    """Rows of the backends, the default first: speeds, measured once on this machine, and errors, measured now."""
     names = available_matmuls()
     machine = _machine()
     speeds = _recall().get(machine, {})
@@ -192,17 +181,7 @@ def measure_speeds() -> dict[str, float]:
 
 
 def choose_matmul(name: str = "auto", rows: list[MatmulRow] | None = None) -> str:
-    """
-    The backend to use: for "auto" the default, unless another is faster by `MARGIN` and does not round; else the one
-    that is named, if it does not round.
-
-    Args:
-        name: "auto", or a name of `MATMULS`.
-        rows: What `probe_matmul` has measured; it is called here if not given.
-
-    Raises:
-        ValueError: The backend that is named does not exist here, or rounds.
-    """
+    """The backend of this name, or for "auto" the default, unless another is faster by `MARGIN`; none that rounds."""
     if name == "default":
         return name
     measured = {row.name: row for row in (probe_matmul() if rows is None else rows)}

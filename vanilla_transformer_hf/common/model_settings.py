@@ -143,13 +143,7 @@ FILES = {
 
 
 def check_model_settings(folder: Path) -> None:
-    """
-    Check the settings in a model's folder; null is as good as no value, and fields of others are not looked at.
-
-    Raises:
-        ValueError: A file is not a JSON object, or a field has another type or is out of bounds; one line names the
-            file, the field and what is allowed.
-    """
+    """Check the settings in a model's folder; null is as good as no value, and fields of others are not looked at."""
     for name, kinds in FILES.items():
         if (folder / name).exists():
             content = read_json(folder / name)

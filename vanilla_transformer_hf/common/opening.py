@@ -1,7 +1,4 @@
-"""
-Open translation models with their tokenizers from folders and from the Hub; errors for incomplete or mismatched
-ones.
-"""
+"""Open translation models with their tokenizers from folders and the Hub; errors of incomplete or mismatched ones."""
 
 import os
 import pickle
@@ -106,21 +103,13 @@ def other_class(config: Any) -> str | None:
 
 
 def is_own(config: Any) -> bool:
-    """
-    Whether a config, or the content of a config.json, has this package's model type, no matter which code it
-    runs.
-    """
+    """Whether a config, or the content of a config.json, has this package's model type, whatever code it runs."""
     found = config.get("model_type") if isinstance(config, dict) else getattr(config, "model_type", None)
     return found == VanillaTransformerConfig.model_type
 
 
 def read_config(folder: str | os.PathLike) -> OwnConfig:
-    """
-    The config of a saved Transformer of this package, or of a recurrent model.
-
-    Raises:
-        OSError, ValueError: There is none, or it is of another model.
-    """
+    """The config of a saved Transformer of this package, or of a recurrent model."""
     path = Path(folder, "config.json")
     found = read_json(path).get("model_type") if path.is_file() else None
     is_recurrent = found == RecurrentSeq2SeqConfig.model_type
@@ -143,13 +132,7 @@ def open_model(
     trust_remote_code: bool = False,
     revision: str | None = None,
 ) -> tuple[Any, Any]:
-    """
-    The model and the tokenizer of a saved folder or a Hub repository; arguments as in `Translator.from_pretrained`.
-
-    Raises:
-        OSError: Config, weights or tokenizer are missing, damaged or of another model; one line says which.
-        ValueError: The model does not translate text, or the device cannot be used here.
-    """
+    """The model and the tokenizer of a folder or a Hub repository; arguments as in `Translator.from_pretrained`."""
     config = open_config(name, trust_remote_code, revision)
     if is_own(config) and (reads := OTHER_SOURCES.get(input_name_of(config))) is not None:
         raise ValueError(f"{name} reads {reads}")
@@ -166,13 +149,7 @@ def open_model(
 def open_config(
     name: str | os.PathLike, trust_remote_code: bool = False, revision: str | None = None
 ) -> PreTrainedConfig:
-    """
-    The config of a saved encoder–decoder.
-
-    Raises:
-        OSError: It, or another file of the folder, is missing or damaged; the message is one line.
-        ValueError: The model does not translate.
-    """
+    """The config of a saved encoder–decoder."""
     config = open_any_config(name, trust_remote_code, revision)
     if (what := other_class(config)) is not None:
         raise ValueError(f"{name} cannot translate, it is {what}")
@@ -184,12 +161,7 @@ def open_config(
 def open_any_config(
     name: str | os.PathLike, trust_remote_code: bool = False, revision: str | None = None, **fields: Any
 ) -> PreTrainedConfig:
-    """
-    The config of a saved model, with `fields` in place of its own.
-
-    Raises:
-        OSError: It, or another file of the folder, is missing or damaged; the message is one line.
-    """
+    """The config of a saved model, with `fields` in place of its own."""
     if Path(name).is_file() or not (Path(name).is_dir() or REPO_ID.fullmatch(str(name))):
         raise FileNotFoundError(f"{name}: no such folder")
     with naming("config", name):
@@ -206,10 +178,6 @@ def check_settings(folder: Path):
     """
     Check that transformers can read the settings of a saved folder without waiting for a pipe, filling the memory or
     recursing too deeply, which its own reader does not check. A folder that does not exist is a Hub id.
-
-    Raises:
-        ValueError: One is not a regular file, is too large, or is nested too deeply; or a value is of the wrong type
-            or out of bounds.
     """
     check_model_settings(folder)
     for name in VOCABULARY_FILES:
@@ -220,10 +188,7 @@ def check_settings(folder: Path):
 def open_tokenizer(
     name: str | os.PathLike, trust_remote_code: bool = False, revision: str | None = None
 ) -> PreTrainedTokenizerBase:
-    """
-    Raises:
-        OSError: The tokenizer is missing or damaged; one line says so.
-    """
+    """The tokenizer of a saved folder or a Hub repository; `OSError` of one line if it is missing or damaged."""
     with naming("tokenizer", name):
         check_settings(Path(name))
         for file in TOKENIZER_FILES.values():  # of other classes, too; ours checks its own again
@@ -236,24 +201,14 @@ def open_tokenizer(
 
 
 def open_processor(name: str | os.PathLike) -> Any:
-    """
-    What makes frames of recordings, or pixels of images, and texts of ids.
-
-    Raises:
-        OSError: It is missing or damaged; one line says so.
-    """
+    """What makes frames of recordings, or pixels of images, and texts of ids."""
     with naming("processor", name):
         check_settings(Path(name))
         return open_by(AutoProcessor, name)
 
 
 def open_weights(name: str | os.PathLike, kind: Any = AutoModelForSeq2SeqLM, **settings: Any) -> PreTrainedModel:
-    """
-    A model with all of its weights, by the Auto class `kind`; `settings` are those of transformers' `from_pretrained`.
-
-    Raises:
-        OSError: Weights are missing, have another shape, are unexpected, or are not finite; the message is one line.
-    """
+    """A model with all of its weights, by the Auto class `kind`; `settings` are those of `from_pretrained`."""
     return _open_weights(name, kind, settings, is_part=False)
 
 
@@ -284,9 +239,6 @@ def check_one_set(folder: Path) -> None:
     """
     Check that a folder does not hold weights both in one file and in several, as saving in several files over one file
     with transformers leaves it: one of them is older, and which would be opened depends on the program.
-
-    Raises:
-        ValueError: It does.
     """
     shards = [path.name for path in folder.iterdir() if SHARD_NAME.fullmatch(path.name)] if folder.is_dir() else []
     if shards and (folder / SAFE_WEIGHTS_NAME).is_file() and (folder / SAFE_WEIGHTS_INDEX_NAME).is_file():
@@ -300,9 +252,6 @@ def check_cost(config: Any, folder: Path):
     """
     Check that the model described by a config is not far larger than its weights: transformers would allocate all of
     it and fill missing keys with random numbers.
-
-    Raises:
-        ValueError: It has far more parameters than the weights have bytes.
     """
     sizes = [path.stat().st_size for path in folder.glob("*.safetensors")] if folder.is_dir() else []
     if not sizes or not is_own(config):
@@ -333,12 +282,7 @@ def _reach_hub(name: str) -> None:
 
 
 def check_finite(model: torch.nn.Module) -> None:
-    """
-    Check that all weights are finite.
-
-    Raises:
-        ValueError: A tensor holds NaN or infinity; the message names the first.
-    """
+    """Check that all weights are finite."""
     for name, tensor in model.state_dict().items():
         if torch.is_tensor(tensor) and not is_finite(tensor):
             raise ValueError(f"{name} holds NaN or infinite values: its training failed, or the file is damaged")
@@ -360,12 +304,7 @@ def vocabularies(tokenizer: Any) -> list[dict[str, int]]:
 
 
 def check_fit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """
-    Check that model and tokenizer belong together.
-
-    Raises:
-        ValueError: The model does not generate from a source, or the tokenizer's vocabulary does not fit it.
-    """
+    """Check that model and tokenizer belong together."""
     if not model.config.is_encoder_decoder or not model.can_generate():
         raise ValueError(f"{type(model).__name__} is not an encoder–decoder that can generate text")
     if tokenizer.pad_token_id is None:
@@ -387,12 +326,7 @@ def check_fit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Non
 
 
 def to_device(model: Any, device: str | torch.device | None) -> PreTrainedModel:
-    """
-    The model on a device; if none is given, on an accelerator if there is one.
-
-    Raises:
-        ValueError: The device cannot be used here.
-    """
+    """The model on a device; if none is given, on an accelerator if there is one."""
     if device is None:
         device = device_type(None)
     try:
@@ -420,10 +354,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def settings_without_ours(model: Any) -> tuple[GenerationConfig, list[str]]:
-    """
-    A model's generation settings without the options of this package's search, which other engines ignore; and the
-    omitted ones.
-    """
+    """A model's generation settings without the options of this package's search, and the omitted ones."""
     settings, notes = GenerationConfig.from_dict(model.generation_config.to_dict()), []
     for name, default in SEARCH_OPTIONS.items():
         if (value := vars(settings).pop(name, None)) not in (None, default):

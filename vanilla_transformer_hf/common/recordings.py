@@ -1,7 +1,4 @@
-"""
-Recordings in files: WAV of whole numbers by the standard library, other formats and WAV of other kinds by soundfile
-where it is installed.
-"""
+"""Recordings in files: WAV of whole numbers by the standard library, all others by soundfile, if it is installed."""
 
 import os
 import wave
@@ -19,17 +16,7 @@ SAMPLE_TYPES = {1: "u1", 2: "<i2", 3: "u1", 4: "<i4"}
 
 
 def read_recording(path: str | os.PathLike[str], content: bytes | None = None) -> tuple[np.ndarray, int]:
-    """
-    The samples of a recording (N), from -1 to 1, of several channels their mean, and samples per second.
-
-    Args:
-        path: The file; its ending tells its format.
-        content: The bytes of the file; read from `path` if not given.
-
-    Raises:
-        OSError: The file cannot be read.
-        ValueError: It is not a recording, or its samples are missing, too many, NaN or infinite.
-    """
+    """The samples of a recording (N), from -1 to 1, of several channels their mean, and samples per second."""
     if Path(path).suffix.lower() in (".wav", ".wave"):
         try:
             size = Path(path).stat().st_size if content is None else len(content)

@@ -23,10 +23,7 @@ def pipeline_class(module: str, name: str) -> Any:
 
 
 def check_trainer() -> None:
-    """
-    Raises:
-        ValueError: transformers' Trainer has no epoch of its own to continue in the middle of, as before 5.3.
-    """
+    """Raise `ValueError` if the Trainer has no epoch to continue in the middle of, as transformers' before 5.3."""
     if not hasattr(transformers.Trainer, "_run_epoch"):
         raise ValueError(
             f"transformers {transformers.__version__} is too old for training from recipes: expected 5.3 or newer; "

@@ -24,14 +24,7 @@ _JSON_BRACKETS = re.compile(r'"(?:[^"\\]|\\.?)*+"?|([\[{])|([\]}])', re.DOTALL)
 
 
 def read_bounded(path: str | os.PathLike, largest: int = LARGEST) -> bytes:
-    """
-    The bytes of a regular file.
-
-    Raises:
-        FileNotFoundError: The file does not exist.
-        ValueError: It is not a regular file but, for example, a named pipe or a device, or it is larger than `largest`
-            bytes.
-    """
+    """The bytes of a regular file."""
     # Do not block on a pipe without a writer.
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     with open(descriptor, "rb") as file:
@@ -44,13 +37,7 @@ def read_bounded(path: str | os.PathLike, largest: int = LARGEST) -> bytes:
 
 
 def read_text(path: str | os.PathLike, largest: int = LARGEST) -> str:
-    """
-    The text of a file.
-
-    Raises:
-        FileNotFoundError: The file does not exist.
-        ValueError: As `read_bounded`, or it is not UTF-8 text.
-    """
+    """The text of a file."""
     try:
         return read_bounded(path, largest).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -58,12 +45,7 @@ def read_text(path: str | os.PathLike, largest: int = LARGEST) -> str:
 
 
 def parse_json(text: str, where: str | os.PathLike) -> Any:
-    """
-    The value of a JSON text; `where` names it in messages.
-
-    Raises:
-        ValueError: It is not JSON, is nested too deeply, or has a lone surrogate.
-    """
+    """The value of a JSON text; `where` names it in messages."""
     if text.count("[") + text.count("{") > DEEPEST:
         depth = 0
         for match in _JSON_BRACKETS.finditer(text):
@@ -82,26 +64,14 @@ def parse_json(text: str, where: str | os.PathLike) -> Any:
 
 
 def read_json(path: str | os.PathLike, largest: int = LARGEST) -> Any:
-    """
-    The value of a JSON file.
-
-    Raises:
-        FileNotFoundError: The file does not exist.
-        ValueError: As `read_text` and `parse_json`.
-    """
+    """The value of a JSON file."""
     return parse_json(read_text(path, largest), path)
 
 
 def read_object(
     path: str | os.PathLike, fields: Mapping[str, type | tuple[type, ...]], largest: int = LARGEST
 ) -> dict[str, Any]:
-    """
-    The value of a JSON file that is an object and has `fields`, each of its type.
-
-    Raises:
-        FileNotFoundError: The file does not exist.
-        ValueError: As `read_json`, or it is no such object.
-    """
+    """The value of a JSON file that is an object and has `fields`, each of its type."""
     value = read_json(path, largest)
     if not isinstance(value, dict):
         raise ValueError(f"{path} is damaged: expected a JSON object, got {_kind(value)}")
@@ -118,12 +88,7 @@ def _kind(value: Any) -> str:
 
 
 def parse_yaml(text: str, where: str | os.PathLike, loader: Any = yaml.SafeLoader, most: int = MOST_VALUES) -> Any:
-    """
-    The value of a YAML text, read by a loader that creates plain values only; `where` names it in messages.
-
-    Raises:
-        ValueError: It is not YAML, is nested too deeply, has more than `most` values, or has anchors and aliases.
-    """
+    """The value of a YAML text, read by a loader that creates plain values only; `where` names it in messages."""
     try:
         depth = 0
         # Events are read one at a time without recursion, so that errors are found before the loader recurses.
@@ -146,11 +111,5 @@ def parse_yaml(text: str, where: str | os.PathLike, loader: Any = yaml.SafeLoade
 
 
 def read_yaml(path: str | os.PathLike, loader: Any = yaml.SafeLoader, largest: int = LARGEST) -> Any:
-    """
-    The value of a YAML file.
-
-    Raises:
-        FileNotFoundError: The file does not exist.
-        ValueError: As `read_text` and `parse_yaml`.
-    """
+    """The value of a YAML file."""
     return parse_yaml(read_text(Path(path), largest), path, loader)

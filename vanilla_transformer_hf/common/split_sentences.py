@@ -21,10 +21,7 @@ ENOUGH_LINES = 0.1
 
 
 def check_split_sentences(value: str) -> str:
-    """
-    Raises:
-        ValueError: The value is not one of the choices.
-    """
+    """The value, if it is one of the choices; else `ValueError`."""
     if value not in get_args(SplitSentences):
         choices = ", ".join(map(repr, get_args(SplitSentences)))
         raise ValueError(f"split_sentences={value!r}: must be one of {choices}")

@@ -24,12 +24,7 @@ TooLong = Literal["split", "truncate", "drop", "error", "whole"]
 
 
 def check_too_long(value: str, purpose: object) -> str:
-    """
-    A value of `too_long` that is allowed for a purpose, one of the types above.
-
-    Raises:
-        ValueError: It is not.
-    """
+    """A value of `too_long` that is allowed for a purpose, one of the types above."""
     choices = get_args(purpose)
     if value not in choices:
         raise ValueError(f"too_long={value!r}: must be one of {', '.join(map(repr, choices))}")

@@ -49,13 +49,7 @@ TOKENIZERS = {
 
 
 def find_tokenizer(target_lang: str | None = None, tokenize: str | None = None) -> tuple[str, str | None]:
-    """
-    The name of sacreBLEU's tokenizer for a language, such as ja or zh_TW, and a sentence if it is not the usual one,
-    because that is not installed.
-
-    Raises:
-        ValueError: `tokenize` is not a name of sacreBLEU's, or cannot be made.
-    """
+    """sacreBLEU's tokenizer for a language, such as ja or zh_TW, and a sentence if the usual one is not installed."""
     if tokenize is not None and tokenize not in BLEU.TOKENIZERS:
         raise ValueError(f"tokenize={tokenize!r}: expected one of {', '.join(BLEU.TOKENIZERS)} (sacreBLEU's names).")
     code = re.split("[-_]", target_lang or "")[0].lower()
@@ -71,18 +65,7 @@ def find_tokenizer(target_lang: str | None = None, tokenize: str | None = None) 
 
 
 def checked(predictions: Any, references: Any, name: str = "predictions") -> tuple[list[str], list[list[str]]]:
-    """
-    Texts, and a list of references for each.
-
-    Args:
-        predictions: Texts; any iterable, NumPy's arrays too.
-        references: A text, or several, for each. None among several is left out, as sacreBLEU does.
-        name: What messages call the predictions.
-
-    Raises:
-        TypeError: Something is not a text, or not a list of texts.
-        ValueError: There are none, or not as many on both sides, or a prediction has no reference.
-    """
+    """Texts, and a list of references for each; None among several is left out, as sacreBLEU does."""
     for what, given in ((name, predictions), ("references", references)):
         if isinstance(given, str) or not isinstance(given, Iterable):
             raise TypeError(f"{what}: expected a list of texts, got {type(given).__name__}")
@@ -120,12 +103,7 @@ class TranslationScores(evaluate.Metric):
         )
 
     def compute(self, *, predictions: Any = None, references: Any = None, **choices: Any) -> dict[str, Any] | None:
-        """
-        Scores of these texts, or of those that were added.
-
-        Raises:
-            TypeError, ValueError: As `checked`; or the tokenizer is unknown.
-        """
+        """Scores of these texts, or of those that were added."""
         if predictions is not None or references is not None:
             predictions, references = checked(predictions, references)
         return super().compute(predictions=predictions, references=references, **choices)

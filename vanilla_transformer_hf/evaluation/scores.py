@@ -116,8 +116,9 @@ LEAST_VARIETY, FEWEST_FOR_VARIETY = 10, 20
 
 def variety(translations: Sequence[str], references: Sequence[str]) -> float | None:
     """
-    Different translations in percent of different references; None of fewer than 20 of these. Texts are the same here
-    if they have the same characters: what repeats itself to another length is not another text.
+    Different translations in percent of different references; None of fewer than 20 of these.
+
+    Texts are the same if they have the same characters: what repeats itself to another length is not another text.
     """
     found, wanted = ({frozenset(text) - {" "} for text in texts} for texts in (translations, references))
     return 100 * len(found) / len(wanted) if len(wanted) >= FEWEST_FOR_VARIETY else None
@@ -130,13 +131,7 @@ def is_meaningful(metrics: Mapping[str, float], name: str) -> bool:
 
 
 def error_rates(texts: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-    """
-    The word error rate and the character error rate of recognised texts, in percent, by jiwer: insertions, deletions
-    and substitutions, divided by the words or characters of the references. Texts are compared as they are.
-
-    Raises:
-        ValueError: A reference is empty, the two lists differ in length, or jiwer is not installed.
-    """
+    """Word and character error rates of recognised texts, by jiwer, in percent; texts are compared as they are."""
     try:
         import jiwer
     except ImportError as error:
@@ -160,11 +155,7 @@ def _chrf() -> Any:
 
 
 def write_predictions(path: str | os.PathLike, rows: Iterable[tuple[str, str, str]]):
-    """
-    Write (source, translation, reference) side by side as TSV with a header.
-
-    Tabs, line breaks and backslashes inside a text are written as \\t, \\n, \\r and \\\\.
-    """
+    """Write (source, translation, reference) as TSV with a header; tabs and line breaks in texts are escaped."""
     escapes = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
     lines = ["source\ttranslation\treference\n"]
     lines += ["\t".join(text.translate(escapes) for text in row) + "\n" for row in rows]

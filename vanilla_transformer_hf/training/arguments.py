@@ -253,10 +253,7 @@ class ModelArguments:
 
 @dataclass
 class OwnTrainingArguments:
-    """
-    Arguments that transformers' `Seq2SeqTrainingArguments` does not have, or has with another default, and those that
-    most runs set.
-    """
+    """Arguments that `Seq2SeqTrainingArguments` lacks or has with another default, and those that most runs set."""
 
     # In transformers, too: what differs is the text, and for most the default.
     output_dir: str | None = _help(

@@ -29,10 +29,7 @@ _NOT_IN_ALL_TASKS = {
 
 
 def refuse_unused(run: RunArguments, settings: dict[str, Any], used: Collection[str]) -> None:
-    """
-    Raises:
-        ValueError: A field is set that is not among those that the run's task uses.
-    """
+    """Raise `ValueError` if a field is set that is not among those that the run's task uses."""
     for name, value in settings.items():
         if name in (_NOT_IN_ALL_TASKS | _OF_TRANSLATION) - {*used}:
             raise ValueError(f"{name}={value} has no effect with task={run.data.task}: remove it.")
@@ -51,21 +48,9 @@ def begin_run(
     matmul: Callable[[Start], str] = lambda start: "default",
 ) -> tuple[Start, AbstractContextManager[Any]]:
     """
-    Choose the threads of a run, prepare the folder of its checkpoints, and say where it continues.
+    Choose the threads of a run, say where it continues, and prepare and lock the folder of its checkpoints.
 
-    Args:
-        run, settings: As in `prepare_job`.
-        checkpoints: The folder.
-        sums: Checksums of the run's data.
-        matmul: Finds the library of matrix products for a start.
-
-    Returns:
-        Where it begins, and a context that keeps other processes from training in the folder.
-
-    Raises:
-        OSError: Another process trains in the folder, or the folder cannot be written.
-        ValueError: The folder belongs to another run, its record is damaged, or its schedule does not support changed
-            settings.
+    `sums` are checksums of the run's data; `matmul` finds the library of matrix products for a start.
     """
     CardFacts.read(checkpoints.parent)  # which the end of the run reads again: a damaged one is found now
     use_threads(run.training)

@@ -40,16 +40,7 @@ SCORES = (*METRICS, "loss")
 
 
 def check_run(run: RunArguments, settings: dict[str, Any]) -> None:
-    """
-    Check the arguments of a run against each other, and the config of the model that it fine-tunes.
-
-    Args:
-        settings: The arguments that differ from the defaults.
-
-    Raises:
-        OSError: The model to fine-tune cannot be opened.
-        ValueError: Arguments contradict each other, or one of them has no effect.
-    """
+    """Check the arguments of a run against each other, and the config of the model that it fine-tunes."""
     if run.data.task == DENOISING:
         refuse_several(run.data, "task=denoising")
         check_denoising(run.data)
@@ -113,11 +104,7 @@ def _without_effect(run: RunArguments) -> dict[str, str]:
 
 
 def check_evaluation(run: RunArguments, known: Sequence[str]) -> None:
-    """
-    Raises:
-        ValueError: The best checkpoint is to be chosen by a score that is not among the `known` ones, or a text to
-            evaluate on is not named.
-    """
+    """Raise `ValueError` if the best checkpoint's score is unknown, or a text to evaluate on is not named."""
     training: Any = run.training
     metric = training.metric_for_best_model
     # Of several validation texts, the score of one, or without a name their mean.

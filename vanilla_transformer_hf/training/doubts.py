@@ -30,15 +30,7 @@ SAMPLE = 100_000  # pairs at the beginning that are compared
 
 
 def find_doubts(run: RunArguments, tokenizer: Any, corpora: dict[str, Any], data: dict[str, Any]) -> Iterator[str]:
-    """
-    Warnings about the text of a run, each with what to do.
-
-    Args:
-        run: The arguments.
-        tokenizer: The tokenizer.
-        corpora: Role ("train", …) -> its pairs, as texts.
-        data: Role -> its pairs, tokenized.
-    """
+    """Warnings about the text of a run, each with what to do; `corpora` are texts by role, `data` is tokenized."""
     if isinstance(train := data["train"], datasets.Dataset):
         if run.data.task != DENOISING:  # whose pairs are a text and itself
             yield from _doubts_of_pairs(corpora["train"])

@@ -20,17 +20,7 @@ def facts_of_run(
     origin: Sequence[str] = (),
     mixture: Sequence[str] = (),
 ) -> CardFacts:
-    """
-    The facts for the card of a run's model.
-
-    Args:
-        run: The arguments of the run.
-        settings: The settings that the card lists.
-        folder: The folder of the model, which names it.
-        pairs: The number of sentence pairs, or of texts; None of a stream.
-        origin: Sentences about the weights that the model began with.
-        mixture: Sentences about the corpora of an epoch, if there are several.
-    """
+    """The facts for the card of a run's model; `origin` and `mixture` are sentences, `pairs` is None of a stream."""
     data, model = run.data, run.model.model_name_or_path
     parts = corpus_parts(data)
     sources = [str(part.train_source) for part in parts.values() if part.train_source]

@@ -50,9 +50,7 @@ class LaterParts:
     """
     The parts of a run after its model is written: one that fails does not keep the others from running.
 
-    Args:
-        folder: The folder of the model.
-        processes: Processes of the run. With several, the first failure ends the run: the others would wait.
+    With several processes, the first failure ends the run: the others would wait.
     """
 
     def __init__(self, folder: Path, processes: int):
@@ -61,12 +59,7 @@ class LaterParts:
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """
-        Keep the error of what is done in this context; `name` is a participle, such as "published".
-
-        Raises:
-            UnfinishedRunError: With several processes, instead of the error.
-        """
+        """Keep the error of what is done in this context; `name` is a participle, such as "published"."""
         try:
             yield
         except Exception as error:
@@ -75,10 +68,7 @@ class LaterParts:
                 self.tell()
 
     def tell(self) -> None:
-        """
-        Raises:
-            UnfinishedRunError: A part has failed; the message names all of them with their errors.
-        """
+        """Raise `UnfinishedRunError`, with all parts that have failed and their errors, if there are any."""
         if not self.failed:
             return
         told = "; nor ".join(f"{name}: {_in_words(error)}" for name, error in self.failed.items())
@@ -94,15 +84,7 @@ def _in_words(error: Exception) -> str:
 
 
 def train_and_write(folder: Path, trainer: TranslationTrainer, start: Start, processor: Any = None) -> None:
-    """
-    Train, write the model in `folder`, and add to the Trainer's facts what is known then.
-
-    Args:
-        processor: What prepares the model's sources; its tokenizer if not given.
-
-    Raises:
-        FloatingPointError, TrainingInterrupted, OSError: See `TranslationTrainer`.
-    """
+    """Train, write the model with its tokenizer, or `processor`, in `folder`, and add to the Trainer's facts."""
     earlier, step = CardFacts.read(folder), None if start.checkpoint is None else step_of(start.checkpoint)
     result = trainer.train(resume_from_checkpoint=None if start.checkpoint is None else str(start.checkpoint))
     weights = trainer.gather_weights()
@@ -127,10 +109,9 @@ def write_model(
     processor: Any = None,
 ) -> None:
     """
-    Write weights, configs, code and tokenizer, or processor, of a trained model; files are renamed when all are
-    complete. Predictions and curves of another model that was there are removed.
+    Write a trained model complete or not at all, in the main process, without predictions and curves of another model.
 
-    Call it in the main process only. `weights` are the gathered weights of a sharded model.
+    `weights` are the gathered weights of a sharded model.
     """
     before = sums_of_model(folder)
     with new_files(folder) as unfinished:
@@ -147,11 +128,7 @@ def write_model(
 
 
 def write_final_card(folder: Path, trainer: TranslationTrainer, facts: CardFacts, is_last: bool = True) -> None:
-    """
-    Write the card of a model that is written already, and the checksums of all files; an edited card is kept.
-
-    `is_last`: not to be written again, when more is known.
-    """
+    """Write the card of a written model, unless it was edited, and checksums; `is_last`: no more will be known."""
     try:
         if not is_edited(folder):
             # A process that is killed here leaves no checksums rather than wrong ones.
@@ -173,12 +150,8 @@ class FinalScores:
     """
     The scores of a written model that an earlier, stopped call of the same run has measured.
 
-    They are those of this model if its files, the settings and the data of the run are the same, byte by byte.
-
-    Args:
-        folder: The folder of the model.
-        checkpoints: That of the run's checkpoints and its record.
-        keep: Whether to keep earlier scores; otherwise everything is scored again.
+    They are those of this model if its files, the settings and the data of the run are the same, byte by byte. Without
+    `keep` everything is scored again.
     """
 
     def __init__(self, folder: Path, checkpoints: Path, keep: bool):
@@ -228,10 +201,7 @@ class ScoredSet:
 
 
 def score_corpus(trainer: TranslationTrainer, role: str, corpus: Any, when: str = "") -> ScoredSet:
-    """
-    Translate a tokenized corpus with the model's own search, and score it against its references; `when` stands before
-    the printed line.
-    """
+    """Translate a tokenized corpus with the model's own search, and score it; `when` begins the printed line."""
     num_beams = trainer.model.generation_config.num_beams or 1
     language = trainer.target_langs.get(role.partition(".")[2], trainer.target_lang)
     with changed(trainer, target_lang=language):
@@ -266,10 +236,7 @@ def score_all(
 
 
 def score_before(trainer: TranslationTrainer, data: dict[str, Any], is_new: bool) -> list[ScoredText]:
-    """
-    The scores of the model that a run begins with on each of several validation texts, so that what it forgets is
-    seen; those of a run that is continued were kept beside its checkpoints.
-    """
+    """The scores, on several validation texts, of the model that a run begins with, so that forgetting is seen."""
     path = Path(str(trainer.args.output_dir), BEFORE_FILE)
     found = list[ScoredText]()
     if is_new:
@@ -301,18 +268,7 @@ def say_changes(trainer: TranslationTrainer, before: list[ScoredText], scored: l
 def finish_translation(
     folder: Path, trainer: TranslationTrainer, data: dict[str, Any], keep_scores: bool
 ) -> list[ScoredSet]:
-    """
-    All that follows when a translation model is written: scores, card, curves, upload.
-
-    Args:
-        folder: The folder of the model.
-        trainer: What has trained it.
-        data: Role -> tokenized text that is scored.
-        keep_scores: Whether scores of this model that an earlier call has measured are kept.
-
-    Raises:
-        UnfinishedRunError: One of these has failed.
-    """
+    """All that follows when a translation model is written: scores of `data` by role, card, curves, upload."""
     parts = LaterParts(folder, trainer.args.world_size)
     _write_first_card(folder, trainer, parts)
     scored = score_all(folder, trainer, data, parts, keep_scores)

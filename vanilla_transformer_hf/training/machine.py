@@ -24,10 +24,7 @@ def describe_hardware(training: TranslationTrainingArguments) -> str:
 
 
 def use_threads(training: TranslationTrainingArguments) -> None:
-    """
-    Let torch compute with the threads of a run, in the whole process from now on. How many "auto" are is printed, and
-    so is that there are more threads than idle cores, unless somebody decided their number.
-    """
+    """Let torch compute with a run's threads, in the whole process; print what "auto" is, or that they are many."""
     wanted, threads = training.threads, torch.get_num_threads()
     if wanted not in (None, AUTO):
         torch.set_num_threads(int(str(wanted)))
@@ -55,13 +52,7 @@ def of_main_process(value: Any) -> Any:
 
 
 def find_matmul(training: TranslationTrainingArguments, before: str | None) -> Literal["default", "onednn"]:
-    """
-    The library of matrix products for a run on a CPU, which is also printed.
-
-    Args:
-        training: Its arguments; for `matmul="auto"` the fastest library that does not round, else the named one.
-        before: That of a run that is continued, which "auto" keeps if it does not round on this machine.
-    """
+    """The library of matrix products for a run on a CPU; "auto" keeps that of a continued run if it does not round."""
     rows = probe_matmul()
     exact = {row.name for row in rows if row.error <= TOLERANCE}
     is_kept = training.matmul == "auto" and before in exact

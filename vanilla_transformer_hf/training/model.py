@@ -26,11 +26,8 @@ from .transfer import transfer
 
 def paper_learning_rate(d_model: int, warmup_steps: float) -> float:
     """
-    The highest learning rate of the paper's schedule d_model^-0.5 · min(step^-0.5, step · warmup^-1.5), section 5.3,
-    which is reached at the end of the warm-up.
-
-    Raises:
-        ValueError: The warm-up is not a number of steps.
+    The highest learning rate, at the end of the warm-up, of the paper's schedule in section 5.3:
+    d_model^-0.5 · min(step^-0.5, step · warmup^-1.5).
     """
     if warmup_steps < 1:
         raise ValueError(
@@ -40,12 +37,7 @@ def paper_learning_rate(d_model: int, warmup_steps: float) -> float:
 
 
 def new_config(run: RunArguments, **fields: Any) -> Any:
-    """
-    The config of a new model of the run's type, with these fields in the place of the recipe's.
-
-    Raises:
-        ValueError: The recipe has a field that models of this type do not have.
-    """
+    """The config of a new model of the run's type, with these fields in the place of the recipe's."""
     kind = run.model.model_type
     for name in FIELDS_OF_OTHERS[kind]:
         value = run.config.get(name, getattr(run.model, name, None))
@@ -76,13 +68,7 @@ def planned_vocab_size(run: RunArguments) -> int:
 
 
 def make_model(run: RunArguments, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
-    """
-    The named model, or a new one of the named size for this tokenizer, with a complete generation config.
-
-    Raises:
-        OSError: The model cannot be opened.
-        ValueError: The tokenizer does not fit the model, or the model does not support the search.
-    """
+    """The named model, or a new one of the named size for this tokenizer, with a complete generation config."""
     model = _open_model(run) if run.model.model_name_or_path else _new_model(run, tokenizer)
     if run.model.tokenizer == "new":
         transfer(model, open_tokenizer(str(run.model.model_name_or_path)), tokenizer)
@@ -95,15 +81,7 @@ def make_model(run: RunArguments, tokenizer: PreTrainedTokenizerBase) -> PreTrai
 
 
 def check_lengths(model: Any, data: dict[str, Any]) -> None:
-    """
-    Look for texts that a model with a number of positions cannot read; streams are not looked at.
-
-    Args:
-        data: The tokenized texts by role.
-
-    Raises:
-        ValueError: A text has more tokens than a stack has positions.
-    """
+    """Raise `ValueError` if a tokenized text has more tokens than a stack has positions; streams are not read."""
     for stack in model.modules():
         if not isinstance(stack, VanillaTransformerStack) or (positions := stack.longest) is None:
             continue
@@ -173,11 +151,8 @@ def make_generation_config(
     run: RunArguments, config: PreTrainedConfig, base: GenerationConfig | None
 ) -> GenerationConfig:
     """
-    The search of the recipe, otherwise that of the model that is fine-tuned (`base`), with a limit of length:
-    transformers' default would cut every translation at 20 tokens.
-
-    Raises:
-        ValueError: The model does not support these settings of the search.
+    The search of the recipe, or that of the model that is fine-tuned (`base`), with a limit of length: transformers'
+    default would cut every translation at 20 tokens.
     """
     is_ours = config.model_type == VanillaTransformerConfig.model_type
     generation_config = VanillaTransformerGenerationConfig(num_beams=4) if is_ours else GenerationConfig(num_beams=4)

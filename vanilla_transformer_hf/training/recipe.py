@@ -61,13 +61,7 @@ ConfigArguments = _config_arguments()
 
 @dataclass
 class TranslationTrainingArguments(OwnTrainingArguments, Seq2SeqTrainingArguments):  # type: ignore[misc]
-    """
-    transformers' arguments and this package's, with the optimizer settings of the paper (section 5.3) as defaults.
-
-    Raises:
-        ValueError: `label_smoothing_factor` is given, while the model smooths its own loss; arguments exclude each
-            other; or several GPUs would be driven by one process.
-    """
+    """transformers' arguments and this package's, with the optimizer settings of the paper (5.3) as defaults."""
 
     def __post_init__(self) -> None:
         # Without an accelerator transformers uses the CPU, but bfloat16 needs use_cpu to be set.
@@ -226,10 +220,7 @@ def replaced_by(name: str, value: Any) -> tuple[str, ...]:
 
 
 def check_options(settings: dict[str, Any]) -> None:
-    """
-    Raises:
-        ValueError: Two of these fields exclude each other, or one is below its least value.
-    """
+    """Raise `ValueError` if two of these fields exclude each other, or one is below its least value."""
 
     def told(name: str) -> str:
         return f"{name}={settings[name]}" if name == "tokenizer" else name
@@ -243,10 +234,7 @@ def check_options(settings: dict[str, Any]) -> None:
 
 
 def refuse_without_effect(settings: dict[str, Any], more: Mapping[str, str] = MappingProxyType({})) -> None:
-    """
-    Raises:
-        ValueError: One of these fields has no effect, because it needs another, or for a reason of `more`.
-    """
+    """Raise `ValueError` if one of these fields has no effect, because it needs another, or for a reason of `more`."""
     reasons = dict(more)
     for name, about in OPTIONS.items():
         if about.needs is not None:
@@ -270,10 +258,7 @@ def _print_once(text: str) -> None:
 
 @dataclass
 class RunArguments:
-    """
-    The arguments of one training run: data, model, the config fields that differ from the preset, and transformers'
-    arguments.
-    """
+    """The arguments of a training run: data, model, config fields that differ from the preset, transformers' own."""
 
     data: DataArguments
     model: ModelArguments
@@ -377,8 +362,9 @@ class RecipeParser(HfArgumentParser):
         self, recipe: dict[str, Any], given: dict[str, Any], unset: Sequence[str] = (), told: str | None = None
     ) -> dict[str, Any]:
         """
-        A recipe without the fields `unset`, and with the given ones in the place of those that they exclude
-        (`replaced_by`); with `told`, the name of the program, what is replaced is printed.
+        A recipe without the fields `unset`, and with the given ones in place of those that they exclude.
+
+        With `told`, the name of the program, what is replaced is printed.
         """
         for name in unset:
             if name not in self.names:

@@ -77,14 +77,7 @@ def prepare_job(run: RunArguments, settings: dict[str, Any]) -> TrainingJob:
     """
     Everything up to the first step: corpora, tokenizer, model and Trainer. `run` is not changed.
 
-    Args:
-        run: The arguments.
-        settings: The arguments as in a recipe; a run with the same settings continues an earlier one.
-
-    Raises:
-        FileNotFoundError: A file, folder or dataset does not exist.
-        OSError: A model or tokenizer cannot be opened, or another process trains in `output_dir`.
-        ValueError: A corpus is unusable, arguments contradict each other, or `output_dir` belongs to another run.
+    A run with the same `settings`, the arguments as in a recipe, continues an earlier one.
     """
     check_run(run, settings)
     training = copy.copy(run.training)  # the Trainer's arguments, completed below
@@ -176,15 +169,7 @@ def run_job(job: TrainingJob, keep_scores: bool = True) -> list[ScoredSet]:
     Train, write the model in `output_dir`, score the held-out text with beam search, and publish the result.
 
     The model is written before anything else is done with it. If a later part fails, the others are done all the
-    same, and the same run, started again, does what is missing.
-
-    Args:
-        job: A run that is ready to start.
-        keep_scores: Whether scores of the same model that an earlier call has measured are kept.
-
-    Raises:
-        UnfinishedRunError: The model is written, but it could not be scored, described or published.
-        FloatingPointError, TrainingInterrupted, OSError: See `TranslationTrainer`.
+    same, and the same run, started again, does what is missing; then `UnfinishedRunError` is raised.
     """
     trainer, args, folder = job.trainer, job.trainer.args, job.folder
     with job.lock or nullcontext(), quiet_libraries(), trainer.signals.listening(), trainer.one_tracked_run():

@@ -43,9 +43,6 @@ def get_tokenizer(run: RunArguments, corpus: Any, folder: Path, start: Start | N
     The tokenizer of the checkpoint that the run continues from, unless another one is named; else the named one or
     that of the model, or of the models, that the run begins with; else, and with `tokenizer=new`, a new one, trained
     once and kept in `folder`.
-
-    Raises:
-        OSError: The tokenizer cannot be opened.
     """
     name, origins = run.model.tokenizer_from, find_origins(run.model)
     if start is not None and start.checkpoint is not None:
@@ -74,17 +71,7 @@ def tokenizer_of_texts(
     prepare: Callable[[VanillaTransformerTokenizer], None] = lambda tokenizer: None,
     model_max_length: int | None = None,
 ) -> VanillaTransformerTokenizer:
-    """
-    The tokenizer of a run without pairs: the named one, else a new one of these texts, trained once and kept in
-    `folder`.
-
-    Args:
-        prepare: Adds what the task needs.
-        model_max_length: The longest text, of a new one.
-
-    Raises:
-        OSError: The named one cannot be opened.
-    """
+    """The tokenizer of a run without pairs: the named one, else a new one, trained once and kept in `folder`."""
     if name := run.model.tokenizer_name_or_path:
         named: VanillaTransformerTokenizer = VanillaTransformerTokenizer.from_pretrained(name)
         prepare(named)

@@ -80,9 +80,7 @@ def kind_of(pieces: Mapping[str, int], backend: Any) -> tuple[Spell, str]:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """
-    One side of a tokenizer: the pieces of texts, and the special and added tokens, with their ids; the number of all.
-    """
+    """One side of a tokenizer: pieces of texts, and special and added tokens, with their ids; the number of all."""
 
     pieces: dict[str, int]
     added: dict[str, int]
@@ -119,12 +117,7 @@ def vocabulary_of(tokenizer: Any, side: str) -> Vocabulary:
 
 
 def check_transfer(config: PreTrainedConfig, name: str) -> None:
-    """
-    Check that a model can get another vocabulary.
-
-    Raises:
-        ValueError: It is not one of this package.
-    """
+    """Check that a model can get another vocabulary."""
     if config.model_type not in OWN_TYPES:
         raise ValueError(
             f"tokenizer=new: {name} is a model of type {config.model_type}, whose vocabulary cannot be exchanged; "
@@ -150,11 +143,8 @@ def match(
     """
     The id of the parent's token that each token of the child continues, or -1 (V,).
 
-    Pieces are matched by what they spell, special tokens by their role, other added tokens by name.
-
-    Args:
-        sides: The sides of the parent with this matrix; a piece is looked for in the first of them first.
-        side: The side of the child.
+    Pieces are matched by what they spell, special tokens by their role, other added tokens by name; a piece is looked
+    for in the first of the parent's `sides` first.
     """
     ours, theirs = vocabulary_of(child, side), [vocabulary_of(parent, each) for each in sides]
     roles = roles_of(parent)
@@ -192,13 +182,11 @@ def describe_transfer(run: RunArguments, tokenizer: PreTrainedTokenizerBase) -> 
 
 def transfer(model: Any, parent: PreTrainedTokenizerBase, tokenizer: PreTrainedTokenizerBase) -> None:
     """
-    Give a model another vocabulary.
+    Give a model that `check_transfer` allows another vocabulary.
 
     Tokens that its tokenizer `parent` has, too, keep their rows of the embeddings, of the output and of its bias. The
     rows of new ones are drawn from a normal distribution with the parent's mean and deviation of each dimension
     (Hewitt 2021), so that the layers see vectors of the size that they know; new biases are the parent's mean.
-
-    The model is one that `check_transfer` allows.
     """
     rows = matches(model.config, parent, tokenizer)
     target = rows["target"]

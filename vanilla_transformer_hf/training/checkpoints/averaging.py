@@ -1,6 +1,4 @@
-"""
-Averages of weights of the last or the best checkpoints of a run ("Attention Is All You Need", section 6.1).
-"""
+"""Averages of weights of the last or the best checkpoints of a run ("Attention Is All You Need", section 6.1)."""
 
 import os
 import re
@@ -32,21 +30,10 @@ LEFT_BEHIND = {TRAINER_STATE_FILE, SAFE_WEIGHTS_INDEX_NAME, FACTS_FILE}
 
 def average_checkpoints(folders: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str]) -> Path:
     """
-    Write a model folder whose weights are the mean of those of the given folders.
+    Write a model folder, complete or not at all, whose weights are the mean of those of the given folders.
 
     Config, generation config, tokenizer and code are copied from the last folder; the card describes the run and the
-    average. Weights are read tensor by tensor and written file by file, so that at most one file of the first folder
-    is in memory. The folder is renamed to `output` when it is complete.
-
-    Args:
-        folders: Checkpoints of one model; the weights as safetensors, in one file or several.
-        output: A new folder.
-
-    Raises:
-        FileNotFoundError: A folder is not a checkpoint, or has no safetensors.
-        ValueError: A file is damaged; the models differ in a field of their config or in a tensor's name, type or
-            shape; a tensor has NaN; `output` exists already, or another process is writing it.
-        OSError: A file cannot be written.
+    average. At most one file of the first folder is in memory.
     """
     output = Path(output)
     check_new(output)
@@ -72,12 +59,7 @@ def average_checkpoints(folders: Sequence[str | os.PathLike[str]], output: str |
 
 @torch.no_grad()
 def load_average(model: nn.Module, folders: Sequence[str | os.PathLike[str]]) -> None:
-    """
-    Set a model's weights to the mean of those of its checkpoints, tensor by tensor; shared matrices stay shared.
-
-    Raises:
-        FileNotFoundError, ValueError: As `average_checkpoints`; or the model lacks the tensor.
-    """
+    """Set a model's weights to the mean of those of its checkpoints, tensor by tensor; shared matrices stay shared."""
     checkpoints = open_checkpoints(folders)
     weights = model.state_dict()
     for tensor in checkpoints[0].tensors:
@@ -129,19 +111,7 @@ def _rank(checkpoints: dict[int, Path], metric: str | None) -> list[int]:
 def select_checkpoints(
     run_folder: str | os.PathLike[str], *, last: int | None = None, best: int | None = None, metric: str = "eval_bleu"
 ) -> list[Path]:
-    """
-    The last or the best checkpoints of a run, oldest first.
-
-    Args:
-        run_folder: The `output_dir` of a run, or the folder that holds its checkpoint-<step> folders.
-        last: How many of the newest.
-        best: How many of those with the best `metric` in the evaluation at their step, as trainer_state.json has it.
-        metric: Higher is better, unless its name ends in "loss".
-
-    Raises:
-        FileNotFoundError: The folder does not exist or holds no checkpoints.
-        ValueError: Both or neither of `last` and `best` are given, or there are fewer checkpoints than requested.
-    """
+    """The last or the best checkpoints of a run, oldest first; of a `metric` higher is better, unless it is a loss."""
     count = last or best
     if (last is None) == (best is None) or count is None or count < 1:
         raise ValueError(f"last={last}, best={best}: give one of the two, 1 or more.")
@@ -154,17 +124,7 @@ def select_checkpoints(
 
 
 def check_averaging(count: int, best: bool, args: TrainingArguments) -> None:
-    """
-    Check that a run keeps the checkpoints whose average it ends with.
-
-    Args:
-        count: The number of its last or best checkpoints.
-        best: Whether they are the best.
-        args: The arguments of its Trainer.
-
-    Raises:
-        ValueError: The arguments would not keep these checkpoints.
-    """
+    """Check that a run keeps the checkpoints, its last or `best` ones, whose average it ends with."""
     limit = args.save_total_limit or 0
     # transformers also keeps the best checkpoint, within the same limit.
     needed = count + (args.metric_for_best_model is not None)
@@ -180,17 +140,9 @@ def check_averaging(count: int, best: bool, args: TrainingArguments) -> None:
 
 class AverageCheckpointsCallback(TrainerCallback):
     """
-    At the end of training, sets the model to the average of the last or of the best checkpoints of the run.
+    At the end of training, sets the model to the average of the last or the best checkpoints of the run, `folders`.
 
-    The Trainer must keep them: `save_total_limit` is checked before training. Afterwards `folders` are the averaged
-    checkpoints, which are all checkpoints if the run has fewer. Every process reads the checkpoints.
-
-    Args:
-        last, best, metric: As in `select_checkpoints`.
-
-    Raises:
-        ValueError: Both or neither of `last` and `best` are given; or, when the Trainer is created or training begins,
-            its arguments would not keep the checkpoints.
+    The Trainer must keep them: `save_total_limit` is checked before training. Every process reads the checkpoints.
     """
 
     folders: list[Path]

@@ -30,11 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 def find_damage(checkpoint: Path) -> str | None:
-    """
-    The damage of a checkpoint that prevents continuing, in a few words; None if it is complete.
-
-    Every file is compared with its checksum.
-    """
+    """The damage of a checkpoint that prevents continuing, by its checksums, in a few words; None if there is none."""
     try:
         state = json.loads((checkpoint / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -105,11 +101,7 @@ def is_planned(checkpoint: Path, args: TrainingArguments, save_steps: int) -> bo
 
 
 def set_aside_later(folder: Path, step: int) -> list[Path]:
-    """
-    Move checkpoints after `step` into `folder`/set_aside, for a run that continues from `step`.
-
-    Otherwise they would count as the run's last ones when continuing, averaging and deleting.
-    """
+    """Move checkpoints after `step` into `folder`/set_aside, because they would count as the last ones of the run."""
     moved = []
     for path in map(Path, list_checkpoints(folder)):
         if int(path.name.rpartition("-")[2]) > step:
@@ -132,11 +124,7 @@ def remove_surplus(folder: Path, limit: int | None, best: str | None) -> None:
 
 
 class TrainingInterrupted(KeyboardInterrupt):
-    """
-    Training was stopped by a signal, and what it has done is saved.
-
-    `signal` is the number of the signal, `step` the last step that was done; `saved` describes what is saved.
-    """
+    """Training was stopped by a signal at `step`, the last step that was done; `saved` describes what is saved."""
 
     def __init__(self, number: int, step: int, saved: str = "its checkpoint is saved."):
         self.signal, self.step = number, step
@@ -190,11 +178,9 @@ class StopOnSignal(TrainerCallback):
     @contextmanager
     def in_evaluation(self, args: TrainingArguments) -> Iterator[None]:
         """
-        In this context, which is one batch of an evaluation, a signal stops the evaluation at once; with several
-        processes before the next batch, because the others would wait for the rest of this one.
+        A context of one batch of an evaluation, in which a signal stops the evaluation at once.
 
-        Raises:
-            EvaluationStopped: A signal has come.
+        With several processes it stops before the next batch, because the others would wait for the rest of this one.
         """
         if args.world_size > 1:
             if self._received_by_any(args):
@@ -265,10 +251,7 @@ class StopOnSignal(TrainerCallback):
 
 
 def check_early_stopping(patience: int, args: TrainingArguments) -> None:
-    """
-    Raises:
-        ValueError: `patience` is below 1, or a run with these arguments has no metric or no evaluations.
-    """
+    """Raise `ValueError` if `patience` is below 1, or a run with these arguments has no metric or no evaluations."""
     if patience < 1:
         raise ValueError(f"early_stopping_patience={patience}: must be at least 1.")
     if args.metric_for_best_model is None:
@@ -283,13 +266,6 @@ class EarlyStopping(TrainerCallback):
 
     The evaluations are counted in the Trainer's log, which checkpoints hold: unlike with transformers' callback, a run
     that is continued stops where it would have stopped uninterrupted, and one that has stopped stays stopped.
-
-    Args:
-        patience: Evaluations in a row that are no better than the best before them.
-
-    Raises:
-        ValueError: `patience` is below 1; or, when the Trainer is created or training begins, its arguments have no
-            metric or no evaluations.
     """
 
     def __init__(self, patience: int):
@@ -329,10 +305,10 @@ class EarlyStopping(TrainerCallback):
 
 def resumable_files(checkpoint: Path, place: str) -> dict[str, Path | bytes]:
     """
-    The files of a checkpoint that are needed to continue from it, to be published in the folder `place`.
+    The files that are needed to continue from a checkpoint, to be published in the folder `place`.
 
-    These are the optimizer's state and others, which transformers pickles. Its arguments are left out, because they
-    may contain a token; paths of this machine are removed from its log.
+    The Trainer's pickled arguments are left out, because they may contain a token; paths of this machine are removed
+    from its log.
     """
     files: dict[str, Path | bytes] = {}
     for path in sorted(checkpoint.iterdir()):

@@ -21,10 +21,7 @@ MOVING_AVERAGE_FILE = "moving_average.safetensors"
 
 
 def check_decay(decay: float) -> None:
-    """
-    Raises:
-        ValueError: The decay of a moving average does not lie from 0 to below 1.
-    """
+    """Raise `ValueError` if the decay of a moving average does not lie from 0 to below 1."""
     if not 0 <= decay < 1:
         raise ValueError(f"decay={decay}: the decay of a moving average lies from 0 to below 1.")
 
@@ -37,14 +34,6 @@ class MovingAverageCallback(TrainerCallback):
     first, untrained weights are soon forgotten. It is kept in float32, saved in every checkpoint as
     moving_average.safetensors and loaded when training continues. With `load_best_model_at_end` the model gets the
     average of the best checkpoint. Evaluation uses it inside `applied()`.
-
-    Args:
-        decay: Weight of the past, from 0 to below 1.
-        checkpoint: The folder that training continues from; if not given, checkpoint-<step> in `output_dir`.
-
-    Raises:
-        ValueError: `decay` is out of range; or the checkpoint that training continues from holds no moving average,
-            or that of another model.
     """
 
     def __init__(self, decay: float, checkpoint: str | os.PathLike[str] | None = None):
@@ -102,10 +91,7 @@ class MovingAverageCallback(TrainerCallback):
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """
-        A context in which the model in training has the averaged weights; without a moving average it does
-        nothing.
-        """
+        """A context in which the model in training has the averaged weights, if there is a moving average."""
         trained = {name: self.parameters[name].detach().clone() for name in self.averages}
         try:
             self._assign_averages()
@@ -121,9 +107,6 @@ class MovingAverageCallback(TrainerCallback):
 
         Sharded weights (FSDP2) are gathered, so every process must call this, and one writes. A Trainer that renames
         complete checkpoints calls it before that; otherwise `on_save` does.
-
-        Raises:
-            OSError: The file cannot be written.
         """
         tensors: dict[str, torch.Tensor] = {}
         for name, average in self.averages.items():
@@ -136,13 +119,7 @@ class MovingAverageCallback(TrainerCallback):
 
     @torch.no_grad()
     def load(self, folder: str | os.PathLike[str]) -> None:
-        """
-        Read the average of a checkpoint.
-
-        Raises:
-            FileNotFoundError: The checkpoint holds none.
-            ValueError: The file is damaged, or does not fit the model.
-        """
+        """Read the average of a checkpoint."""
         path = Path(folder, MOVING_AVERAGE_FILE)
         if not path.is_file():
             raise FileNotFoundError(f"{path}: no such file; this checkpoint was saved without a moving average.")

@@ -11,11 +11,7 @@ def optimizer_settings(optimizer: Any) -> list[dict[str, Any]]:
 
 
 def set_optimizer_settings(optimizer: Any, scheduler: Any, settings: list[dict[str, Any]]) -> None:
-    """
-    Give an optimizer and its schedule, just loaded from a checkpoint, the settings of this run.
-
-    A run that is continued with another learning rate then trains with it.
-    """
+    """Give an optimizer and its schedule, just loaded from a checkpoint, the settings of this run."""
     if not isinstance(getattr(scheduler, "scheduler", scheduler), LambdaLR):
         # Their rates depend on a state in the checkpoint, not only on the step; changes are errors (`check_rate`).
         for group, own in zip(optimizer.param_groups, settings):

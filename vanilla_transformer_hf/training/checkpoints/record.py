@@ -65,12 +65,7 @@ class RunRecord:
 
     @classmethod
     def read(cls, folder: Path) -> "RunRecord":
-        """
-        The record in a folder of checkpoints; an empty one if there is none.
-
-        Raises:
-            ValueError: It is damaged.
-        """
+        """The record in a folder of checkpoints; an empty one if there is none."""
         path = folder / RECORD_FILE
         try:
             known = read_yaml(path) if path.is_file() else {}
@@ -110,14 +105,7 @@ class RunRecord:
 
 
 def find_data_sums(arguments: DataArguments, corpora: Mapping[str, Any] | None = None) -> dict[str, str]:
-    """
-    Field -> SHA-256 of the file or folder that it names, or of the rows of a dataset of the Hub.
-
-    Args:
-        arguments: What names the data.
-        corpora: Role ("train", …), or role and name ("train.law"), -> its pairs as they were loaded; without them, and
-            as a stream, a dataset of the Hub has no checksum.
-    """
+    """Field -> SHA-256 of the file or folder that it names, or of the loaded rows of a dataset of the Hub."""
     if arguments.corpora:
         sums = dict[str, str]()
         for name, part in corpus_parts(arguments).items():

@@ -63,16 +63,7 @@ class Start:
 
 
 def choose_checkpoint(folder: Path, wanted: str | None) -> CheckpointChoice:
-    """
-    The checkpoint that a run continues from.
-
-    Args:
-        folder: The folder of the run's checkpoints.
-        wanted: A checkpoint, "last", or None: the last one if there is one.
-
-    Raises:
-        ValueError: The wanted one does not exist or is damaged; or all are damaged.
-    """
+    """The checkpoint that a run continues from: the `wanted` one, or for "last" and None the last one."""
     newest, damaged = None, dict[Path, str]()
     for path in map(Path, reversed(list_checkpoints(folder))):
         if (damage := find_damage(path)) is None:
@@ -98,21 +89,7 @@ def choose_checkpoint(folder: Path, wanted: str | None) -> CheckpointChoice:
 
 
 def find_start(folder: Path, wanted: str | None, settings: dict[str, Any], data: dict[str, str]) -> Start:
-    """
-    Find where a run continues, and with which changes.
-
-    The same settings and data continue where the last run stopped. With different ones a run continues only if
-    `wanted` requests it.
-
-    Args:
-        folder, wanted: As in `choose_checkpoint`.
-        settings: The settings that differ from the defaults.
-        data: Sums of the run's data, as `find_data_sums` gives them.
-
-    Raises:
-        ValueError: The checkpoints are those of a run with other settings or data; the wanted one does not exist or is
-            damaged; or all are damaged.
-    """
+    """Find where a run continues, with which changes; with other settings or data only if `wanted` requests it."""
     record = RunRecord.read(folder)
     choice = choose_checkpoint(folder, wanted)
     if choice.newest is None:  # there is no earlier run, or nothing is left of it
@@ -135,13 +112,7 @@ def find_start(folder: Path, wanted: str | None, settings: dict[str, Any], data:
 
 
 def check_rate(start: Start, training: TrainingArguments) -> None:
-    """
-    Check that the schedule of a continued run supports its changed settings.
-
-    Raises:
-        ValueError: The learning rate was changed, but the schedule depends on earlier losses and keeps its own rate;
-            or such a schedule would replace another one or be replaced.
-    """
+    """Check that the schedule of a continued run supports its changed settings."""
     changed = start.changes.settings
     kind, before = SchedulerType(training.lr_scheduler_type).value, changed.get("lr_scheduler_type")
     if "learning_rate" in changed and kind in RATES_BY_LOSSES:
@@ -160,12 +131,7 @@ def check_rate(start: Start, training: TrainingArguments) -> None:
 def prepare_folder(
     folder: Path, start: Start, settings: dict[str, Any], data: dict[str, str], matmul: str
 ) -> list[Path]:
-    """
-    Prepare the folder of the checkpoints for a run that begins at `start`, and record the run in it.
-
-    Returns:
-        The checkpoints that were set aside, at their new paths.
-    """
+    """Prepare the checkpoints' folder for a run that begins at `start`; returns those that were set aside."""
     shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
     moved = []
     if start.checkpoint is not None and (start.goes_back or start.damaged):
@@ -178,12 +144,7 @@ def prepare_folder(
 
 
 def lock_folder(folder: Path) -> AbstractContextManager[Any]:
-    """
-    Lock a folder against training by other processes until the returned context ends.
-
-    Raises:
-        OSError: Another process trains there, or the folder cannot be written.
-    """
+    """Lock a folder against training by other processes until the returned context ends."""
     folder.mkdir(parents=True, exist_ok=True)
     try:
         return lock_path(folder / LOCK_FILE, take_over=True)

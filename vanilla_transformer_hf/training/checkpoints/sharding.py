@@ -13,13 +13,10 @@ from transformers import AutoModelForSeq2SeqLM, PreTrainedModel
 
 def shard(model: PreTrainedModel, settings: Any) -> None:
     """
-    Shard a model's weights over all processes: each layer is one group, and everything else is another.
+    Shard a model's weights over all processes by Accelerate's plugin: each layer is one group, and all else another.
 
     Accelerate does not change a model that is already sharded. By itself it would put input and output embeddings into
     one group and then find their matrix in a second one, because encoder and decoder share it here.
-
-    Args:
-        settings: Accelerate's `FullyShardedDataParallelPlugin`.
     """
     if isinstance(model, FSDPModule):
         return
@@ -39,23 +36,14 @@ def shard(model: PreTrainedModel, settings: Any) -> None:
 
 
 def gather_weights(model: PreTrainedModel) -> dict[str, torch.Tensor]:
-    """
-    The full weights of a sharded model, in main memory, tied ones once.
-
-    Every process must call this.
-    """
+    """The full weights of a sharded model, in main memory, tied ones once; every process must call this."""
     return {
         name: _whole(value) for name, value in model.state_dict().items() if name not in model.all_tied_weights_keys
     }
 
 
 def gather_optimizer_state(optimizer: Any) -> dict[str, Any]:
-    """
-    The full state of an optimizer whose parameters may be sharded (FSDP2), as in a single process; sharded tensors are
-    in main memory.
-
-    Every process must call this.
-    """
+    """The full state of an optimizer, sharded (FSDP2) tensors in main memory; every process must call this."""
     state = optimizer.state_dict()
     whole = {
         index: {name: _whole(value) for name, value in values.items()} for index, values in state["state"].items()

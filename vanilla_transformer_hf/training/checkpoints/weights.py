@@ -46,10 +46,7 @@ def save_weights(tensors: dict[str, torch.Tensor], path: Path, metadata: dict[st
 
 
 class CheckpointWeights:
-    """
-    The weights of a folder, in one file or several: `files` are their names; `tensors` maps each name to its file,
-    type and shape, such as "F32 [99, 32]".
-    """
+    """The weights of a folder; `tensors` maps each name to its file, type and shape, such as "F32 [99, 32]"."""
 
     def __init__(self, folder: str | os.PathLike[str]):
         self.folder = Path(folder)
@@ -102,10 +99,7 @@ def open_checkpoints(folders: Sequence[str | os.PathLike[str]]) -> list[Checkpoi
 
 
 def mean_of(checkpoints: Sequence[CheckpointWeights], tensor: str) -> torch.Tensor:
-    """
-    The mean, summed in float64, in the stored type. Integers, and features that were drawn, not trained, are taken
-    from the last checkpoint.
-    """
+    """The mean, summed in float64, in the stored type; integers and drawn features are the last checkpoint's."""
     last = checkpoints[-1].read(tensor)
     if not last.is_floating_point() or tensor.endswith(".random_features"):
         return last

@@ -36,12 +36,7 @@ class MeasuredRun:
 
 
 def prepare_data(plan: Plan, output: Path) -> str:
-    """
-    Make the tokenizer and the tokenized text that all runs share, unless they exist; returns the tokenizer's name.
-
-    Raises:
-        OSError, ValueError: A text or a tokenizer is missing or unusable.
-    """
+    """Make the tokenizer, whose name is returned, and the tokenized text of all runs, unless they exist."""
     with quiet_libraries():
         refuse_several(plan.base.data, "compare")
         corpora = load_corpora(plan.base.data)
@@ -54,10 +49,7 @@ def prepare_data(plan: Plan, output: Path) -> str:
 
 
 def start_process(run: PlannedRun, seconds: float | None, processes: int) -> subprocess.Popen[bytes]:
-    """
-    Start the process of a run. Its output goes to the run's log; it ends with a checkpoint when this process
-    ends.
-    """
+    """Start a run's process, which writes to the run's log and ends with a checkpoint when this process ends."""
     threads = max(1, (os.cpu_count() or 1) // processes)
     paths = [str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")]
     environment = {"OMP_NUM_THREADS": str(threads), **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
@@ -91,10 +83,6 @@ def run_comparison(
 
     A run that fails is in the results with its error, and is tried again by the next call; finished and diverged ones
     are not repeated.
-
-    Raises:
-        OSError: The text is missing, or another process compares in `output`.
-        ValueError: The text is unusable, or `output` belongs to another comparison.
     """
     continue_record(plan, output)
     with lock_folder(output):

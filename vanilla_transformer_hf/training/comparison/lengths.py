@@ -14,10 +14,7 @@ RANGES = 5
 
 
 def split_by_length(rows: Sequence[tuple[str, str, str]]) -> dict[str, list[tuple[str, str, str]]]:
-    """
-    Rows (source, translation, reference) by the number of words of the source, in ranges such as "3–5" of about equal
-    size; sources of one length are never in two ranges.
-    """
+    """Rows (source, translation, reference) by words of the source, in ranges such as "3–5" of about equal size."""
     lengths = sorted(len(source.split()) for source, *_ in rows)
     ends = sorted({lengths[-(-len(lengths) * part // RANGES) - 1] for part in range(1, RANGES + 1)})
     found, before = {}, -1
@@ -30,10 +27,7 @@ def split_by_length(rows: Sequence[tuple[str, str, str]]) -> dict[str, list[tupl
 
 
 def lengths_table(runs: Sequence[MeasuredRun]) -> str:
-    """
-    In Markdown, for each finished variant chrF and exact match for each range of source lengths: of the test text, or
-    without one of the validation text; means over the seeds. Empty without any translations.
-    """
+    """In Markdown, chrF and exact match of each finished variant by length of the source, means over the seeds."""
     finished = [each for each in runs if each.result["status"] == FINISHED]
     role = next((role for role in ("test", "validation") if _files(finished, role)), None)
     if role is None:

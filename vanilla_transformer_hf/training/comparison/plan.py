@@ -74,13 +74,7 @@ class Plan:
 
 
 def read_variants(path: str) -> Variants:
-    """
-    The variants of a YAML file: a mapping `variants` of names to fields, and optionally `settings` of all of them.
-
-    Raises:
-        OSError: The file cannot be read.
-        ValueError: It is not a file of variants, or a variant changes what all have to share.
-    """
+    """The variants of a YAML file: `variants`, a mapping of names to fields, and optionally `settings` of all."""
     content = read_yaml(path, RecipeLoader)
     if not isinstance(content, dict) or not content.keys() <= {"settings", "variants"}:
         raise ValueError(f"{path} is not a file of variants: expected a mapping with 'variants' and 'settings'.")
@@ -118,19 +112,11 @@ def plan_comparison(
     prog: str = "compare",
 ) -> Plan:
     """
-    The runs of a comparison, variant by variant, each with every seed. Nothing is written.
+    The runs of a comparison, variant by variant, each with every seed from the recipe's on. Nothing is written.
 
     The recipe is overridden by the settings of the file of variants, these by `argv`, and those by the variant. The
     model of the last step is measured, unless load_best_model_at_end is in the file of variants or in `argv`.
-
-    Args:
-        argv: Fields of the command line, such as ["--max_steps", "300"].
-        seeds: How many, from the recipe's on.
-        seconds: The budget of a run, instead of steps.
-
-    Raises:
-        ValueError: A field has a value of the wrong type, the budget does not fit the schedule, or the task of the
-            recipe is not translation.
+    `seconds` is the budget of a run, instead of steps.
     """
     parser = RecipeParser(prog=prog)
     _, line, unset = parser.read_line(argv)
@@ -202,12 +188,7 @@ def _without_value(values: dict[str, Any]) -> list[str]:
 
 
 def continue_record(plan: Plan, output: Path) -> None:
-    """
-    Write `comparison.yaml`, or see that the one that is there is of the same comparison, perhaps with fewer variants.
-
-    Raises:
-        ValueError: Settings, data or variants differ from those of the runs that are there, which are named.
-    """
+    """Write `comparison.yaml`, or check that the existing one is of this comparison, perhaps with fewer variants."""
     path = output / RECORD_FILE
     known = read_yaml(path) if path.is_file() else {}
     if not isinstance(known, dict) or (known and not known.keys() >= plan.record.keys()):

@@ -143,10 +143,10 @@ def _mean_curve(curves: list[dict[int, float]]) -> dict[int, float]:
 
 def draw_comparison(runs: Sequence[MeasuredRun]) -> Figure:
     """
-    The validation loss of every variant, the mean over its seeds, over the steps and over the seconds of training;
-    without a validation text, the training loss. Diverged runs are drawn too, those that failed have no curve.
+    The validation loss, without one the training loss, of every variant over the steps and the seconds of training.
 
-    For runs on a CPU the seconds are CPU time, which other work on the machine changes less than wall-clock time.
+    It is the mean over the seeds; failed runs have no curve. For runs on a CPU the seconds are CPU time, which other
+    work on the machine changes less than wall-clock time.
     """
     with_curves = [each for each in runs if "curves" in each.result]
     is_validated = any(each.result["curves"]["validation_loss"] for each in with_curves)
@@ -188,10 +188,7 @@ def draw_comparison(runs: Sequence[MeasuredRun]) -> Figure:
 
 
 def write_report(runs: Sequence[MeasuredRun], output: Path, about: str = "") -> str:
-    """
-    Write `table.md`, `table.csv`, `curves.png` and, if texts were translated, `lengths.md` into a folder, and return
-    the table in Markdown.
-    """
+    """Write `table.md`, `table.csv`, `curves.png` and, if texts were translated, `lengths.md`; return the table."""
     rows = make_rows(runs)
     table = markdown_table(rows, about)
     with open_output(output / "table.md") as file:

@@ -145,13 +145,7 @@ def find_divergence(losses: list[tuple[int, float]], vocab_size: int) -> str | N
 
 
 def measure_run(recipe: Path, seconds: float | None = None) -> dict[str, Any]:
-    """
-    Train a recipe, for at most `seconds` of training if given, and return the measurements.
-
-    Raises:
-        OSError, ValueError, StrictDataclassError, RuntimeError: As `prepare_job`.
-        TrainingInterrupted: After SIGTERM, with a checkpoint to continue from.
-    """
+    """Train a recipe, for at most `seconds` of training if given, and return the measurements."""
     run, settings = RecipeParser(prog="compare").parse([str(recipe)])
     job = prepare_job(run, settings)
     trainer = job.trainer

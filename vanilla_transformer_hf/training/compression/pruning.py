@@ -51,8 +51,7 @@ def feed_forwards(model: Any) -> dict[str, list[Any]]:
 
 @contextmanager
 def _gates(model: Any) -> Iterator[dict[tuple[str, int], torch.Tensor]]:
-    """In this context each head's output is multiplied by a factor of 1: the factors (B, H) of the last forward pass,
-    by attention."""
+    """A context in which each head's output is multiplied by a factor of 1: the last factors (B, H), by attention."""
     factors: dict[tuple[str, int], torch.Tensor] = {}
 
     def gate(key: tuple[str, int], heads: int) -> Callable[[nn.Module, tuple[torch.Tensor, ...]], Any]:
@@ -76,13 +75,7 @@ def _gates(model: Any) -> Iterator[dict[tuple[str, int], torch.Tensor]]:
 
 
 def head_importance(model: Any, batches: Iterable[dict[str, torch.Tensor]]) -> dict[tuple[str, int], torch.Tensor]:
-    """
-    E_x |∂L(x)/∂ξ_h| of each head (H), by attention; L is the negative log-likelihood of a sentence's labels, in nats.
-
-    Args:
-        model: A translation model; it is in evaluation mode meanwhile.
-        batches: Inputs of the model with labels (B, T), -100 where they do not count.
-    """
+    """E_x |∂L(x)/∂ξ_h| of each head (H), by attention; L is the negative log-likelihood of labels (B, T), in nats."""
     total: dict[tuple[str, int], torch.Tensor] = {}
     sentences, was_training = 0, model.training
     model.eval()
@@ -121,9 +114,6 @@ def choose_heads(importance: dict[tuple[str, int], torch.Tensor], share: float) 
     The heads to keep, by attention: of all heads of the model, this share is removed, the least important first.
 
     Importance is divided by its norm in each layer, as in the paper. The best head of each attention is kept.
-
-    Raises:
-        ValueError: The share is too large.
     """
     scores = {key: value / value.norm().clamp(min=torch.finfo(value.dtype).tiny) for key, value in importance.items()}
     best = {(key, int(score.argmax())) for key, score in scores.items()}
@@ -142,12 +132,7 @@ def choose_heads(importance: dict[tuple[str, int], torch.Tensor], share: float) 
 
 
 def choose_units(norms: torch.Tensor, share: float) -> list[int]:
-    """
-    The units of a feed-forward to keep: this share is removed, the smallest norms first.
-
-    Raises:
-        ValueError: All units would be removed.
-    """
+    """The units of a feed-forward to keep: this share is removed, the smallest norms first."""
     count = round(share * len(norms))
     if not 0 <= share < 1 or count >= len(norms):
         raise ValueError(f"feed_forward={share}: must be at least 0 and less than 1, and leave one of {len(norms)}")
@@ -156,11 +141,7 @@ def choose_units(norms: torch.Tensor, share: float) -> list[int]:
 
 @dataclass(frozen=True)
 class Pruned:
-    """
-    A pruned model, and its numbers of layers, heads and feed-forward units before and after.
-
-    Heads and units are counted in the layers that were kept.
-    """
+    """A pruned model, and numbers of its layers, and of heads and units in the kept layers, before and after."""
 
     model: Any
     heads: tuple[int, int]
@@ -187,17 +168,7 @@ class Pruned:
 
 
 def prune(model: Any, heads: dict[tuple[str, int], list[int]] | None = None, feed_forward: float = 0.0) -> Pruned:
-    """
-    A new model without some heads and units. Its outputs equal those of the old model with zeros in their places.
-
-    Args:
-        model: A translation model of this package.
-        heads: The heads to keep, by attention, as returned by `choose_heads`; all if None.
-        feed_forward: The share of each feed-forward's units to remove.
-
-    Raises:
-        ValueError: All units would be removed, or a position scheme has parameters for each head.
-    """
+    """A new model without some heads and units; its outputs are those of the old one with zeros in their places."""
     own = attentions(model)
     kept = {key: list(range(module.num_heads)) for key, module in own.items()} | (heads or {})
     before = sum(module.num_heads for module in own.values())
@@ -234,16 +205,7 @@ def spaced(count: int, layers: int) -> list[int]:
 
 
 def keep_layers(model: Any, encoder: int | None = None, decoder: int | None = None) -> Any:
-    """
-    A new model with fewer layers, as students begin in Shleifer and Rush 2020, arXiv 2010.13002, section 3.1.
-
-    Args:
-        model: A translation model of this package.
-        encoder, decoder: The numbers of layers to keep, chosen by `spaced`; all if None.
-
-    Raises:
-        ValueError: There are not as many layers, or weights are shared by layers.
-    """
+    """A new model with fewer layers (all if None), as in Shleifer and Rush 2020, arXiv 2010.13002, section 3.1."""
     config, left, fields = model.config, dict[str, list[int]](), dict[str, Any]()
     for stack, count in (("encoder", encoder), ("decoder", decoder)):
         layers, sets = layers_and_sets(config, stack)

@@ -32,9 +32,6 @@ class PairSample:
         source, target: As `load_parallel_text` takes them.
         sentences: The number of pairs, taken evenly from the text.
         batch_size: Pairs per batch.
-
-    Raises:
-        ValueError: A number is less than 1.
     """
 
     source: str
@@ -72,22 +69,7 @@ def prune_folder(
     encoder_layers: int | None = None,
     decoder_layers: int | None = None,
 ) -> Pruned:
-    """
-    Write the folder of a pruned model, with tokenizer and card.
-
-    Args:
-        folder: The model's folder, or the id of a Hub repository.
-        output: A new folder.
-        heads: Share of all attention heads to remove.
-        feed_forward: Share of the units of each feed-forward to remove.
-        pairs: Sentence pairs for measuring importance; required to remove heads.
-        encoder_layers, decoder_layers: Layers to keep; all if None.
-
-    Raises:
-        OSError: The model or the text cannot be opened, or the folder cannot be written.
-        ValueError: Nothing or too much is to be removed; heads without pairs; the model is not one of this package or
-            not a translation model; or `output` exists.
-    """
+    """Write the folder of a pruned model, with tokenizer and card; removing heads needs `pairs` to measure them."""
     output = Path(output)
     check_new(output)
     if not (heads or feed_forward or encoder_layers is not None or decoder_layers is not None):

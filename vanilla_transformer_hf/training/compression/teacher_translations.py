@@ -55,13 +55,7 @@ class TeacherSearch:
 
 
 def translate_training_text(search: TeacherSearch, run: RunArguments) -> Path:
-    """
-    Write the pairs of training sources and the teacher's translations as JSON lines; existing ones are kept.
-
-    Raises:
-        OSError: A file or the teacher cannot be opened.
-        ValueError: The folder has translations of another teacher, text or search.
-    """
+    """Write the pairs of training sources and the teacher's translations as JSON lines; existing ones are kept."""
     refuse_several(run.data, "distill")
     if not run.data.train_source:
         raise ValueError("train_source is not given: name the text that the teacher translates")

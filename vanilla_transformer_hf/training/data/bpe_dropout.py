@@ -24,13 +24,6 @@ class BpeDropout:
 
     `tokenizers` has the same option, but draws from a generator that cannot be seeded: runs could neither be repeated
     nor continued exactly. Here the tokens depend only on the text and on `key`.
-
-    Args:
-        tokenizer: A tokenizer with a BPE model. It still defines words and special tokens.
-        probability: p, from 0 (the tokenizer's own tokens) to 1 (single characters or bytes).
-
-    Raises:
-        ValueError: The tokenizer's model is not plain BPE, or the probability lies outside 0 to 1.
     """
 
     def __init__(self, tokenizer: Tokenizer, probability: float):

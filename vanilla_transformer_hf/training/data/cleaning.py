@@ -66,9 +66,6 @@ class CleaningOptions:
         keep: Rules that are not applied.
         held_out: Sentences of the test and validation text.
         check_language: Whether languages are identified, which takes some milliseconds for each pair.
-
-    Raises:
-        ValueError: A limit makes no sense, a rule is unknown, or a language that is needed is not given.
     """
 
     source_lang: str | None = None
@@ -111,10 +108,7 @@ Pair = tuple[int, str, str]  # its number in the corpus, from 1, and its texts
 
 
 def clean_pairs(rows: Iterable[Row], options: CleaningOptions, report: CleaningReport) -> Iterator[tuple[str, str]]:
-    """
-    The pairs that break no rule, in their order and with single spaces; the others are counted in `report`. Beside a
-    number for each distinct pair, no more than 10,000 pairs are in memory.
-    """
+    """The pairs that break no rule, in order and with single spaces; no more than 10,000 pairs are in memory."""
     find_wrong = _find_wrong_languages(options, report) if options.check_language else None
     pairs = _numbered(rows, report)
     head = list(islice(pairs, USUAL))
@@ -222,12 +216,7 @@ def _is_mostly(other: Any, text: str) -> bool:
 
 
 def _find_wrong_languages(options: CleaningOptions, report: CleaningReport) -> Callable[[list[Pair]], set[int]]:
-    """
-    A function that finds the numbers of pairs of which a side is in another language.
-
-    Raises:
-        ValueError: The library is not installed, or it supports neither language.
-    """
+    """A function that finds the numbers of pairs of which a side is in another language."""
     try:
         known = lingua_languages()
     except ImportError as error:

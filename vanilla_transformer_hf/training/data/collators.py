@@ -28,9 +28,6 @@ class TranslationCollator(DataCollatorForSeq2Seq):
 
     `__call__` returns `input_ids`, `attention_mask` (B, S) and `labels` (B, T), padded with -100, and `line` (B,) and
     `token_type_ids` (B, S) where the pairs have them; the model makes the decoder input by shifting the labels.
-
-    Raises:
-        ValueError: An id lies outside its vocabulary; the message names both.
     """
 
     source_vocab_size: int = 0

@@ -26,10 +26,7 @@ def plain(name: str) -> str:
 
 
 def language_of(name: str) -> langcodes.Language | None:
-    """
-    The language of a column name: a code (en, eng, en-US, eng_Latn), a name in any language (English, Anglais), or one
-    of these beside words of column names (text_en, "English sentence").
-    """
+    """The language of a column name: a code (en, eng_Latn), a name in any language, or one of these among words."""
     name = plain(name)
     if WORDS.get(name):  # src and trg are codes of languages, too
         return None
@@ -76,10 +73,7 @@ def is_name(text: str) -> bool:
 
 
 def is_header(cells: list[str], names: Names) -> bool:
-    """
-    Whether the first row of a table without other marks holds column names: it has those that are looked for, one of
-    the languages that are looked for, or nothing but column names.
-    """
+    """Whether a first row holds column names: one that is looked for, one of their languages, or names alone."""
     if all(set(side) & set(cells) for side in names):
         return True
     full = [cell for cell in cells if plain(cell)]
@@ -89,8 +83,9 @@ def is_header(cells: list[str], names: Names) -> bool:
 
 def are_names_of_sides(texts: tuple[str, str], names: Names) -> bool:
     """
-    Whether the first lines of two files name their sides: the languages that are looked for, two other languages by
-    their names, not by codes, of which many are words ("one", "no"), or "source" and "target".
+    Whether the first lines of two files name their sides: two languages, or "source" and "target".
+
+    Languages that are not looked for count by their names, not by codes, of which many are words ("one", "no").
     """
     languages = [_base(text) for text in texts]
     if None in languages:
@@ -106,11 +101,8 @@ class MissingColumnError(ValueError):
 
 def find_columns(where: str, columns: list[str], names: Names) -> list[str]:
     """
-    The source and the target column: for each side, the first of its `names` that is among `columns`; if none is, the
-    column with one of these names in another spelling (EN, English, en-US and eng_Latn are en; src is source).
-
-    Raises:
-        ValueError: A side has no column or several, or both have the same; the message begins with `where`.
+    The source and the target column: for each side, the first of its `names` among `columns`, or else one that is one
+    of these names in another spelling (EN, English, en-US and eng_Latn are en; src is source).
     """
     found = [find_column(where, columns, side, candidates) for side, candidates in zip(SIDES, names)]
     if found[0] == found[1]:
@@ -119,13 +111,7 @@ def find_columns(where: str, columns: list[str], names: Names) -> list[str]:
 
 
 def find_column(where: str, columns: list[str], side: str, candidates: tuple[str, ...]) -> str:
-    """
-    The column of one side; see `find_columns`.
-
-    Raises:
-        MissingColumnError: There is none.
-        ValueError: There are several.
-    """
+    """The column of one side; see `find_columns`."""
     for candidate in candidates:
         if columns.count(candidate) == 1:
             return candidate

@@ -20,12 +20,7 @@ from .tokenized_corpus import CorpusFilter, tokenize_corpus, tokenize_stream
 
 
 def load_corpora(arguments: DataArguments) -> dict[str, Any]:
-    """
-    The named corpora by role: train, validation, test; of several, by role and name: "train.law", "test.law".
-
-    Raises:
-        FileNotFoundError, ValueError: A corpus is missing or unusable.
-    """
+    """The named corpora by role: train, validation, test; of several, by role and name: "train.law", "test.law"."""
     if arguments.corpora:
         return {
             f"{role}.{name}": corpus
@@ -84,12 +79,7 @@ def _join(corpora: dict[str, Any]) -> datasets.Dataset:
 
 
 def join_corpora(run: RunArguments, corpora: dict[str, Any], tags: dict[str, str]) -> dict[str, Any]:
-    """
-    Corpora with one training text, "train": of several, one after the other.
-
-    Args:
-        tags: Target language -> the tag that is put before each source of it.
-    """
+    """Corpora with one training text, "train": of several, one after the other, tagged by target language."""
     if not run.data.corpora:
         return corpora
     parts = corpus_parts(run.data)
@@ -106,15 +96,7 @@ def _put_before(batch: dict[str, list[str]], tag: str) -> dict[str, list[str]]:
 
 
 def mix(run: RunArguments, corpora: dict[str, Any], train: Any) -> Mixture | None:
-    """
-    The mixture of several training corpora, whose pairs are tokenized in `train`; printed by name.
-
-    Args:
-        corpora: As loaded: the lines of "train.law", "train.general" stand in this order in `train`.
-
-    Raises:
-        ValueError: Nothing is left of a corpus.
-    """
+    """The mixture, also printed, of several training corpora, which stand in `train` in the order of `corpora`."""
     if not run.data.corpora:
         return None
     texts = _training_sizes(corpora)
@@ -194,10 +176,7 @@ def by_length(corpus: Any) -> Any:
 
 
 def validation_of(run: RunArguments, held_out: dict[str, Any]) -> Any:
-    """
-    The validation text among held-out ones by role, or the sample of it that is scored during training; of several
-    corpora, each by name; None if there is none.
-    """
+    """The validation text, or the sample of it that is scored during training; of several by name; None without."""
     texts, size = {}, run.training.eval_sample
     for role, text in held_out.items():
         kind, _, name = role.partition(".")

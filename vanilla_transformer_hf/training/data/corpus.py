@@ -57,10 +57,7 @@ def _tell(path: str, note: str) -> None:
 
 
 def from_rows(reader: Callable[..., Iterator[Row]], paths: list[str], streaming: bool, **arguments: Any) -> Corpus:
-    """
-    The Arrow file of a row reader, written once per state of the files it reads; or the stream of its rows. The first
-    of the reader's arguments names the text in messages.
-    """
+    """The Arrow file of a row reader, written once per state of its files, or the stream of its rows."""
     rows: dict[str, Any] = {"reader": reader, "arguments": arguments}
     if streaming:
         return datasets.IterableDataset.from_generator(_rows, features=TEXT_PAIR, gen_kwargs=rows)
@@ -81,10 +78,7 @@ def from_rows(reader: Callable[..., Iterator[Row]], paths: list[str], streaming:
 
 
 def _from_table(table: Corpus, where: str, names: Names) -> Corpus:
-    """
-    The two text columns of a `datasets` table, flat or nested under "translation"; nothing is copied, unless texts are
-    missing, which become empty.
-    """
+    """The two text columns of a `datasets` table, flat or under "translation"; missing texts become empty."""
     if table.features is None:
         raise ValueError(f"{where}: the stream does not state its columns.")
     features: Any = table.features
@@ -212,11 +206,6 @@ def load_parallel_text(
             A TSV file may have no header: the first two columns then.
         source_lang, target_lang: Language codes.
         streaming: Read rows on demand; nothing is stored.
-
-    Raises:
-        FileNotFoundError: No such file, folder or dataset.
-        ValueError: Files of different length, rows of another number of columns than the first, invalid UTF-8, a
-            missing or ambiguous column, no pair at all, or `target` given for a file that holds both sides.
     """
     names = _names(source_column, target_column, source_lang, target_lang)
     if (given := _reader_of_rows(source, target, names)) is not None:
@@ -245,15 +234,7 @@ def iterate_rows(
     target_lang: str | None = None,
     **part: Any,
 ) -> Iterator[Row]:
-    """
-    The pairs of a corpus as they are read, and for each unit that is none the reason, such as "without a translation".
-
-    Args:
-        part: `split` and `config_name` as in `load_parallel_text`, which also has the other arguments.
-
-    Raises:
-        FileNotFoundError, ValueError: See `load_parallel_text`.
-    """
+    """The pairs of a corpus, read by `load_parallel_text`'s arguments, and for each unit that is none the reason."""
     names = _names(source_column, target_column, source_lang, target_lang)
     if (given := _reader_of_rows(source, target, names)) is not None:
         yield from given.reader(**given.arguments)
@@ -264,10 +245,7 @@ def iterate_rows(
 
 
 def iterate_pairs(source: str, **names: Any) -> Iterator[tuple[str, str]]:
-    """
-    The source and target texts of a corpus that holds both, with single spaces, and at its end a warning with the
-    numbers of units that are no pairs. `names` are those of `iterate_rows`, which also says what it raises.
-    """
+    """The pairs of a corpus that holds both sides, with single spaces; at its end, a warning counts other units."""
     left_out, is_empty = Counter[str](), True
     for row in iterate_rows(source, **names):
         if isinstance(row, str):

@@ -36,12 +36,7 @@ def kind_of(path: str) -> str:
 
 
 def _read_text(path: str, keep_ends: bool = False) -> Iterator[str]:
-    """
-    The lines of a text file: UTF-8, or UTF-16 with a byte-order mark, as Excel writes "Unicode text".
-
-    Raises:
-        ValueError: As `read_lines`, or a line has a NUL character, as every line of UTF-16 without a byte-order mark.
-    """
+    """The lines of a text file: UTF-8, or UTF-16 with a byte-order mark, as Excel writes "Unicode text"."""
     with open_input(path) as file:
         lines = _recoded(file, path) if _byte_order(file, path) else file
         for number, line in enumerate(decode_lines(lines, path, keep_ends), start=1):
@@ -82,12 +77,7 @@ def is_table_of_excel(path: str) -> bool:
 
 
 def text_pairs(source: str, target: str, names: Names) -> Iterator[dict[str, str]]:
-    """
-    Pairs of two plain-text files, line by line.
-
-    Raises:
-        ValueError: The files differ in length, or their first lines are the header of a table.
-    """
+    """Pairs of two plain-text files, line by line."""
     source_lines, target_lines = _read_text(source), _read_text(target)
     counts = dict.fromkeys(SIDES, 0)
     for pair in zip_longest(source_lines, target_lines):
@@ -109,8 +99,9 @@ def text_pairs(source: str, target: str, names: Names) -> Iterator[dict[str, str
 
 def tsv_pairs(path: str, names: Names) -> Iterator[dict[str, str]]:
     """
-    Pairs of a tab-separated file: of the named columns, or of the first two if the first line is not a header. Quotes
-    are text, unless the header's names are in quotes.
+    Pairs of a tab-separated file: of the named columns, or of the first two if the first line is not a header.
+
+    Quotes are text, unless the header's names are in quotes.
     """
     lines = _read_text(path)
     first = next(lines, None)
@@ -130,10 +121,7 @@ def excel_pairs(path: str, names: Names) -> Iterator[dict[str, str]]:
 
 
 def csv_pairs(path: str, names: Names, delimiter: str | None = None) -> Iterator[dict[str, str]]:
-    """
-    Pairs of a file with a header, separated by commas, semicolons or tabs (as Excel does in different countries), or
-    by the given delimiter; quotes as in RFC 4180.
-    """
+    """Pairs of a file with a header, separated by commas, semicolons or tabs, as Excel does; quotes as in RFC 4180."""
     lines, before = _read_text(path, keep_ends=True), 0
     header = next(lines, "")
     if named := re.fullmatch(r"sep=(.)\s*", header):  # Excel's own first line

@@ -29,20 +29,14 @@ class Mixture:
 
     @classmethod
     def by_rates(cls, sizes: dict[str, int], rates: dict[str, float], seed: int) -> "Mixture":
-        """
-        Pairs in these rates. An epoch ends when the corpus that is used up first has been seen once: of 1,000 and
-        100,000 pairs in the rates 4 and 1, it has 1,000 and 250.
-        """
+        """Pairs in these rates; an epoch ends when the corpus that is used up first has been seen once."""
         passes = min(sizes[name] / rates[name] for name in sizes)
         counts = [max(1, min(sizes[name], round(passes * rates[name]))) for name in sizes]
         return cls(tuple(sizes), tuple(sizes.values()), tuple(counts), seed)
 
     @classmethod
     def by_temperature(cls, sizes: dict[str, int], temperature: float, seed: int) -> "Mixture":
-        """
-        Pairs in the rates n^(1/T) for corpora of n pairs (Arivazhagan et al. 2019, arXiv 1907.05019): 1 is that of
-        their sizes, more brings them closer to each other. An epoch has as many pairs as all corpora together.
-        """
+        """Pairs in the rates n^(1/T) for corpora of n pairs (Arivazhagan et al. 2019, arXiv 1907.05019)."""
         weights = np.asarray([size ** (1 / temperature) for size in sizes.values()])
         counts = np.maximum(1, np.rint(weights / weights.sum() * sum(sizes.values())).astype(int))
         return cls(tuple(sizes), tuple(sizes.values()), tuple(counts.tolist()), seed)
@@ -72,12 +66,7 @@ class Mixture:
 
 
 def check_rates(rates: Sequence[float | None], temperature: float | None) -> None:
-    """
-    Check the rates of all training corpora, None for those without one.
-
-    Raises:
-        ValueError: Some have one and others none; one is not positive; or there is a temperature, too, or one below 1.
-    """
+    """Check the rates of all training corpora, None for those without one."""
     given = [rate for rate in rates if rate is not None]
     if given and len(given) < len(rates):
         raise ValueError("corpora: some have a rate and others none; give all of them one, or none.")

@@ -76,13 +76,7 @@ def make_pairs(seed: int = 0) -> list[tuple[str, str]]:
 
 
 def make_lists(fewest: int, most: int, digits: int = 6, seed: int = 0) -> list[tuple[str, str]]:
-    """
-    (English, German) lists of `fewest` to `most` numbers of up to `digits` digits, separated by semicolons, each list
-    once; numbers of one digit are as frequent as those of each other length.
-
-    Raises:
-        ValueError: The numbers are not 1 <= fewest <= most <= 100 and 1 <= digits <= 6, or there are too few lists.
-    """
+    """(English, German) lists of numbers, each list once; numbers of each length up to `digits` are as frequent."""
     if not 1 <= fewest <= most <= 100:
         raise ValueError(f"lists of {fewest} to {most} numbers: expected 1 <= fewest <= most <= 100.")
     if not 1 <= digits <= 6:
@@ -104,12 +98,7 @@ def make_lists(fewest: int, most: int, digits: int = 6, seed: int = 0) -> list[t
 
 
 def make_labelled(divisor: int, seed: int = 0) -> list[tuple[str, str]]:
-    """
-    (English, class) of the numbers from 0 to 9,999 in random order; the class is "divisible" or "not divisible".
-
-    Raises:
-        ValueError: `divisor` is less than 2 or more than 5,000.
-    """
+    """(English, class) of the numbers from 0 to 9,999 in random order; the class is "divisible" or "not divisible"."""
     if not 2 <= divisor <= 5_000:
         raise ValueError(f"divisible_by={divisor}: must be from 2 to 5,000.")
     from num2words import num2words
@@ -119,10 +108,7 @@ def make_labelled(divisor: int, seed: int = 0) -> list[tuple[str, str]]:
 
 
 def place_values(spelled: str) -> str:
-    """
-    For each word of an English number what its digits count: `ones`, `hundreds`, `thousands` or `hundred_thousands`.
-    The words "hundred", "thousand" and "and" are `other`.
-    """
+    """What the digits of each word of an English number count, such as `hundreds`; `other` for "hundred", "and"."""
     words = spelled.replace(",", "").split()
     thousand = words.index("thousand") if "thousand" in words else -1
     found = []
@@ -147,12 +133,9 @@ def make_tagged(seed: int = 0) -> list[tuple[str, str]]:
 def make_look_up(words: int, seed: int = 0) -> list[tuple[str, str]]:
     """
     (text, classes of its words): a text begins with a table of all letters in random order, each with a value, such as
-    "cz aw by", and continues with letters alone. The class of a letter is its value in the table, that of an entry of
-    the table is "entry". Held-out texts have so many words; those for training 1/32 to all of them, because the task
-    is learnt from short texts.
+    "cz aw by", and continues with letters, whose classes are their values; the class of an entry is "entry".
 
-    Raises:
-        ValueError: `words` leaves short texts no room for letters after the table, or is more than 100,000.
+    Held-out texts have so many words; those for training 1/32 to all of them: the task is learnt from short texts.
     """
     fewest = 2 * len(LETTERS)
     if not fewest <= words <= 100_000:
@@ -174,13 +157,10 @@ def write_labelled_corpus(
     folder: str | os.PathLike[str], divisor: int | None = None, seed: int = 0, look_up: int | None = None
 ) -> dict[str, int]:
     """
-    Write `train`, `valid` and `test` as `.en` files of spelled-out numbers and `.class` files that say whether each is
-    divisible by `divisor`, or without a divisor what each word counts; return the sizes. No number stands in two of
-    them. With `look_up`, the files have texts of so many words (`make_look_up`).
+    Write `train`, `valid` and `test`, without common numbers, as `.en` and `.class` files; return the sizes.
 
-    Raises:
-        ModuleNotFoundError: num2words is missing.
-        ValueError: As `make_labelled` and `make_look_up`.
+    A class says whether a number is divisible by `divisor`, or without one what each word counts; with `look_up` the
+    texts are those of `make_look_up`.
     """
     if look_up is not None:
         pairs = make_look_up(look_up, seed)
@@ -237,19 +217,11 @@ def write_numbers_corpus(
     digits: int = 6,
 ) -> dict[str, int]:
     """
-    Write `train`, `valid` and `test` as `.en` and `.de` files, one phrase per line, and return the sizes. Some lines
-    of `train` end with a full stop, and some hold two or three phrases.
+    Write `train`, `valid` and `test`, without common phrases, as `.en` and `.de` files; return the sizes.
 
-    With `numbers_per_line`, fewest and most, the lines are lists of numbers of up to `digits` digits (`make_lists`).
-
-    With `both_directions` the files are `.source` and `.target`, and hold each pair twice: from English to German,
-    with the tag <2de> before the source, and from German to English, with <2en>.
-
-    No number and no date stands in two of them; of lists, no list does.
-
-    Raises:
-        ModuleNotFoundError: num2words or babel is missing.
-        ValueError: The lengths of lists are out of range, or `digits` is given without them.
+    Some lines of `train` end with a full stop, and some hold two or three phrases. With `numbers_per_line`, fewest and
+    most, the lines are lists (`make_lists`). With `both_directions` the files are `.source` and `.target`, and hold
+    each pair twice: from English, with the tag <2de> before the source, and from German, with <2en>.
     """
     if numbers_per_line is None and digits != 6:
         raise ValueError(f"digits={digits} has no effect without numbers_per_line.")

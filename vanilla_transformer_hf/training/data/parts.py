@@ -21,13 +21,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
 def check_corpora(corpora: Any, where: str) -> dict[str, dict[str, Any]]:
-    """
-    The corpora of a recipe, or of a file that it names: name -> fields.
-
-    Raises:
-        ValueError: They are not a mapping of names to fields, or a field or its value is not known; the message begins
-            with `where`.
-    """
+    """The corpora of a recipe, or of a file that it names: name -> fields."""
     if not isinstance(corpora, Mapping) or not corpora:
         raise ValueError(f"{where}: expected a mapping of names of corpora to their fields.")
     for name, fields in corpora.items():
@@ -78,18 +72,12 @@ def exchange_parts(data: DataArguments) -> dict[str, dict[str, Any]]:
 
 
 def new_tags(data: DataArguments) -> list[str]:
-    """
-    The target languages of several corpora, if these have more than one: each source then gets the tag of its own.
-    Texts that have tags already are those of a recipe with `target_lang_tags`.
-    """
+    """The target languages of several corpora, as tags of the sources, if there are several and no tags yet."""
     languages = dict.fromkeys(part.target_lang for part in corpus_parts(data).values() if part.target_lang)
     return list(languages) if len(languages) > 1 and not data.target_lang_tags else []
 
 
 def refuse_several(data: DataArguments, reader: str) -> None:
-    """
-    Raises:
-        ValueError: The recipe has several corpora, and `reader` reads one.
-    """
+    """Raise `ValueError` if the recipe has several corpora, because `reader` reads one."""
     if data.corpora:
         raise ValueError(f"corpora: {reader} reads one training corpus; name it by train_source, without corpora.")

@@ -9,12 +9,7 @@ Cells = list[str]
 
 
 def header_positions(where: str, cells: Cells, names: Names) -> list[int] | None:
-    """
-    The places of the source and the target column, if the first row of a table holds names; None if it is a pair.
-
-    Raises:
-        ValueError: It holds names, but none of them is that of a side.
-    """
+    """The places of the source and target column, if the first row of a table holds names; None if it is a pair."""
     # Named columns must exist; language codes need not be column names.
     if not (any(len(side) == 1 for side in names) or is_header(cells, names)):
         return None
@@ -27,12 +22,7 @@ def header_positions(where: str, cells: Cells, names: Names) -> list[int] | None
 
 
 def table_pairs(path: str, rows: Iterable[tuple[int, Cells]], names: Names) -> Iterator[dict[str, str]]:
-    """
-    Pairs of numbered rows: of the named columns, or of the first two if the first row is not a header.
-
-    Raises:
-        ValueError: A row has another number of cells than the first.
-    """
+    """Pairs of numbered rows: of the named columns, or of the first two if the first row is not a header."""
     width, positions = 0, [0, 1]
     for number, cells in rows:
         if not width:

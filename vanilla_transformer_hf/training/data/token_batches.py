@@ -27,10 +27,6 @@ class TokenBatchSampler(Sampler[list[int]]):
         seed: Seed of the order.
         num_processes, process_index: Process i gets batches i, i + n, i + 2n, … of the same order.
         least_batches: Divide the largest batches until there are so many.
-
-    Raises:
-        ValueError: A sentence alone is longer than `max_tokens`, there are fewer sentences than processes, or
-            batches of one sentence cannot be divided evenly among them.
     """
 
     def __init__(
@@ -91,10 +87,10 @@ class TokenBatchSampler(Sampler[list[int]]):
 
 class MixedTokenBatchSampler(Sampler[list[int]]):
     """
-    `TokenBatchSampler` for several corpora, of which each epoch has the rows that a `Mixture` says.
+    `TokenBatchSampler`, with its `options`, for several corpora, of which an epoch has the rows of a `Mixture`.
 
     All epochs have as many batches as the first: of one with a few more, some are left out by chance, and of one with
-    fewer, the largest are divided. `options` are those of `TokenBatchSampler`, which also says what it raises.
+    fewer, the largest are divided.
     """
 
     def __init__(self, lengths: np.ndarray, max_tokens: int, mixture: Mixture, **options: Any):
@@ -123,20 +119,12 @@ class MixedTokenBatchSampler(Sampler[list[int]]):
 
 class TokenBatchStream(IterableDataset[list[dict[str, Any]]]):
     """
-    Yields the same kind of batches, as lists of sentences, from a stream that is too large to be sorted; it never
-    ends.
+    Batches, as lists of sentences, of a stream of tokenized pairs that is too large to be sorted; it never ends.
 
     `buffer_size` sentences are read, made into batches and yielded in random order, before the next are read. Every
     process reads the whole stream and keeps its share of the batches. The length of an epoch is unknown, so the stream
     starts over by itself; a Trainer counts only steps, and a continued run reads the skipped part of the stream again.
-
-    Args:
-        stream: Tokenized pairs with the column `length`; the column `epoch` is added. The epoch of a
-            `datasets.IterableDataset` is set.
-        buffer_size: Sentences in memory; more give batches with less padding.
-
-    Raises:
-        ValueError: A sentence alone is longer than `max_tokens`, or the stream holds fewer than there are processes.
+    The column `epoch` is added.
     """
 
     def __init__(
@@ -183,10 +171,7 @@ class TokenBatchStream(IterableDataset[list[dict[str, Any]]]):
 
 
 class MixedSampler(Sampler[int]):
-    """
-    The rows of an epoch of several corpora, as a `Mixture` says, for batches of sentences: in any order, or with
-    `lengths` in batches of like lengths.
-    """
+    """The rows of an epoch of a `Mixture`, for batches of sentences: in any order, or of like `lengths`."""
 
     def __init__(self, mixture: Mixture, seed: int, batch_size: int = 1, lengths: np.ndarray | None = None):
         self.mixture, self.seed, self.batch_size, self.lengths = mixture, seed, batch_size, lengths
@@ -211,10 +196,7 @@ class MixedSampler(Sampler[int]):
 
 
 class EpochLengthSampler(LengthGroupedSampler):
-    """
-    transformers' sampler of batches of like lengths, with an order that depends only on seed and epoch, so that runs
-    continue inside an epoch.
-    """
+    """transformers' sampler of like lengths, ordered by seed and epoch alone, so that runs continue inside one."""
 
     def __init__(self, batch_size: int, lengths: list[int], seed: int):
         super().__init__(batch_size, lengths=lengths, generator=torch.Generator())
@@ -235,12 +217,6 @@ class CurriculumSampler(EpochLengthSampler):
     Batches of like lengths, of the shortest rows at first: the competence-based curriculum of Platanios et al. 2019,
     arXiv 1903.09848, with the length as the difficulty. A batch of step t is taken from the shortest c(t) of the rows,
     c(t) = √(t (1 - c₀²) / T + c₀²), c₀ = 0.01; from step T on, batches are those of `EpochLengthSampler`.
-
-    Args:
-        batch_size: Rows of an optimizer step.
-        lengths: Of each row.
-        seed: Seed of the order.
-        steps: T.
     """
 
     START = 0.01  # c₀

@@ -136,10 +136,7 @@ def _hash(source: str, target: str) -> int:
 
 
 def _identity(tokenizer: PreTrainedTokenizerBase) -> list[dict[str, Any]]:
-    """
-    The settings that determine the ids of a text. A hash of the object would change with the padding of its last
-    call.
-    """
+    """The settings that determine the ids of a text; the object's hash would change with its last padding."""
     names = ("backend_tokenizer", "source_backend_tokenizer")
     backends = [getattr(tokenizer, name) for name in names if hasattr(tokenizer, name)]
     if not backends:  # a Python tokenizer, which has no further settings
@@ -156,16 +153,7 @@ def tokenize_corpus(
     keep_text: bool = False,
     num_proc: int | None = None,
 ) -> TokenizedCorpus:
-    """
-    Tokenize a corpus in `num_proc` processes into a cached, memory-mapped table, without the pairs that `rules`
-    leave out. Texts are read as translation reads them, with `normalize_space`.
-
-    Args:
-        keep_text: Keep the columns "source" and "target", with normalised white space.
-
-    Raises:
-        ValueError: No pair is left.
-    """
+    """Tokenize a corpus in `num_proc` processes into a cached, memory-mapped table of the pairs that `rules` keep."""
     kinds = {"line": "int64", "verdict": "int8", "length": "int32"}
     kinds |= {"hash": "int64"} if rules.drop_duplicates else {}
     kinds |= dict.fromkeys(SIDES, "string") if keep_text else {}
@@ -211,12 +199,7 @@ def tokenize_stream(
     *,
     keep_text: bool = False,
 ) -> datasets.IterableDataset:
-    """
-    Tokenize a stream of pairs while it is read; the columns are those of `TokenizedCorpus`.
-
-    Raises:
-        ValueError: `rules` drop duplicates, which would need all pairs in memory.
-    """
+    """Tokenize a stream of pairs while it is read; the columns are those of `TokenizedCorpus`."""
     if rules.drop_duplicates:
         raise ValueError("drop_duplicates is not possible with streaming: remove one of them.")
     settings = {"tokenizer": tokenizer, "rules": rules, "keep_text": keep_text}

@@ -74,13 +74,7 @@ class _Bounded:
 
 
 def _elements(path: str, root: str, units: tuple[str, ...], others: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
-    """
-    Name and element of each unit of an XML file when it is complete, and of `root` and `others` when they begin. A
-    unit is removed from memory when the next one is requested.
-
-    Raises:
-        ValueError: The file is no such XML, or it declares entities.
-    """
+    """Name and element of each unit of an XML file, one at a time, and of `root` and `others` when they begin."""
     etree = _import("lxml.etree", path)
     found, checked = False, False
     with open_input(path) as file, _naming_damage(path, etree):
@@ -166,13 +160,7 @@ def _are_default(names: Names) -> bool:
 
 
 def tmx_pairs(path: str, names: Names) -> Iterator[Row]:
-    """
-    Pairs of a TMX file (1.1 to 1.4). The languages are those that are looked for; without them, a file in two
-    languages is read from its source language (srclang) to the other.
-
-    Raises:
-        ValueError: A damaged file, languages that are not said, or no unit that has both.
-    """
+    """Pairs of a TMX file (1.1 to 1.4) in the named languages, or from its source language (srclang) to the other."""
     chosen: dict[tuple[str, ...], list[str] | None] = {}
     known, source_lang, pairs = dict[str, None](), "", 0
     for name, element in _elements(path, "tmx", ("tu",), ("header",)):
@@ -223,12 +211,7 @@ def _languages_of_unit(
 
 
 def _order(where: str, languages: tuple[str | None, str | None], names: Names) -> tuple[int, int]:
-    """
-    The places of source and target among the two languages of a file, of which either may be unknown.
-
-    Raises:
-        ValueError: They are other languages than those that are looked for.
-    """
+    """The places of source and target among the two languages of a file, of which either may be unknown."""
     if _are_default(names) or languages == (None, None):
         return 0, 1
     columns = [language or side for language, side in zip(languages, SIDES)]
@@ -253,12 +236,7 @@ def _place(where: str, columns: list[str], side: str, candidates: tuple[str, ...
 
 
 def xliff_pairs(path: str, names: Names) -> Iterator[Row]:
-    """
-    Pairs of an XLIFF file, version 1.2 or 2: each unit or segment whose state is not that of an unfinished one.
-
-    Raises:
-        ValueError: A damaged file, or one in other languages than those that are looked for.
-    """
+    """Pairs of an XLIFF file, version 1.2 or 2: each unit or segment whose state is not that of an unfinished one."""
     order = (0, 1)
     for name, element in _elements(path, "xliff", ("trans-unit", "unit"), ("file",)):
         if name == "trans-unit":
@@ -276,9 +254,7 @@ def xliff_pairs(path: str, names: Names) -> Iterator[Row]:
 
 
 def _row_of_unit(path: str, parent: Any, stated: Any, order: tuple[int, int], translate: str | None) -> Row:
-    """
-    The row of a source and its target, which are children of `parent`; `stated` is the element that has the state.
-    """
+    """The row of a source and its target, which are children of `parent`; the element `stated` has the state."""
     state = "" if stated is None else stated.get("state", "")
     source, target = (_text(path, parent.find(f"{{*}}{name}")) for name in SIDES)
     reason = ""
@@ -292,13 +268,7 @@ def _row_of_unit(path: str, parent: Any, stated: Any, order: tuple[int, int], tr
 
 
 def po_pairs(path: str, names: Names) -> Iterator[Row]:
-    """
-    Pairs of a gettext catalogue: messages and their translations, without fuzzy and obsolete ones. Of a message with
-    plural forms, the singular goes with the first form and the plural with the last one.
-
-    Raises:
-        ValueError: A damaged file, or the header names another language than those that are looked for.
-    """
+    """Pairs of a gettext catalogue, without fuzzy and obsolete ones; of plural forms, the first and the last."""
     _import("polib", path)
     from ...common.catalogues import read_catalogue
 
@@ -322,13 +292,7 @@ def po_pairs(path: str, names: Names) -> Iterator[Row]:
 
 
 def xlsx_pairs(path: str, names: Names) -> Iterator[Row]:
-    """
-    Pairs of the sheet of an Excel workbook, with a header or none; numbers are text, as they are stored.
-
-    Raises:
-        ValueError: No workbook, one that is too large, several sheets with content, or a cell of a column that is read
-            is no text.
-    """
+    """Pairs of the sheet of an Excel workbook, with a header or none; numbers are text, as they are stored."""
     openpyxl = _import("openpyxl", path)
     _import("defusedxml", path)  # openpyxl reads sheets with it where it is installed
     _check_workbook(path)

@@ -49,13 +49,8 @@ def distillation_loss(
     (1 - w) · smoothed cross-entropy + w τ² · KL(teacher ‖ student), in nats per token, where both distributions of the
     divergence are softmax(logits / τ). The factor τ² keeps its gradients as large as those of the cross-entropy.
 
-    Args:
-        logits: The student's (B, T, V).
-        teacher_logits: (B, T, V).
-        labels: (B, T), -100 where they do not count.
-        weight: w, from 0 to 1.
-        temperature: τ.
-        num_items_in_batch: Labels of all accumulated batches.
+    Logits are (B, T, V), labels (B, T), -100 where they do not count, w is `weight`, τ `temperature`, and
+    `num_items_in_batch` counts the labels of all accumulated batches.
     """
     options = label_smoothing, weight, temperature, teacher_logits.flatten(0, 1)
     row_loss = partial(distillation_rows, *options)
@@ -66,13 +61,7 @@ def distillation_loss(
 def open_teacher(
     name: str, student: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, device: torch.device
 ) -> PreTrainedModel:
-    """
-    The model that a student learns from, which is not trained.
-
-    Raises:
-        OSError: The model cannot be opened.
-        ValueError: Its vocabulary is not that of the student's `tokenizer`, or its logits have another width.
-    """
+    """The model that a student learns from, which is not trained."""
     model: PreTrainedModel
     model, its = open_model(name, device, torch.float32)
     if vocabularies(its) != vocabularies(tokenizer):

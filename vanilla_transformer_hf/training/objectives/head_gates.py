@@ -115,11 +115,8 @@ class HeadGatesCallback(TrainerCallback):
     Gives the Trainer's model a gate on each head; `TranslationTrainer` calls it where there is no hook.
 
     The gates are in the checkpoints' model.safetensors. After `train`, the Trainer's model is an ordinary one without
-    the closed heads.
-
-    Args:
-        penalty: λ; the loss is that of the model plus λ · Σ P(gate ≠ 0) over all heads.
-        learning_rate: The peak of the gates' own learning rate.
+    the closed heads. The loss is that of the model plus `penalty` · Σ P(gate ≠ 0) over all heads; `learning_rate` is
+    the peak of the gates' own.
     """
 
     def __init__(self, penalty: float, learning_rate: float):
@@ -156,12 +153,7 @@ class HeadGatesCallback(TrainerCallback):
             yield
 
     def remove(self) -> tuple[Any, str]:
-        """
-        The model without gates and closed heads, and how many were closed, in words.
-
-        Raises:
-            ValueError: A position scheme has parameters for each head.
-        """
+        """The model without gates and closed heads, and how many were closed, in words."""
         pruned = remove_closed_heads(self.model)
         self.model = pruned.model
         none = pruned.heads[0] == pruned.heads[1]
@@ -170,15 +162,9 @@ class HeadGatesCallback(TrainerCallback):
 
 def remove_closed_heads(model: Any) -> Pruned:
     """
-    A smaller, ordinary model without gates, whose outputs are those of the gated one in evaluation.
+    A smaller, ordinary model without gates, whose outputs are those of the gated one, which is used up, in evaluation.
 
     An attention whose gates are all closed keeps the head with the largest α, with zeros in its output projection.
-
-    Args:
-        model: A model with gates. It loses them and is not to be used any more.
-
-    Raises:
-        ValueError: A position scheme has parameters for each head.
     """
     kept = {}
     for key, projection in gated_projections(model).items():

@@ -36,11 +36,8 @@ def r_drop_loss(
     Half of ½ α [KL(P₁‖P₂) + KL(P₂‖P₁)] - log P₁(y) - log P₂(y), equation 4, with smoothed labels: with α = 0 the mean
     of two losses. In nats per token.
 
-    Args:
-        logits: (2B, T, V) of the same B sentences twice, under two dropout masks.
-        labels: (B, T), -100 where they are ignored.
-        weight: α.
-        num_items_in_batch: Labels of all accumulated batches, each sentence counted once.
+    Logits are (2B, T, V) of the same B sentences twice, under two dropout masks, labels (B, T), -100 where they are
+    ignored, α is `weight`, and `num_items_in_batch` counts the labels of each sentence once.
     """
     row_loss = partial(r_drop_rows, label_smoothing, weight)
     loss: torch.Tensor = loss_by_rows(logits, labels, row_loss, num_items_in_batch)

@@ -60,10 +60,7 @@ class NoisePlan:
 
 
 def check_denoising(data: DataArguments) -> None:
-    """
-    Raises:
-        ValueError: There is no text, or the noise is impossible.
-    """
+    """Raise `ValueError` if there is no text, or the noise is impossible."""
     if not data.train_text:
         raise ValueError("train_text is not given: name the text to train on.")
     plan = NoisePlan.of(data)
@@ -97,10 +94,7 @@ def add_noise_tokens(tokenizer: PreTrainedTokenizerBase, data: DataArguments) ->
 
 
 def check_tokenizer(tokenizer: Any) -> None:
-    """
-    Raises:
-        ValueError: A text has other ids as a source than as a target, or other special tokens than the end.
-    """
+    """Raise `ValueError` if a text has other ids as source than as target, or other special tokens than the end."""
     told = "task=denoising needs a tokenizer with one vocabulary, whose texts are pieces and the end token"
     if getattr(tokenizer, "source_vocab_size", None):
         raise ValueError(f"{told}; this one has a vocabulary for each language.")

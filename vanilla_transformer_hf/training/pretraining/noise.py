@@ -40,10 +40,7 @@ class NoiseTokens:
 
 
 class NoisyText(NamedTuple):
-    """
-    Token ids of the encoder, the labels of the decoder, and the decoder's input where it is not the labels, shifted by
-    one. All end with the end of sentence.
-    """
+    """Ids of the encoder, labels, and the decoder's input where it is not the shifted labels; each with its end."""
 
     source: list[int]
     labels: list[int]
@@ -55,10 +52,7 @@ Corrupt = Callable[[np.random.Generator, list[int], NoiseTokens, float, float], 
 
 
 def place_spans(rng: np.random.Generator, length: int, lengths: Sequence[int]) -> list[tuple[int, int]]:
-    """
-    Random places (start, stop) for spans of these lengths in a text of `length` tokens, in order: between two of them
-    is at least one token. Spans for which there is no such place are left out.
-    """
+    """Random places (start, stop) for spans of these lengths, with tokens between them; what has none is left out."""
     lengths = list(lengths)
     while len(lengths) > length - sum(lengths) + 1:  # places are before, between and behind the tokens that stay
         lengths.pop()

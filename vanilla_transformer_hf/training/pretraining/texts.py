@@ -16,12 +16,7 @@ from ..recipe import RunArguments
 
 
 def holds_pairs(path: str) -> bool:
-    """
-    Whether a file or folder holds the texts of two sides.
-
-    Raises:
-        FileNotFoundError: There is no such file or folder.
-    """
+    """Whether a file or folder holds the texts of two sides."""
     if not os.path.exists(path):
         raise FileNotFoundError(f"{path}: no such file.")
     return os.path.isdir(path) or kind_of(path) == ".parquet" or find_reader(path) is not None
@@ -29,15 +24,10 @@ def holds_pairs(path: str) -> bool:
 
 def text_rows(where: str, texts: list[tuple[str, list[str], dict[str, Any] | None]]) -> Iterator[dict[str, str]]:
     """
-    Each text as both sides of a pair, its tag before the source.
+    Each text as both sides of a pair, its tag before the source; `where` names the text in messages.
 
-    Args:
-        where: Names the text in messages.
-        texts: For each file its path, the tags of its texts (two of pairs), and for pairs what `iterate_rows` is to
-            know of them.
-
-    Raises:
-        ValueError: A file cannot be read.
+    `texts` has for each file its path, the tags of its texts (two of pairs), and for pairs the arguments of
+    `iterate_rows`.
     """
     for path, tags, pairs in texts:
         if pairs is None:
@@ -51,12 +41,7 @@ def text_rows(where: str, texts: list[tuple[str, list[str], dict[str, Any] | Non
 
 
 def tag_of(language: str | None, tags: dict[str, str], path: str) -> str:
-    """
-    The tag before the texts of a language; empty if there are no tags.
-
-    Raises:
-        ValueError: There are tags, and none of this language.
-    """
+    """The tag before the texts of a language; empty if there are no tags."""
     if not tags:
         return ""
     if language not in tags:
@@ -68,14 +53,7 @@ def tag_of(language: str | None, tags: dict[str, str], path: str) -> str:
 
 
 def load_texts(run: RunArguments) -> dict[str, Any]:
-    """
-    The named text of a run by role (train, validation, test), as `load_corpora` gives pairs.
-
-    Raises:
-        FileNotFoundError: A file does not exist.
-        OSError: The tokenizer that is named cannot be opened.
-        ValueError: A file cannot be read, or its language is not known.
-    """
+    """The named text of a run by role (train, validation, test), as `load_corpora` gives pairs."""
     arguments = run.data
     tags = {language: f"<2{language}>" for language in arguments.target_lang_tags or ()}
     if name := run.model.tokenizer_from:

@@ -62,11 +62,7 @@ class Origin:
 
     @classmethod
     def open(cls, side: Side, name: str) -> "Origin":
-        """
-        Raises:
-            OSError: The config cannot be opened.
-            ValueError: It is not a model of this package, or it has no such stack.
-        """
+        """The origin of a name; `ValueError` if it is no model of this package, or has no such stack."""
         config: Any = open_any_config(name)
         if not is_own(config):
             raise ValueError(
@@ -100,12 +96,7 @@ class Origin:
         return field in FIELDS and field not in CHANGEABLE_FIELDS and not is_free
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """
-        The tensors of the stack, under the names that they have in an encoder–decoder.
-
-        Raises:
-            OSError: Weights are missing, of another shape or not finite.
-        """
+        """The tensors of the stack, under the names that they have in an encoder–decoder."""
         kind: Any = VanillaTransformerForCausalLM
         if self.stack == "encoder":
             kind = VanillaTransformerEncoderModel
@@ -124,24 +115,13 @@ class Origin:
 
 
 def find_origins(model: ModelArguments) -> list[Origin]:
-    """
-    The models that a run's new model begins with: none, one, or that of the encoder and that of the decoder.
-
-    Raises:
-        OSError: A config cannot be opened.
-        ValueError: A model is of another kind.
-    """
+    """The models that a run's new model begins with: none, one, or that of the encoder and that of the decoder."""
     origins = [Origin.open("encoder", model.encoder_from)] if model.encoder_from else []
     return origins + ([Origin.open("decoder", model.decoder_from)] if model.decoder_from else [])
 
 
 def fields_of_origins(origins: list[Origin], stated: dict[str, Any]) -> dict[str, Any]:
-    """
-    Fields of the config of a model that begins with these models, without those that are `stated` and free.
-
-    Raises:
-        ValueError: Their configs do not go together, or a stated field contradicts one.
-    """
+    """Fields of the config of a model that begins with these models, without those that are `stated` and free."""
     first, last = origins[0].config, origins[-1].config
     fields = {name: getattr(last if _is_of_decoder(name) else first, name) for name in FIELDS}
     fields["encoder_d_model"] = first.d_model
@@ -184,13 +164,7 @@ def _other_vocabulary(origins: list[Origin], how: str) -> str:
 
 
 def open_common_tokenizer(origins: list[Origin]) -> PreTrainedTokenizerBase:
-    """
-    The tokenizer of these models, whose texts end with the end token, as those of translation do.
-
-    Raises:
-        OSError: It cannot be opened.
-        ValueError: Their tokenizers differ, or have two vocabularies or no end token.
-    """
+    """The tokenizer of these models, whose texts end with the end token, as those of translation do."""
     tokenizers = [open_tokenizer(origin.name) for origin in origins]
     for tokenizer, origin in zip(tokenizers, origins):
         if tokenizer.eos_token is None and tokenizer.sep_token is not None:
@@ -213,16 +187,7 @@ def open_common_tokenizer(origins: list[Origin]) -> PreTrainedTokenizerBase:
 
 
 def begin_with(origins: list[Origin], model: PreTrainedModel) -> list[str]:
-    """
-    Copy the weights of these models into a new one.
-
-    Returns:
-        Sentences that say which tensors come from where, and which are new.
-
-    Raises:
-        OSError: Weights cannot be opened.
-        ValueError: A tensor has another shape.
-    """
+    """Copy the weights of these models into a new one; returns sentences about where tensors come from."""
     state, taken, told = model.state_dict(), set[int](), []
     is_tied = model.config.embedding_sharing != "none"
     for origin in origins:

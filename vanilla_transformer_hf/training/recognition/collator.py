@@ -51,10 +51,7 @@ class RecognitionCollator:
     Rows of `SourcesWithTexts` to the model's arguments: `input_features` (B, F, M), padded with zeros on the right,
     and `attention_mask` (B, F), or `pixel_values` (B, C, H, W); and `labels` (B, T), padded with -100.
 
-    Args:
-        input_name: The model's argument for a source.
-        masks: Of the rows that are to be masked (`is_masked`).
-        seed: Masks depend on it and on the rows of a batch alone, so that a run continues exactly.
+    Masks depend on the seed and on the rows of a batch alone, so that a run continues exactly.
     """
 
     input_name: str

@@ -8,15 +8,7 @@ from torch.utils.data import Dataset
 
 
 class SourcesWithTexts(Dataset[dict[str, Any]]):
-    """
-    Sources as tensors, with the labels of their texts. As in a dataset of `datasets`, a name gives a column.
-
-    Args:
-        sources: Frames (F, M) or pixels (C, H, W) of each.
-        labels: Target ids of each.
-        texts: Their texts, the references of scores.
-        is_masked: Whether batches of them are masked, in training.
-    """
+    """Sources, frames (F, M) or pixels (C, H, W), with labels; as in `datasets`, a name gives a column."""
 
     column_names = ("source", "labels", "length", "target", "line", "is_masked")
 

@@ -52,10 +52,7 @@ USED_FIELDS = (
 
 
 def check_recognition(run: RunArguments, settings: dict[str, Any]) -> None:
-    """
-    Raises:
-        ValueError: The corpus or the front end is not named, or a field has no effect in this task.
-    """
+    """Raise `ValueError` if the corpus or the front end is not named, or a field has no effect in this task."""
     task = run.data.task
     if not run.data.train_source:
         raise ValueError("train_source is not given: name the folder of files and texts.tsv to train on.")
@@ -69,10 +66,7 @@ def check_recognition(run: RunArguments, settings: dict[str, Any]) -> None:
 
 
 def make_processor(run: RunArguments, config: VanillaTransformerConfig, first: Path, tokenizer: Any) -> Any:
-    """
-    What makes the model's input of files such as the first: for images, of their size in grey or
-    colours, padded on the right and at the bottom to that of the config.
-    """
+    """What makes the model's input of files such as the first; images are padded to the config's size."""
     if run.data.task == "speech":
         _, rate = read_recording(first)
         return Speech2TextProcessor(VanillaTransformerFeatureExtractor(config.num_mel_bins, rate), tokenizer)
@@ -109,10 +103,7 @@ def read_corpora(run: RunArguments, processor: Any, rows: dict[str, Any]) -> dic
 
 
 def check_lengths(model: Any, data: dict[str, SourcesWithTexts], rows: dict[str, Any]) -> None:
-    """
-    Raises:
-        ValueError: A file or its text needs more positions than the model has.
-    """
+    """Raise `ValueError` if a file or its text needs more positions than the model has."""
     longest = model.get_decoder().longest
     for role, corpus in data.items():
         pairs = zip(rows[role], corpus["source"], corpus["labels"], strict=True)
@@ -124,15 +115,7 @@ def check_lengths(model: Any, data: dict[str, SourcesWithTexts], rows: dict[str,
 
 
 def run_recognition(run: RunArguments, settings: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """
-    Train a model that reads recordings or images, write it with its processor into `output_dir`, and measure its error
-    rates on the held-out files. The same settings continue an interrupted run.
-
-    Raises:
-        FileNotFoundError, OSError, ValueError: A file does not exist or cannot be used; arguments contradict each
-            other; or `output_dir` belongs to another run.
-        TrainingInterrupted: After SIGTERM or Ctrl-C, when a checkpoint is saved.
-    """
+    """Train a model that reads recordings or images, write it with its processor, and measure its error rates."""
     check_recognition(run, settings)
     training, folder = copy.copy(run.training), Path(str(run.training.output_dir))
     checkpoints = folder / "checkpoints"
@@ -175,12 +158,7 @@ def run_recognition(run: RunArguments, settings: dict[str, Any]) -> dict[str, di
 def _finish(
     folder: Path, trainer: TranslationTrainer, data: dict[str, Any], rows: dict[str, Any]
 ) -> dict[str, dict[str, float]]:
-    """
-    The error rates of the held-out files, and the card of the model that is written already.
-
-    Raises:
-        UnfinishedRunError: One of these has failed.
-    """
+    """The error rates of the held-out files, and the card of the model that is written already."""
     parts, facts = LaterParts(folder, trainer.args.world_size), trainer.current_facts()
     for role, sources in data.items():
         with parts.part(f"scored on the {role} files"):

@@ -33,10 +33,7 @@ USED_FIELDS = (
 
 
 def check_task(run: RunArguments, settings: dict[str, Any]) -> None:
-    """
-    Raises:
-        ValueError: A text is not named, or a field has no effect in this task.
-    """
+    """Raise `ValueError` if a text is not named, or a field has no effect in this task."""
     task, name = TASKS[run.data.task], run.data.task
     refuse_several(run.data, f"task={run.data.task}")
     if not run.data.train_source:
@@ -53,13 +50,7 @@ def check_task(run: RunArguments, settings: dict[str, Any]) -> None:
 
 
 def read_texts(run: RunArguments, role: str) -> tuple[list[str], list[list[str]] | None]:
-    """
-    The lines of a text, and the classes of each line if it has classes.
-
-    Raises:
-        FileNotFoundError: The file does not exist.
-        ValueError: The text is empty, or there are not as many classes as lines, or words.
-    """
+    """The lines of a text, and the classes of each line if it has classes."""
     source, target = getattr(run.data, f"{role}_source"), getattr(run.data, f"{role}_target")
     texts = list(read_lines(source))
     if not texts:
@@ -99,15 +90,7 @@ def make_model(run: RunArguments, task: StackTask, tokenizer: Any, names: list[s
 
 
 def run_task(run: RunArguments, settings: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """
-    Train a model of one stack, measure it on the held-out texts, and write it into `output_dir`. The same settings
-    continue an interrupted run.
-
-    Raises:
-        FileNotFoundError, OSError, ValueError: A file does not exist or cannot be used; arguments contradict each
-            other; or `output_dir` belongs to another run.
-        TrainingInterrupted: After SIGTERM or Ctrl-C, when a checkpoint is saved.
-    """
+    """Train a model of one stack, measure it on the held-out texts, and write it; the same settings continue a run."""
     check_task(run, settings)
     task, training = TASKS[run.data.task], copy.copy(run.training)
     folder = Path(str(training.output_dir))
@@ -148,12 +131,7 @@ def run_task(run: RunArguments, settings: dict[str, Any]) -> dict[str, dict[str,
 def _finish(
     folder: Path, trainer: TranslationTrainer, task: StackTask, data: dict[str, Any]
 ) -> dict[str, dict[str, float]]:
-    """
-    The scores of the held-out texts, and the card of the model that is written already.
-
-    Raises:
-        UnfinishedRunError: One of these has failed.
-    """
+    """The scores of the held-out texts, and the card of the model that is written already."""
     parts, facts = LaterParts(folder, trainer.args.world_size), trainer.current_facts()
     if is_main := trainer.is_world_process_zero():
         with parts.part("given a model card"):

@@ -49,9 +49,6 @@ class PairFilter:
         drop_worst: Share of all pairs to leave out, those with the least scores.
         min_round_trip: Least chrF of a round trip.
         keep: Names of rules that drop nothing.
-
-    Raises:
-        ValueError: A number is out of range, or a rule is unknown.
     """
 
     max_length_ratio: float | None = 3.0

@@ -16,13 +16,7 @@ from .synthetic_text import Side, SyntheticText
 
 
 def languages_of(model: str, side: Side, data: DataArguments | None) -> tuple[str, str]:
-    """
-    The languages of source and target: the recipe's, or those of the model's tokenizer.
-
-    Raises:
-        OSError: The tokenizer cannot be opened.
-        ValueError: The model translates in the wrong direction.
-    """
+    """The languages of source and target: the recipe's, or those of the model's tokenizer."""
     known = open_tokenizer(model).init_kwargs
     of_model = known.get("src_lang"), known.get("tgt_lang")
     found = of_model if side == "source" else of_model[::-1]
@@ -55,14 +49,7 @@ def tags_of(wanted: SyntheticText) -> list[str]:
 def fields_of_pairs(
     data: DataArguments, wanted: SyntheticText, files: tuple[Path, Path], rate: tuple[int, int] | None, folder: Path
 ) -> dict[str, Any]:
-    """
-    Write the mixed text of a recipe's real pairs and synthetic ones, and return the fields by which the recipe trains
-    on it, without its train_target.
-
-    Raises:
-        OSError: A file cannot be opened.
-        ValueError: A corpus is unusable, or the recipe would undo the rate.
-    """
+    """Write a recipe's pairs mixed with synthetic ones; returns its fields to train on them, without train_target."""
     if data.drop_duplicates and rate is not None:
         raise ValueError(
             "drop_duplicates would leave out the pairs that the rate repeats: add --drop_duplicates false"

@@ -21,12 +21,7 @@ Pairs = Callable[[], Iterator[tuple[str, str]]]
 
 
 def parse_rate(text: str) -> tuple[int, int] | None:
-    """
-    `1:4` as (1, 4): one real pair for four synthetic ones; "natural": None, each once.
-
-    Raises:
-        ValueError: It is neither.
-    """
+    """`1:4` as (1, 4): one real pair for four synthetic ones; "natural": None, each once."""
     if text == "natural":
         return None
     parts = text.split(":")
@@ -45,13 +40,7 @@ def amounts(real: int, synthetic: int, rate: tuple[int, int] | None) -> tuple[in
 
 
 def write_mixed(data: DataArguments, synthetic: tuple[Path, Path], rate: tuple[int, int] | None, folder: Path) -> Path:
-    """
-    Write the recipe's training pairs and synthetic ones as JSON lines, evenly mixed; an equal earlier file is kept.
-
-    Raises:
-        OSError: A file cannot be opened.
-        ValueError: A corpus is unusable.
-    """
+    """Write the recipe's pairs and synthetic ones as JSON lines, evenly mixed; an equal earlier file is kept."""
     folder.mkdir(parents=True, exist_ok=True)
     data = replace(data, streaming=False)
     corpus = load_corpora(data)["train"]

@@ -17,9 +17,6 @@ class Noise:
         drop, replace: Probabilities of a word.
         shuffle: Places that a word may move; 0: none.
         seed: That of the random numbers, which depend on it and on the number of the line alone.
-
-    Raises:
-        ValueError: A number is out of range.
     """
 
     drop: float = 0.1

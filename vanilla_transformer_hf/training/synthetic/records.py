@@ -14,17 +14,10 @@ def begin(
     record: Path, settings: dict[str, Any], made: Sequence[Path], instead: str, inputs: Sequence[Path] = ()
 ) -> None:
     """
-    Record the settings of files that are about to be made, before the first of them is begun.
+    Record as JSON the settings that files depend on, before the first of the files, `made`, is begun.
 
-    Args:
-        record: A JSON file.
-        settings: All that the files depend on, as JSON has it.
-        made: The files.
-        instead: What to do if they were made with other settings.
-        inputs: Files that they are made of, written after the record; removed where nothing is made of them yet.
-
-    Raises:
-        ValueError: One of the files was made, or begun, with other settings.
+    `instead` says what to do if they were made with other settings; `inputs`, which are written after the record, are
+    removed where nothing is made of them yet.
     """
     known = read_object(record, {}) if record.is_file() else None
     now = json.loads(json.dumps(settings))

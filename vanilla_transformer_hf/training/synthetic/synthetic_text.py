@@ -52,10 +52,6 @@ class SyntheticText:
         round_trip: The model that translates the translations back, None: none.
         keep_duplicates: Translate equal lines each time that they occur.
         max_lines: Translate only the first so many lines.
-
-    Raises:
-        FileNotFoundError: A text does not exist.
-        ValueError: Settings have no effect or are out of range.
     """
 
     search: ModelSearch
@@ -84,19 +80,7 @@ class SyntheticText:
 
 
 def make_synthetic_text(wanted: SyntheticText, folder: Path, held_out: Sequence[str] = ()) -> tuple[Path, Path]:
-    """
-    Write the synthetic pairs into a folder, and how they were made; what an earlier run has made is kept.
-
-    Args:
-        held_out: Texts that no pair may have, such as those of the test corpus.
-
-    Returns:
-        The files of sources and of targets.
-
-    Raises:
-        OSError: A file or a model cannot be opened.
-        ValueError: The folder has translations of another model, text or search; or no pair is left.
-    """
+    """Write the synthetic pairs, none with a `held_out` text, as two files; what an earlier run has made is kept."""
     lines, translations = folder / LINES, folder / TRANSLATIONS
     settings = {
         **wanted.search.settings,

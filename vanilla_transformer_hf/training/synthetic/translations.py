@@ -27,9 +27,6 @@ class ModelSearch:
         seed: That of samples; None: nothing is drawn.
         processes, threads: As in `translate`: numbers, or "auto"; threads may be None.
         device, dtype, quantization, matmul, batch_tokens, window: As in `translate`.
-
-    Raises:
-        ValueError: A number is less than 1, or more translations than beams are requested.
     """
 
     model: str
@@ -67,13 +64,7 @@ class ModelSearch:
 
 
 def translate_file(search: ModelSearch, lines: Path, output: Path) -> None:
-    """
-    Translate the lines of a file to JSON lines, unless `output` exists; a run that was interrupted is continued.
-
-    Raises:
-        OSError: The model or the text cannot be opened.
-        ValueError: The text is damaged, or the options exclude each other.
-    """
+    """Translate the lines of a file to JSON lines, unless `output` exists; a run that was interrupted is continued."""
     if output.is_file():
         return
     parser = argparse.ArgumentParser()
@@ -87,10 +78,7 @@ def translate_file(search: ModelSearch, lines: Path, output: Path) -> None:
 
 
 def read_translated(lines: Path, translations: Path) -> Iterator[tuple[int, str, list[dict[str, Any]]]]:
-    """
-    The number of each line from 1, the line, and its translations, best first: `text`, `score`, `finished`; of equal
-    texts the first.
-    """
+    """Number from 1, line, and translations, best first: `text`, `score`, `finished`; of equal texts the first."""
     rows = map(json.loads, read_lines(translations))
     for (number, line), (of_line, group) in zip(
         enumerate(read_lines(lines), start=1), groupby(rows, key=lambda row: row["number"]), strict=True

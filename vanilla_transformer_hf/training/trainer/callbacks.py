@@ -14,13 +14,7 @@ from ..recipe import TranslationTrainingArguments
 
 
 def make_callbacks(training: TranslationTrainingArguments, checkpoint: Path | None) -> list[TrainerCallback]:
-    """
-    Callbacks for early stopping, averages and head gates.
-
-    Args:
-        training: The arguments that request them.
-        checkpoint: The checkpoint that the run continues from, if any.
-    """
+    """Callbacks for early stopping, averages and head gates, of a run that continues from `checkpoint`, if any."""
     callbacks: list[TrainerCallback] = []
     if training.early_stopping_patience is not None:
         callbacks.append(EarlyStopping(training.early_stopping_patience))

@@ -85,11 +85,8 @@ def draw_curves(
     """
     Loss, learning rate and validation scores over the steps of a Trainer's log.
 
-    Args:
-        best_step: Step of the best checkpoint, which is marked; if not given, that with the highest BLEU.
-        published: BLEU of the finished model on the validation text, drawn as a line: the model may be an average of
-            checkpoints, decoded with more beams than during training.
-        epochs: Epochs of the run, for the label of the axis; if not given, those of the log.
+    `best_step` is marked; if not given, that with the highest BLEU. `published` is BLEU of the finished model, drawn
+    as a line: it may be an average of checkpoints, decoded with more beams than during training.
     """
     bleu = _points(log_history, "eval_bleu")
     if best_step is None and bleu:

@@ -1,7 +1,4 @@
-"""
-The progress of a training run: loss, tokens per second and remaining time, as a bar on a terminal and line by
-line.
-"""
+"""The progress of a run: loss, tokens per second and remaining time, as a bar on a terminal and line by line."""
 
 import math
 import re
@@ -51,11 +48,7 @@ EVALUATION_LOSS = re.compile(r"eval_(.+_)?loss")
 
 
 class Speedometer(TrainerCallback):
-    """
-    Measures target tokens per second of training; evaluations and checkpoints are not counted as time.
-
-    The Trainer sets the tokens of each step, those of all processes, and reads the speed when it logs.
-    """
+    """Measures target tokens per second of training, of all processes; evaluations and checkpoints do not count."""
 
     def __init__(self) -> None:
         self.tokens_of_step: int | torch.Tensor | None = None
@@ -102,11 +95,7 @@ class Speedometer(TrainerCallback):
 
 
 class Progress(ProgressCallback):
-    """
-    transformers' progress bar, with the correct remaining time of continued runs, and one readable line for each log.
-
-    Without a terminal, or with `disable_tqdm`, only the lines are printed.
-    """
+    """transformers' progress bar, with the right remaining time of continued runs, and one line for each log."""
 
     training_bar: Any
     prediction_bar: Any
@@ -224,10 +213,7 @@ class Progress(ProgressCallback):
 
 
 class ShortRunWarning(TrainerCallback):
-    """
-    Warns at the start of a run that makes too few updates to learn: a handful, fewer than an epoch, or none after the
-    warm-up.
-    """
+    """Warns at the start of a run of too few updates: a handful, less than an epoch, or none after the warm-up."""
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -267,10 +253,7 @@ class ZeroScoreWarning(TrainerCallback):
 
 
 def find_short_run(args: TrainingArguments, steps: int, epoch: int = 0) -> str | None:
-    """
-    A sentence if a run of so many updates, over all its epochs, is too short to learn; else None. `epoch` is the
-    number of updates that see all of the text once; 0: not known.
-    """
+    """A sentence if a run of so many updates is too short to learn, else None; `epoch` is the updates of an epoch."""
     longer = f"raise {'max_steps' if args.max_steps > 0 else 'num_train_epochs'}"
     problems, advice = [], [longer]
     if steps <= FEW_STEPS:

@@ -85,10 +85,7 @@ class PublishingMixin(Host):
             write_card(replace(self.current_facts(), **_stated_facts(kwargs)), folder)
 
     def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
-        """
-        Raises:
-            PublishError: The repository can be neither found nor made.
-        """
+        """Make the repository, or find it; raises `PublishError` if neither can be done."""
         with one_line(str(self.args.hub_model_id), token or self.args.hub_token):
             super().init_hf_repo(token=token, private=private)
 
@@ -127,14 +124,7 @@ class PublishingMixin(Host):
     def upload(
         self, folder: str | os.PathLike[str], message: str | None, *, token: str | None = None, **options: Any
     ) -> Published:
-        """
-        Upload a folder that this Trainer has written to the repository of its arguments, with the card of this step.
-
-        `options` are those of `hub.publish_folder`.
-
-        Raises:
-            PublishError: The upload failed.
-        """
+        """Upload a folder of this Trainer, with the card of this step; `options` are those of `hub.publish_folder`."""
         with tempfile.TemporaryDirectory() as place:
             picture = Path(place, CURVES_FILE)
             self.plot_curves(picture)

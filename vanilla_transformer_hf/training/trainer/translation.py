@@ -379,12 +379,7 @@ class TranslationTrainer(PublishingMixin, Seq2SeqTrainer):
 
     @contextmanager
     def stopping_at_once(self, saved: str) -> Iterator[None]:
-        """
-        In this context, where everything is saved that would be lost, a signal ends the run at once.
-
-        Raises:
-            TrainingInterrupted: A signal has come, also before; `saved` describes what is saved.
-        """
+        """In this context, where everything is saved that would be lost, a signal ends the run at once."""
         with self.signals.at_once(lambda number: TrainingInterrupted(number, self.state.global_step, saved)):
             yield
 
@@ -459,10 +454,7 @@ class TranslationTrainer(PublishingMixin, Seq2SeqTrainer):
             self.upload_checkpoint(folder / checkpoint.name)
 
     def _remove_what_a_signal_left(self, newest: Path) -> None:
-        """
-        Delete the checkpoint that this run continued from if it was saved on a signal: it would change the average
-        over the last checkpoints.
-        """
+        """Delete a signal's checkpoint that this run continued from: it would change the average of the last ones."""
         began, self._resumed_from = self._resumed_from, None
         if began is None or began.parent.resolve() != newest.parent.resolve() or began.name == newest.name:
             return
@@ -608,8 +600,8 @@ class TranslationTrainer(PublishingMixin, Seq2SeqTrainer):
 
     def _log_means(self, metrics: dict[str, float], names: list[str], prefix: str) -> dict[str, float]:
         """
-        Log the means of the scores and losses of several texts, under the names that a single text's have, so that
-        they can choose checkpoints. Of a model of one stack, nothing is logged.
+        Log the means of the scores and losses of several texts under a single text's names, so that they can choose
+        checkpoints. Of a model of one stack, nothing is logged.
         """
         if not self.translates:
             return {}
@@ -659,10 +651,7 @@ class TranslationTrainer(PublishingMixin, Seq2SeqTrainer):
 
     @contextmanager
     def _as_evaluated(self, gen_kwargs: dict[str, Any]) -> Iterator[None]:
-        """
-        In this context the model has the weights that are evaluated, its data keep their order, and the state of the
-        random generators is kept.
-        """
+        """A context with the weights that are evaluated, which keeps the data's order and the random generators."""
         if not self.translates:
             yield
             return
