@@ -2,16 +2,16 @@
 What models computed before their code was rewritten, as digests: `golden_run.json` beside this file.
 
 `measure(row)` computes them; run this file to record them anew, and say in the commit what changed and why that is
-right. Bits depend on the processor and on torch's version, so they are compared where both are those of the record;
+right. Bits depend on the CPU and on torch's version, so they are compared where these compute those of the record;
 everywhere else sums of the values with random weights are, which no change of a value leaves as they are.
 """
 
 import hashlib
 import json
-import platform
 from pathlib import Path
 
 import torch
+from cpu_bits import computed_bits
 from host_search import host
 
 import vanilla_transformer_hf
@@ -112,15 +112,6 @@ def batch_of(model):
     return {**batch, "input_ids": source}
 
 
-def processor():
-    """What bits depend on."""
-    lines = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-    flags = next((set(line.split()) for line in lines.splitlines() if line.startswith("flags")), set())
-    wanted = ("amx_tile", "avx512_bf16", "avx512_vnni", "avx512f", "avx_vnni", "avx2")
-    names = " ".join(name for name in wanted if name in flags)
-    return f"{platform.machine()} {names} torch {torch.__version__.partition('+')[0]}"
-
-
 def digest(*tensors):
     """Of the bits of tensors, with their types and shapes."""
     found = hashlib.sha256()
@@ -193,6 +184,8 @@ def measure(row):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    record = {"processor": processor(), "rows": {row: measure(row) for row in rows()}}
+    record = {"computed_bits": computed_bits(), "rows": {row: measure(row) for row in rows()}}
     lines = [f"{json.dumps(row)}: {json.dumps(each)}" for row, each in record["rows"].items()]
-    RECORD.write_text(f'{{"processor": {json.dumps(record["processor"])}, "rows": {{\n' + ",\n".join(lines) + "\n}}\n")
+    RECORD.write_text(
+        f'{{"computed_bits": {json.dumps(record["computed_bits"])}, "rows": {{\n' + ",\n".join(lines) + "\n}}\n"
+    )

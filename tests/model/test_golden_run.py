@@ -7,11 +7,12 @@ import sys
 
 import pytest
 import torch
-from golden_run import RECORD, batch_of, digest, measure, model_of, processor, rows
+from cpu_bits import computed_bits
+from golden_run import RECORD, batch_of, digest, measure, model_of, rows
 
 
 GOLDEN = json.loads(RECORD.read_text())
-SAME_PROCESSOR = processor() == GOLDEN["processor"]
+SAME_BITS = computed_bits() == GOLDEN["computed_bits"]
 
 
 @pytest.fixture(autouse=True)
@@ -24,18 +25,19 @@ def one_thread():
 
 
 def differences(found, expected):
-    """What is not as recorded: bits on the same processor, elsewhere sums of values; "int8" only on the same."""
+    """What is not as recorded: bits where a CPU computes the same, elsewhere sums of values; "int8" only there."""
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         if not isinstance(value, dict):
-            is_compared = SAME_PROCESSOR or not name.startswith("int8")
+            is_compared = SAME_BITS or not name.startswith("int8")
             if is_compared and found[name] != value:
                 yield name
-        elif SAME_PROCESSOR:
+        elif SAME_BITS:
             if found[name]["bits"] != value["bits"]:
                 yield name
         else:
-            size = 1e-4 * value["norm"]
+            # Gradients sum float32 over a whole batch and backwards through all layers, in an order that a CPU chooses.
+            size = (1e-3 if name.startswith("gradients") else 1e-4) * value["norm"]
             pairs = zip([*found[name]["sums"], found[name]["norm"]], [*value["sums"], value["norm"]], strict=True)
             if any(abs(one - other) > size for one, other in pairs):
                 yield name

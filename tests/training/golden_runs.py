@@ -3,7 +3,7 @@ What tiny runs of every kind have trained before their code was rewritten, as di
 file.
 
 `run(row, folder)` trains one; run this file to record all anew, and say in the commit what changed and why that is
-right. The bits of weights depend on the processor and on torch's version, and are compared where both are those of the
+right. The bits of weights depend on the CPU and on torch's version, and are compared where these compute those of the
 record; elsewhere the norm of the weights is. Tokenizers and helps are compared everywhere.
 """
 
@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import yaml
+from cpu_bits import computed_bits
 from safetensors.torch import load_file
 
 
@@ -90,11 +91,6 @@ HELPS = [
 ]
 
 
-def processor() -> str:
-    """What the last bits of a product depend on."""
-    return f"{torch.backends.cpu.get_cpu_capability()} torch {torch.__version__}"
-
-
 def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:16]
 
@@ -163,7 +159,7 @@ def record() -> None:
         prepare(Path())
         runs = {row: run(row) for row in ROWS}
     helps = {" ".join(command): help_of(command) for command in HELPS}
-    parts = {"processor": processor(), "runs": runs, "helps": helps}
+    parts = {"computed_bits": computed_bits(), "runs": runs, "helps": helps}
     RECORD.write_text(json.dumps(parts, indent=1) + "\n")
 
 

@@ -5,7 +5,8 @@ import json
 import datasets
 import pytest
 import torch
-from golden_runs import HELPS, RECORD, ROWS, help_of, prepare, processor, run
+from cpu_bits import computed_bits
+from golden_runs import HELPS, RECORD, ROWS, help_of, prepare, run
 
 
 GOLDEN = json.loads(RECORD.read_text())
@@ -31,7 +32,7 @@ def test_every_kind_of_run_trains_what_it_did(row, texts):
     found, expected = run(row), GOLDEN["runs"][row]
     assert found["tokenizer"] == expected["tokenizer"]
     assert found["norm"] == pytest.approx(expected["norm"], rel=1e-4)
-    if processor() == GOLDEN["processor"]:
+    if computed_bits() == GOLDEN["computed_bits"]:
         assert found["weights"] == expected["weights"]
 
 

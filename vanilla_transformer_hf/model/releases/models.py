@@ -45,12 +45,12 @@ def given_cache(model: torch.nn.Module, cache: Any, past_key_values: Any, others
                 f"{name}: {other} holds a cache, which this model takes as cache or past_key_values; transformers "
                 f"{transformers.__version__} may be newer than this model's code: update vanilla_transformer_hf"
             )
-    given = [one for one in (cache, past_key_values) if one is not None]
-    if len(given) == 2 and cache is not past_key_values:
-        given = [one for one in given if one.get_seq_length()] or given[:1]  # PEFT's prefix beside a new cache
-        if len(given) == 2:
+    found = past_key_values if cache is None else cache
+    if past_key_values is not None and found is not past_key_values:
+        if found.get_seq_length() and past_key_values.get_seq_length():
             raise ValueError(f"{name}: cache and past_key_values are two caches with tokens; expected one of them")
-    found = given[0] if given else None
+        if past_key_values.get_seq_length():  # PEFT's prefix beside a new cache
+            found = past_key_values
     is_checkpointed = getattr(model, "gradient_checkpointing", False) and model.training and torch.is_grad_enabled()
     if found is not None and is_checkpointed:
         raise ValueError(f"{name}: gradient checkpointing is not possible with a cache; call it without")
@@ -128,10 +128,9 @@ def recorded(forward: Callable[..., Any]) -> Callable[..., Any]:
     return generic.check_model_inputs(forward)
 
 
-def attention_function(name: str | None, eager: Callable[..., Any]) -> Callable[..., Any]:
-    """What computes softmax(Q Kᵀ / √d_k) V under a name of transformers; `eager` is that of this package."""
-    table: Any = modeling_utils.ALL_ATTENTION_FUNCTIONS
-    return table.get_interface(name, eager) if hasattr(table, "get_interface") else table.get(name, eager)
+# What computes softmax(Q Kᵀ / √d_k) V under a name of transformers; the second argument is that of this package.
+ATTENTION: Any = modeling_utils.ALL_ATTENTION_FUNCTIONS
+attention_function: Callable[..., Any] = getattr(ATTENTION, "get_interface", ATTENTION.get)
 
 
 checked: set[type] = set()
