@@ -36,7 +36,7 @@ def differences(found, expected):
             if found[name]["bits"] != value["bits"]:
                 yield name
         else:
-            # Gradients sum float32 over a whole batch and backwards through all layers, in an order that a CPU chooses.
+            # Gradients are float32 sums over a batch and back through all layers, in an order that a CPU chooses.
             size = (1e-3 if name.startswith("gradients") else 1e-4) * value["norm"]
             pairs = zip([*found[name]["sums"], found[name]["norm"]], [*value["sums"], value["norm"]], strict=True)
             if any(abs(one - other) > size for one, other in pairs):

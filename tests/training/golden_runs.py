@@ -138,7 +138,8 @@ def run(row: str) -> dict:
 
 
 def help_of(command: list[str]) -> str:
-    """The digest of a help, at 100 columns."""
+    """The digest of a help, at 100 columns, without the place of the package."""
+    import vanilla_transformer_hf
     from vanilla_transformer_hf.commands.main import main
 
     said, columns = io.StringIO(), os.environ.get("COLUMNS")
@@ -148,7 +149,7 @@ def help_of(command: list[str]) -> str:
             main(command)
     finally:
         os.environ.pop("COLUMNS") if columns is None else os.environ.update(COLUMNS=columns)
-    return digest(said.getvalue().encode())
+    return digest(said.getvalue().replace(str(Path(vanilla_transformer_hf.__file__).parent), "PACKAGE").encode())
 
 
 def record() -> None:
