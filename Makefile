@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 CONSTRAINTS ?= constraints.txt
 PIP := $(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS)
 
-.PHONY: quickstart test test-slow test-browser lint docs conformance range release minimum-constraints newest-constraints clean
+.PHONY: quickstart test test-cpus test-slow test-browser lint docs conformance range release minimum-constraints newest-constraints clean
 
 quickstart: $(VENV)/.demo
 	$(BIN)/python scripts/make_numbers_corpus.py outputs/quickstart-data
@@ -18,6 +18,13 @@ quickstart: $(VENV)/.demo
 
 test: $(VENV)/.test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2  # workers with several threads each would wait for each other
+
+# The fast tests with the kernels of other CPUs: those with AVX2 alone, and those without it.
+test-cpus: $(VENV)/.test
+	OMP_NUM_THREADS=1 ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 \
+		FBGEMM_ENABLE_INSTRUCTIONS=AVX2 $(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 ONEDNN_MAX_CPU_ISA=SSE41 ATEN_CPU_CAPABILITY=default MKL_ENABLE_INSTRUCTIONS=SSE4_2 \
+		$(BIN)/python -m pytest -n 2
 
 # Proofs that take long: several processes, killed runs, the wheel in a fresh environment. What a module's tests share
 # is made once, so each module stays with one worker; the modules with the most tests come first.
