@@ -64,22 +64,14 @@ class Comparison(NamedTuple):
         return largest_difference([logits_of(batch) for batch in self.batches], self.exact)
 
     def check(self, logits_of: Callable[[dict[str, torch.Tensor]], torch.Tensor]) -> float:
-        """
-        `difference`.
-
-        Raises:
-            ExportError: It is too large, or NaN.
-        """
+        """The `difference`, or `ExportError` if it is too large or NaN."""
         found, allowed = self.difference(logits_of), max(TOLERANCE, OWN_ERRORS * self.own_error)
         if not found <= allowed:
             raise ExportError(f"what was written gives logits that differ by {found:.1e}; {allowed:.0e} is allowed")
         return found
 
     def rounding(self, logits_of: Callable[[dict[str, torch.Tensor]], torch.Tensor]) -> str:
-        """
-        The effect of rounded weights, in words: the mean difference, and how often the most likely token is the
-        same.
-        """
+        """The effect of rounded weights: the mean difference, and how often the likeliest token stays."""
         pairs = [(logits_of(batch), exact) for batch, exact in zip(self.batches, self.exact)]
         mean = torch.cat([(one - other).abs().flatten() for one, other in pairs]).mean().item()
         same = torch.cat([(one.argmax(-1) == other.argmax(-1)).flatten() for one, other in pairs])

@@ -120,10 +120,7 @@ def problems(config: VanillaTransformerConfig) -> list[str]:
 
 
 def search_options(settings: GenerationConfig, target: list[str]) -> tuple[dict[str, Any], list[str]]:
-    """
-    Arguments with which `translate_batch` searches as `generate()` does with these settings, and the settings that it
-    does not support. `target` are the tokens of the target vocabulary.
-    """
+    """Arguments with which `translate_batch` searches like `generate()`, and the settings that it lacks."""
     given = {
         name: value
         for name, value in settings.to_diff_dict().items()
@@ -161,12 +158,7 @@ class VanillaTransformerLoader(converter.ModelLoader):
     architecture_name = "AutoModelForSeq2SeqLM"  # type: ignore[assignment]  # found by name in transformers
 
     def get_model_spec(self, model: VanillaTransformerForConditionalGeneration) -> transformer_spec.TransformerSpec:
-        """
-        The specification with all weights.
-
-        Raises:
-            ValueError: Fields of the config that cannot be expressed.
-        """
+        """The specification with all weights, or `ValueError`: fields that cannot be expressed."""
         if found := problems(model.config):
             utils.raise_unsupported(found)
         stacks = {}

@@ -36,12 +36,7 @@ class Exported(NamedTuple):
 
 
 def engine_called(name: str) -> ModuleType:
-    """
-    The module of this engine.
-
-    Raises:
-        ExportError: The engine is unknown, or what it needs is not installed.
-    """
+    """The module of this engine; `ExportError` if it is unknown, or what it needs is not installed."""
     if name not in ENGINES:
         raise ExportError(
             f"{name!r} is not an engine: expected one of {', '.join(ENGINES)} (checkpoints of other toolkits: "
@@ -89,10 +84,7 @@ def export_for(engine: str, model_folder: str | os.PathLike, output: str | os.Pa
 
 
 def save_configs(model: VanillaTransformerForConditionalGeneration, folder: Path) -> list[str]:
-    """
-    Write the model's config and generation config; return notes on options of our search that the engine does not
-    have.
-    """
+    """Write the model's configs; return notes on options of our search that the engine does not have."""
     model.config.save_pretrained(folder)
     settings, notes = settings_without_ours(model)
     settings.save_pretrained(folder)

@@ -34,15 +34,8 @@ class Sizes(NamedTuple):
 
 def quantize_folder(folder: str | os.PathLike, output: str | os.PathLike) -> Sizes:
     """
-    Write the folder of a model with int8 weights, with its tokenizer or processor, card and checksums.
-
-    Args:
-        folder: The model's folder, or the id of a Hub repository.
-        output: A new folder.
-
-    Raises:
-        OSError: The model cannot be opened, or the folder cannot be written.
-        ValueError: The model is not an encoder–decoder of this package, or is already quantized; or `output` exists.
+    Write a new folder of a model, which may be on the Hub, with int8 weights, its tokenizer or processor, card and
+    checksums.
     """
     output = Path(output)
     check_new(output)

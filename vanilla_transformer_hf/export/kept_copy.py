@@ -33,16 +33,10 @@ def digest_of_model(folder: Path) -> str:
 
 def kept_copy(model: str | os.PathLike, quantization: str | None) -> Path:
     """
-    The copy of a model for CTranslate2; exported if it is not there yet, or not as its `SHA256SUMS` says. A model
-    whose files change gets another one. A process that finds another one at its export waits for it.
+    The copy of a model for CTranslate2, exported if it is not there as its `SHA256SUMS` says; processes wait for it.
 
     It is `vanilla_transformer_hf/ctranslate2/models/NAME-QUANTIZATION-DIGEST` in `HF_ASSETS_CACHE`, by default
     `~/.cache/huggingface/assets`; nothing else refers to it, so that it may be deleted at any time.
-
-    Raises:
-        ValueError: The model is not in a folder.
-        ExportError: The engine cannot express the model, or is not installed.
-        OSError: The cache cannot be written.
     """
     folder = Path(model)
     if not folder.is_dir():

@@ -157,10 +157,7 @@ def examples(model: VanillaTransformerForConditionalGeneration) -> dict[str, tup
 
 
 def trace(model: VanillaTransformerForConditionalGeneration) -> dict[str, tuple[ExportedProgram, dict]]:
-    """
-    Each step of a model in evaluation mode as a program of `torch.export`, for every batch and length, and the names
-    of its dimensions.
-    """
+    """Each step as a program of `torch.export`, for every batch and length, and its dimensions' names."""
     chosen = model.config._attn_implementation
     # With eager attention a graph is smaller, and faster on CPUs, than with torch's decomposed fused attention.
     model.set_attn_implementation("eager")

@@ -122,10 +122,7 @@ def _without_secrets(error: Exception, token: str | None) -> Exception | None:
 
 
 def _check_beside(files: dict[str, Path | bytes]):
-    """
-    Raises:
-        ValueError: A file that is to be published beside a model is a link, or a text with a secret.
-    """
+    """Raise `ValueError` for a link, or a text with a secret, that is to be published beside a model."""
     problems = []
     for name, source in files.items():
         if isinstance(source, Path):
@@ -151,12 +148,7 @@ def _on_disk(plan: Plan, place: Path) -> dict[str, Path | bytes]:
 
 @contextmanager
 def one_line(repo_id: str, token: str | None = None) -> Iterator[None]:
-    """
-    A context that turns errors of the Hub into one line.
-
-    Raises:
-        PublishError: In place of the client's error.
-    """
+    """A context that turns errors of the Hub into a `PublishError` of one line."""
     try:
         with bounded_waits():
             yield

@@ -225,12 +225,7 @@ class CardFacts:
 
     @classmethod
     def read(cls, folder: Path) -> "CardFacts":
-        """
-        Read the file beside a model or, for a checkpoint, beside its run; empty if the file does not exist.
-
-        Raises:
-            ValueError: The file is damaged, or a fact has another type; one line names it.
-        """
+        """Read the file beside a model or, for a checkpoint, beside its run; empty if there is none."""
         path, state = folder / FACTS_FILE, folder / TRAINER_STATE_FILE
         is_checkpoint = state.is_file() and not path.is_file()
         path = folder.resolve().parent / FACTS_FILE if is_checkpoint else path
@@ -248,10 +243,7 @@ class CardFacts:
         return facts
 
     def inherited(self) -> "CardFacts":
-        """
-        The facts for a model that is made of this one's folder, which may be somebody else's: its sentences are
-        quoted, not said; from where to install this package is not taken from it.
-        """
+        """The facts for a model made of this one's folder, maybe somebody else's: sentences are quoted."""
         sentences = [*self.quoted, *self.origin, *self.compression]
         return replace(self, quoted=sentences, origin=[], compression=[], project_url=None, made_of_folder=True)
 
@@ -273,12 +265,7 @@ def _read_facts(path: Path) -> dict[str, Any]:
 
 
 def _typed(value: Any, kind: Any, name: str) -> Any:
-    """
-    A value of JSON as the type of a field; unknown fields of an object are left out.
-
-    Raises:
-        ValueError: It is of another type; the message names the field.
-    """
+    """A value of JSON as the type of a field, or `ValueError`; unknown fields of an object are left out."""
     origin, inner = get_origin(kind), get_args(kind)
     if kind is Any:
         return value
@@ -302,10 +289,7 @@ def _typed(value: Any, kind: Any, name: str) -> Any:
 
 
 def as_text(value: Any) -> str:
-    """
-    A value in the text of a card, as it would be written there: no markup, no HTML, no link, and in one line. Facts
-    may come from somebody else's folder.
-    """
+    """A value, maybe of somebody else's folder, in a card as it is: no markup, no HTML, no link, one line."""
     text = " ".join(str(value).split())
     text = re.sub(r"([\\`*<>|~]|(?<!\w)_|_(?!\w)|\](?=[(:\[])|!(?=\[)|&(?=[#\w]))", r"\\\1", text)
     text = re.sub(r"(?i)\b(https?|ftp|mailto|xmpp)(?=:)|\bwww(?=\.)", r"\g<0>&#8203;", text)  # would be a link
@@ -333,14 +317,7 @@ def as_command(value: str) -> str:
 
 
 def read_emissions(folder: str | os.PathLike, further: bool, device: str | None) -> dict[str, Any] | None:
-    """
-    codecarbon's measurement of a run and all its continuations, in grams as in the Hub's cards; None without one.
-
-    Args:
-        folder: Where `--report_to codecarbon` has it write.
-        further: Whether an existing model was fine-tuned.
-        device: What the run was computed on.
-    """
+    """codecarbon's grams of CO₂ for a run and its continuations, as in the Hub's cards; None without a file."""
     path = Path(folder, EMISSIONS_FILE)
     if not path.is_file():
         return None
@@ -491,15 +468,7 @@ def _value(config: VanillaTransformerConfig, name: str) -> Any:
 
 
 def make_card(facts: CardFacts, folder: str | os.PathLike, curves: bool | None = None) -> ModelCard:
-    """
-    The card of the model in a folder.
-
-    Args:
-        curves: Whether its training curves are shown; if not given, when the folder has them.
-
-    Raises:
-        OSError, ValueError: The folder holds no model that opens.
-    """
+    """The card of the model in a folder; `curves`: whether training curves are shown; None: if it has them."""
     folder = Path(folder)
     files = _Folder(folder)
     if facts.task == "denoising":
@@ -586,11 +555,7 @@ def is_repo_id(name: str) -> bool:
 
 
 def check_metadata(data: CardData) -> list[str]:
-    """
-    Metadata of a card that the Hub would reject, a sentence each.
-
-    These are the checks that are possible without the Hub, which has the list of licences.
-    """
+    """Metadata of a card that the Hub would reject, a sentence each; its list of licences is not at hand."""
     problems = []
     licence, languages = data.get("license"), data.get("language")
     if licence is not None and not re.fullmatch(r"[a-z0-9][a-z0-9.+-]*", str(licence)):

@@ -7,12 +7,7 @@ from PIL import Image, UnidentifiedImageError
 
 
 def clean_picture(content: bytes, name: str) -> bytes:
-    """
-    A PNG picture with the same pixels and without metadata or anything after its end.
-
-    Raises:
-        ValueError: The content is not a complete PNG picture of a size that Pillow accepts.
-    """
+    """A PNG picture with the same pixels and without metadata or anything after its end."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)

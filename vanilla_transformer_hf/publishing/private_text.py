@@ -69,12 +69,7 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def parse_json(content: bytes, name: str) -> Any:
-    """
-    The value of a JSON document without duplicate fields, because readers differ in which one they use.
-
-    Raises:
-        ValueError: It is not such a document; the message begins with `name`.
-    """
+    """The value of a JSON document without duplicate fields, because readers differ in which one they use."""
     try:
         return json.loads(content.decode("utf-8"), object_pairs_hook=_without_repeats)
     except (ValueError, RecursionError) as error:
@@ -83,15 +78,8 @@ def parse_json(content: bytes, name: str) -> Any:
 
 def find_private_text(name: str, content: bytes) -> list[str]:
     """
-    Secrets and absolute paths in a text file that is to be published, a sentence each.
-
-    A sentence names the file and the field (JSON) or line, and the kind of secret, never the secret.
-
-    Args:
-        name: The file's name; JSON is searched field by field.
-
-    Raises:
-        ValueError: The JSON is damaged.
+    Secrets and absolute paths in a text file, a sentence each, which names the file, the field (JSON) or line, and the
+    kind of secret, never the secret.
     """
     is_json, is_learned = name.endswith(".json"), name in TOKENIZER_FILES.values()
     if is_json:

@@ -23,13 +23,8 @@ AVAILABLE = {"torch", "transformers", "huggingface_hub", "tokenizers", "safetens
 
 def find_code(folder: Path, modules: set[str]) -> tuple[dict[str, bytes], list[str]]:
     """
-    The files of code that opening a folder's model imports, found by following the imports from `modules`.
-
-    If the folder lacks one, all files are those that this package saves with a model.
-
-    Returns:
-        The files' contents by their names, and the problems that would prevent others from importing them, a sentence
-        each.
+    The files of code that a folder's model imports, from `modules` on, and a sentence for each problem of importing
+    them elsewhere. If the folder lacks one, all files are those that this package saves with a model.
     """
     if wrong := sorted(each for each in modules if not re.fullmatch(r"[\w-]+", each)):
         return {}, [f"auto_map names {each!r}, which is not a file beside the model" for each in wrong]
@@ -48,11 +43,7 @@ def find_code(folder: Path, modules: set[str]) -> tuple[dict[str, bytes], list[s
 
 
 def is_saved_code(name: str, content: bytes) -> bool:
-    """
-    Whether a file is the code that this package saves with a model, which is public and can be imported anywhere.
-
-    To look at its thousands of lines again takes a second or two, at every checkpoint that is published.
-    """
+    """Whether a file is this package's saved code, which is public; searching it again takes seconds."""
     modules = modules_in(content.decode(errors="replace")) if HEADING.encode() in content else ()
     if not modules or any(not NAME.fullmatch(module) or not path_of(module).is_file() for module in modules):
         return False

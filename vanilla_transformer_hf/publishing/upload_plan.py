@@ -100,10 +100,7 @@ class PlannedFile:
 
 @dataclass
 class Plan:
-    """
-    The published files of a folder; `left_out` has the reasons for the rest, `missing` the missing facts of the
-    card.
-    """
+    """A folder's published files; `left_out` has the reasons for the rest, `missing` the card's missing facts."""
 
     folder: Path
     files: list[PlannedFile]
@@ -196,10 +193,7 @@ def plan_upload(
 
 
 def _refuse_links(folder: Path):
-    """
-    Raises:
-        ValueError: A file in the folder is a link, a pipe or a device.
-    """
+    """Raise `ValueError` for a link, a pipe or a device in the folder."""
     wrong = []
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:
         if path.suffix in PUBLISHED and not (path.is_dir() and not path.is_symlink()):
@@ -246,13 +240,7 @@ def _named(reference: Any) -> set[str]:
 def _adapter(
     folder: Path, facts: CardFacts, stated: dict[str, Any]
 ) -> tuple[dict[str, Path | bytes | CleanedWeights], ModelCard, list[str]]:
-    """
-    The files of a PEFT adapter, which are published without the base model, their card, and its missing facts.
-
-    Raises:
-        FileNotFoundError: Weights in safetensors are missing.
-        ValueError: The base model is not named by its id on the Hub.
-    """
+    """The files of a PEFT adapter, published without its base model, their card, and its missing facts."""
     config, weights = _read_json(folder / ADAPTER_CONFIG_NAME), folder / ADAPTER_SAFE_WEIGHTS_NAME
     if not weights.is_file():
         raise FileNotFoundError(f"{folder}: no {weights.name} there; only weights in safetensors are published.")
@@ -283,10 +271,7 @@ def _tokenizer(folder: Path) -> dict[str, bytes]:
 
 
 def _processor(folder: Path) -> dict[str, bytes]:
-    """
-    The settings of a processor and its parts, without local paths, and vocabularies of its tokenizer beside those of
-    `_tokenizer`; nothing of a model of text.
-    """
+    """A processor's settings without local paths, and its vocabularies beside `_tokenizer`'s; none for text."""
     found = {}
     for name in PROCESSOR_CONFIGS:
         if (folder / name).is_file():

@@ -43,14 +43,7 @@ class CleanedWeights:
 
 
 def find_weights(folder: Path) -> dict[str, Path | bytes | CleanedWeights]:
-    """
-    The files with the weights; a header with additional metadata is replaced by a clean one.
-
-    Raises:
-        FileNotFoundError: There are none.
-        ValueError: A file is damaged, is not a safetensors file, or its name is not that of a shard; or there are two
-            sets of weights.
-    """
+    """The files with the weights; a header with additional metadata is replaced by a clean one."""
     check_one_set(folder)
     single = folder / SAFE_WEIGHTS_NAME
     if single.is_file():
@@ -66,14 +59,7 @@ def find_weights(folder: Path) -> dict[str, Path | bytes | CleanedWeights]:
 
 
 def weight_paths(folder: Path) -> list[Path]:
-    """
-    The safetensors files that transformers opens with a folder: one, or those that its index names.
-
-    Raises:
-        FileNotFoundError: There are none.
-        ValueError: The index is damaged, or names a file that is not called like a shard; or there are two sets of
-            weights.
-    """
+    """The safetensors files that transformers opens with a folder: one, or those that its index names."""
     check_one_set(folder)
     single, index = folder / SAFE_WEIGHTS_NAME, folder / SAFE_WEIGHTS_INDEX_NAME
     return [single] if single.is_file() else [folder / name for name in sorted(set(_read_index(index)[1].values()))]
@@ -103,9 +89,7 @@ def _read_index(index: Path) -> tuple[bytes, dict[str, str]]:
 
 
 def _read_header(weights: Path) -> tuple[int, dict[str, dict[str, Any]], Any]:
-    """
-    The offset of the data in a safetensors file, its tensors, and its other metadata; None if that is only the format.
-    """
+    """The data's offset in a safetensors file, its tensors, and other metadata than the format, or None."""
     try:
         with safe_open(weights, framework="pt"):
             pass
@@ -124,12 +108,7 @@ def _read_header(weights: Path) -> tuple[int, dict[str, dict[str, Any]], Any]:
 
 
 def without_metadata(weights: Path) -> Path | CleanedWeights:
-    """
-    A safetensors file with a clean header if its own has more than tensors and their format.
-
-    Raises:
-        ValueError: The file is damaged.
-    """
+    """A safetensors file with a clean header if its own has more than tensors and their format."""
     start, tensors, rest = _read_header(weights)
     if rest is None:
         return weights
@@ -147,13 +126,7 @@ def check_weights(
 ) -> list[str]:
     """
     Problems of the weights for this config, a sentence each: every tensor must occur once, with its shape and finite
-    values.
-
-    Args:
-        may_repeat: Tied tensors may occur twice.
-
-    Raises:
-        ValueError: A file is damaged.
+    values; tied ones twice if they `may_repeat`.
     """
     name = (config.architectures or ["VanillaTransformerForConditionalGeneration"])[0]
     model_class = getattr(modeling, name, None) or getattr(recurrent, name, None)
@@ -187,13 +160,7 @@ def check_weights(
 
 
 def open_config(folder: Path) -> VanillaTransformerConfig:
-    """
-    The config of a saved model after a check of its weights; transformers would draw missing ones at random.
-
-    Raises:
-        FileNotFoundError: The config or the weights in safetensors are missing.
-        ValueError: The weights are damaged, or not those of the config.
-    """
+    """The config of a saved model whose weights are checked; transformers would draw missing ones at random."""
     if not (folder / CONFIG_NAME).is_file():
         raise FileNotFoundError(f"{folder}: no {CONFIG_NAME} there.")
     check_settings(folder)

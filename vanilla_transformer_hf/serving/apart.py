@@ -1,7 +1,4 @@
-"""
-Documents read and written in processes of their own, of bounded time and memory, which end with their requests: a file
-of a stranger delays nobody else.
-"""
+"""Documents are read and written in processes of bounded time and memory: a stranger's file delays nobody else."""
 
 import asyncio
 import contextlib
@@ -34,12 +31,7 @@ NICENESS = 5
 
 
 class Apart:
-    """
-    Reads and writes documents for the clients of a server.
-
-    Args:
-        memory: Bytes that a process may take beside those with which it starts; on Linux.
-    """
+    """Reads and writes clients' documents; on Linux each process may take `memory` bytes more than at its start."""
 
     def __init__(self, memory: int):
         self._memory = memory
@@ -47,20 +39,7 @@ class Apart:
         self._threads = ThreadPoolExecutor(MOST, thread_name_prefix="documents")
 
     async def texts(self, client: Hashable, ends: float, content: bytes, reading: Reading) -> list[str]:
-        """
-        The texts of a document.
-
-        Args:
-            client: Whose it is.
-            ends: When it is no longer needed, by the loop's time.
-            content: Its bytes.
-            reading: How it is read.
-
-        Raises:
-            ValueError: It is damaged, or needs too much memory.
-            TooManyCharactersError: Its texts are too long.
-            TimeoutError: The time is over.
-        """
+        """The texts of a document, until the loop's time `ends`; `ValueError` also where they need too much memory."""
         return await self._run(client, ends, _texts, (content, reading))
 
     async def translated(
@@ -73,13 +52,7 @@ class Apart:
         align: Align,
         language: str | None,
     ) -> bytes:
-        """
-        The document with the translations of its texts; the other arguments are those of `texts` and of
-        `Document.translated`.
-
-        Raises:
-            ValueError, TimeoutError: As `texts`.
-        """
+        """The document with the translations of its texts, until the loop's time `ends`."""
         return await self._run(client, ends, _translated, (content, reading, translations, language), align)
 
     async def _run(

@@ -153,16 +153,7 @@ class ServedModel:
 
 
 class Service:
-    """
-    The functions of the routes, with what they share.
-
-    Args:
-        models: At least one; the first answers POST / without languages.
-        limits: Bounds of what a request may contain.
-        api_keys: Keys of which a request must have one; None: requests need no key.
-        logs_texts: Whether the texts of requests and their translations are logged.
-        files_folder: Where translated files wait to be fetched; None: in memory.
-    """
+    """The functions of the routes, with what they share; the first of the models answers POST / without languages."""
 
     def __init__(
         self,
@@ -196,13 +187,7 @@ class Service:
 
     @contextlib.asynccontextmanager
     async def _in_time(self) -> AsyncIterator[float]:
-        """
-        When the answer to a request that has arrived must be there, by the loop's time. It holds for all that is done
-        within: reading, detecting, translating, writing.
-
-        Raises:
-            RequestError: The time is over.
-        """
+        """When, by the loop's time, the answer must be there; it holds for all that is done within."""
         ends = asyncio.get_running_loop().time() + self.limits.seconds
         try:
             async with asyncio.timeout_at(ends + GRACE):
@@ -211,12 +196,7 @@ class Service:
             raise self._late() from None
 
     async def _model_for(self, wanted: TranslationRequest) -> tuple[ServedModel, TranslationRequest]:
-        """
-        The model for a request of LibreTranslate's protocol, and the request with the language of its texts.
-
-        Raises:
-            RequestError: There is no such model, or several are possible.
-        """
+        """The model for a request of LibreTranslate's protocol, and the request with its texts' language."""
         if wanted.model is not None and wanted.model not in self.models:
             raise RequestError(
                 f"{shown(wanted.model)} is not a model here: expected {', '.join(self.models)}", "model"
@@ -274,12 +254,7 @@ class Service:
         return Response(content, media_type="application/octet-stream", headers=headers)
 
     async def _with_source(self, wanted: TranslationRequest, models: Sequence[ServedModel]) -> TranslationRequest:
-        """
-        A request with the language of its texts: of those from which these models translate to its target.
-
-        Raises:
-            RequestError: There are several, and none can be detected.
-        """
+        """A request with the language of its texts: one from which these models translate to its target."""
         sources = _sources_to(wanted.target, models)
         if not sources:  # unknown: the models take what comes
             return replace(wanted, source=None)
@@ -290,12 +265,7 @@ class Service:
     async def _detected(
         self, texts: Sequence[str], among: Collection[str] | None, name: str | None, status: int = 400
     ) -> list[tuple[str, float]]:
-        """
-        What `LanguageDetector.detect` finds.
-
-        Raises:
-            RequestError: Of this field and status; the languages cannot be detected.
-        """
+        """What `LanguageDetector.detect` finds, or `RequestError` of this field and status."""
         try:
             return await self._in_thread(self.detector.detect, texts, among)
         except ValueError as error:
@@ -375,9 +345,6 @@ class Service:
         """
         The ticket of a request; its characters are counted. If its time passes before, while the thread that encodes
         the texts ends its work, the ticket is cancelled.
-
-        Raises:
-            RequestError: The queue is full, the options are wrong, the time is over, or the server stops.
         """
         request.state.model = model.name
         options = search_options(model.batcher.translator, wanted)
@@ -408,13 +375,7 @@ class Service:
         texts: Sequence[str],
         ends: float,
     ) -> list[list[Translation]]:
-        """
-        The n-best lists of these texts.
-
-        Raises:
-            RequestError: As `_begin` and `_outcome`.
-            TimeoutError: The time is over.
-        """
+        """The n-best lists of these texts."""
         began = perf_counter()
         ticket = await self._begin(request, client, model, wanted, texts, ends)
         try:
@@ -435,13 +396,7 @@ class Service:
         return RequestError(f"not translated within {self.limits.seconds:g} seconds", status=504)
 
     async def _outcome(self, request: Request, ticket: Ticket) -> list[list[Translation]]:
-        """
-        What the ticket brings.
-
-        Raises:
-            ClientDisconnect: The client has left.
-            RequestError: As `_result`.
-        """
+        """What the ticket brings; `ClientDisconnect` if the client has left."""
         future = asyncio.wrap_future(ticket.future)
         while not (await asyncio.wait([future], timeout=DISCONNECT_INTERVAL))[0]:
             if await request.is_disconnected():
@@ -591,12 +546,8 @@ class Service:
         takes_json: bool = True,
     ) -> Mapping[str, Any]:
         """
-        The fields of a request, as JSON or as one of these kinds of forms. A body that is a JSON object is read as
-        such under every content type: some clients (`curl -d`, urllib) call all bodies forms unless they are told
-        otherwise.
-
-        Raises:
-            RequestError: The body is too large, too slow, or does not match its content type.
+        The fields of a request, as JSON or as one of these kinds of forms. A JSON object is read under every content
+        type: some clients (`curl -d`, urllib) call all bodies forms by default.
         """
         kind = media_type(request)
         content = await read_body(request, most_bytes or self.limits.body_bytes, self.limits.body_seconds)
@@ -627,14 +578,7 @@ class Service:
         names: tuple[str, str] = ("source", "target"),
         models: Sequence[ServedModel] = (),
     ) -> ServedModel:
-        """
-        The model for the languages of a request, the first of several for the same.
-
-        Args:
-            wanted: The request.
-            names: The names of its language fields.
-            models: The candidates; all models if not given.
-        """
+        """The model for the languages of a request, the first of several; of all models if none are given."""
         models = models or [*self.models.values()]
 
         def known(else_known: str = "none is known") -> str:
@@ -727,12 +671,7 @@ class InMemory(MultiPartParser):
 
 
 async def _form(request: Request, content: bytes, most_files: int) -> Mapping[str, Any]:
-    """
-    The fields of a form; a repeated field becomes a list, a file an `UploadFile`.
-
-    Raises:
-        RequestError: The body is not a form.
-    """
+    """The fields of a form; a repeated field becomes a list, a file an `UploadFile`."""
 
     async def whole() -> AsyncGenerator[bytes, None]:
         yield content

@@ -1,7 +1,4 @@
-"""
-Continuous batching: the texts of all clients share searches; parts enter between two steps, in turns, and leave
-when done.
-"""
+"""Continuous batching: clients' texts share searches, which parts enter between two steps, in turns, and leave."""
 
 import logging
 import math
@@ -49,12 +46,7 @@ RETRY_AFTER = (1, 60)
 
 
 class QueueFullError(Exception):
-    """
-    Too many parts of texts wait.
-
-    Attributes:
-        retry_after: Seconds after which there may be room.
-    """
+    """Too many parts of texts wait; after `retry_after` seconds there may be room."""
 
     def __init__(self, waiting: int, most: int, retry_after: int):
         super().__init__(f"{waiting:,} sentences wait, and at most {most:,} may; try again in {retry_after} seconds")
@@ -67,19 +59,10 @@ class DeadlineError(Exception):
 
 class Ticket:
     """
-    A request on its way.
+    A request on its way; its `future` gets the n-best list of each text, or the error, such as `DeadlineError`.
 
-    Args:
-        texts: Its texts.
-        parts: The parts of each.
-        options: Arguments of `generate()`.
-        client: Whose it is.
-        deadline: When its result is no longer needed, by `time.monotonic()`.
-        finish: A function from a text, its parts, their n-best lists and the options to the n-best list of the text.
-        size: A function from the tokens of a part to the most tokens of all its hypotheses.
-
-    Attributes:
-        future: The n-best list of each text, or the error, such as `DeadlineError`.
+    `deadline` is by `time.monotonic()`. `finish` takes a text, its parts, their n-best lists and the options to the
+    text's n-best list, `size` the tokens of a part to the most tokens of all its hypotheses.
     """
 
     def __init__(
@@ -181,15 +164,7 @@ class LaneKey:
 
 
 class Lane:
-    """
-    A search and its queue.
-
-    Args:
-        key: What its parts have in common.
-        translator: Whose model searches.
-        most_rows: Most parts in it.
-        spent: Seconds charged to it; of a client's lanes that with the fewest runs next.
-    """
+    """A search and its queue; of a client's lanes the one with the fewest seconds `spent` runs next."""
 
     def __init__(self, key: LaneKey, translator: Translator, most_rows: int, spent: float):
         self.key, self.most_rows, self.spent, self._translator = key, most_rows, spent, translator
@@ -383,12 +358,7 @@ class Batcher:
             return aligner(self.translator, prefix)(pairs)
 
     def _encode(self, texts: Sequence[str], source_prefix: str | None, deadline: float) -> list[list[Part]]:
-        """
-        The parts of each text.
-
-        Raises:
-            DeadlineError: There was not enough time for all of them.
-        """
+        """The parts of each text; `DeadlineError` where the time is too short for all of them."""
         encoder, parts = self.translator.encoder(source_prefix=source_prefix), list[list[Part]]()
         for start in range(0, len(texts), ENCODED_TOGETHER):
             with self._encoding:  # the tokenizer is not used by two threads at once
@@ -441,10 +411,7 @@ class Batcher:
                 self._advance(lane, works, flows)
 
     def _next_turn(self) -> tuple[Lane | None, Collection[Flow]]:
-        """
-        The lane that runs next, and those whose turn it is: of those who take turns the one with the least time, and
-        of its lanes that which has had the least.
-        """
+        """The lane that has had the least time, and those whose turn it is."""
         lanes_of: dict[Flow, list[Lane]] = {}
         for lane in self._lanes.values():
             for client in lane.clients:

@@ -13,12 +13,8 @@ TOKEN_BYTES = 24
 
 class Downloads:
     """
-    Files by their tokens; in memory, or in a folder that several processes share. Any thread may call it.
-
-    Args:
-        seconds: How long a file is kept.
-        most_bytes: Of all files together; the oldest are dropped when there are more.
-        folder: Where they are; None: in memory.
+    Files by their tokens for some seconds, in memory or in a folder that processes share; any thread may call it. When
+    all together have more than `most_bytes`, the oldest are dropped.
     """
 
     def __init__(self, seconds: float, most_bytes: int, folder: str | None = None):

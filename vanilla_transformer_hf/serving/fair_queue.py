@@ -9,10 +9,7 @@ Item = TypeVar("Item")
 
 
 class FairQueue(Generic[Item]):
-    """
-    A queue in which a client with many items does not delay one with few (round robin, Nagle 1985, RFC 970), nor a
-    long request a short one of the same client.
-    """
+    """Clients and their requests take turns: long ones do not delay short ones (round robin, Nagle 1985, RFC 970)."""
 
     def __init__(self) -> None:
         self._clients: OrderedDict[Hashable, OrderedDict[Hashable, deque[Item]]] = OrderedDict()

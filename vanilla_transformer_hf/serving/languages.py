@@ -28,13 +28,7 @@ def _language(code: str) -> langcodes.Language | None:
 
 
 class LanguageDetector:
-    """
-    Which of the served languages texts are in, by lingua (extra `detect`), which reads its models with the first text.
-
-    Args:
-        sources: Codes of the languages that are translated.
-        targets: Codes of those that are translated to.
-    """
+    """Which served language texts are in, by lingua (extra `detect`), which reads its models with the first text."""
 
     def __init__(self, sources: Iterable[str], targets: Iterable[str]):
         self._sources = [*dict.fromkeys(sources)]
@@ -42,12 +36,8 @@ class LanguageDetector:
 
     def detect(self, texts: Sequence[str], among: Collection[str] | None = None) -> list[tuple[str, float]]:
         """
-        Codes of languages and confidences from 0 to 100, most likely first; 0 where the texts do not show it.
-
-        Args:
-            texts: Texts of one language.
-            among: Codes of which the answer must be some; all served languages if not given. The confidences are
-                those among all in any case.
+        Codes of languages, all or some `among` them, and confidences from 0 to 100 among all languages, most likely
+        first; 0 where the texts do not show it.
         """
         likely = self._likely("\n".join(texts)[:ENOUGH])
         found = [(code, value) for code, value in likely if among is None or code in among]

@@ -15,12 +15,7 @@ BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
 class Metrics:
-    """
-    Counts of requests, characters and seconds, and gauges of waiting and running parts.
-
-    Args:
-        models: Names of the models.
-    """
+    """Counts of requests, characters and seconds, and gauges of waiting and running parts, for each model."""
 
     def __init__(self, models: Sequence[str]):
         self.registry = CollectorRegistry()

@@ -31,12 +31,7 @@ class ReplicaSettings:
 
 
 def application(arguments: dict[str, Any]) -> serve.Application:
-    """
-    The builder that Ray Serve calls, with arguments from its command line or configuration file.
-
-    Args:
-        arguments: Fields of `ServerSettings` and `ReplicaSettings`; lists may be text with commas.
-    """
+    """The builder that Ray Serve calls, with fields of both settings from its command line or configuration file."""
     known = {**ServerSettings.__dataclass_fields__, **ReplicaSettings.__dataclass_fields__}
     if unknown := sorted(set(arguments) - set(known)):
         raise ValueError(f"{', '.join(unknown)}: expected some of {', '.join(known)}")

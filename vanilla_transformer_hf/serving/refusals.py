@@ -51,13 +51,7 @@ def by_languages(choice: Choice) -> list[Refusal]:
 
 
 def by_fields(choice: Choice, accepts_of: Callable[[str], Accepts]) -> list[Refusal]:
-    """
-    What is refused where `model`, `source` and `target` are fields, and `source` may be `AUTO`.
-
-    Args:
-        choice: The models.
-        accepts_of: For the name of a model, which languages it takes.
-    """
+    """What is refused where `model`, `source` and `target` are fields, and `source` may be `AUTO`."""
     sources, targets, accepts = choice.all_sources, choice.all_targets, choice.accepts
     found = by_languages(choice)
     found.append({"source": [AUTO], "target": [target for target in targets if not accepts(AUTO, target)]})

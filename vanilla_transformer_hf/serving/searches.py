@@ -1,7 +1,4 @@
-"""
-Searches of the parts of clients' texts: one that parts of any clients enter and leave between two steps, and one for
-the calls that other requests cannot join.
-"""
+"""Searches of clients' texts: one that parts enter and leave between two steps, and one for separate calls."""
 
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
@@ -23,16 +20,7 @@ PATIENCE_BESIDE = 0.005
 
 
 class Work:
-    """
-    A part of a request's text in a search.
-
-    Args:
-        request: Whose it is.
-        text: Index of its text.
-        place: Index of the part in the text.
-        part: The part.
-        size: Most tokens of all its hypotheses together.
-    """
+    """A part of a request's text in a search; `size` is the most tokens of all its hypotheses together."""
 
     def __init__(self, request: Any, text: int, place: int, part: Part, size: int = 1):
         self.request, self.text, self.place, self.part, self.size = request, text, place, part, size
@@ -54,13 +42,7 @@ def after_each_step(function: Callable[[], None]) -> StoppingCriteriaList:
 class SharedSearch:
     """
     The search of this package (continuous batching): a sentence joins between any two steps and leaves as soon as it
-    is done. The result for a sentence does not depend on the others.
-
-    All methods are called by one thread.
-
-    Args:
-        translator: Whose model searches.
-        options: Arguments of `generate()`, the same for all sentences.
+    is done; the others do not change its result. All methods are called by one thread.
     """
 
     # Steps for which waiting parts may wait for more, so that they start together; starting costs as much as some
@@ -84,12 +66,7 @@ class SharedSearch:
         return bool(self._joined or self._ready)
 
     def join(self, works: Sequence[Work]) -> None:
-        """
-        Add these works, each of which has tokens.
-
-        Raises:
-            NotSharedError: The search would run to its end within this call; it has made one step.
-        """
+        """Add works with tokens; `NotSharedError`, after one step, if the search would run to its end here."""
 
         def refuse() -> None:
             raise NotSharedError
@@ -123,10 +100,7 @@ class SharedSearch:
         return ready
 
     def take_wide(self) -> "SharedSearch | None":
-        """
-        A search of the works that need far more memory than the others, and would delay all of them; they leave this
-        one. None: there are none.
-        """
+        """A search of the works that need far more memory and would delay the others; they leave this one."""
         alone = None if self._search is None else self._search.take_wide_rows()
         if alone is None:
             return None
@@ -163,13 +137,7 @@ class SharedSearch:
 class SeparateSearch:
     """
     A search that no other request can join: transformers' loop, or another engine. It runs in a thread of its own, in
-    turns with the other searches where the engine can pause, else beside them; so deadlines hold, and others continue.
-
-    All methods are called by one thread.
-
-    Args:
-        translator: Whose model searches.
-        options: Arguments of `generate()`.
+    turns with the others where the engine can pause, else beside them. All methods are called by one thread.
     """
 
     is_shared, patience = False, 0

@@ -179,16 +179,8 @@ def start_log(settings: ServerSettings) -> None:
 
 def serve(settings: ServerSettings, listening: socket.socket, host: str | None = None) -> None:
     """
-    Serve requests until SIGTERM or Ctrl-C; running ones are finished.
-
-    Args:
-        settings: Of the server; a server that listens for this machine alone is called by the names of this machine,
-            `host` and `settings.allowed_hosts`.
-        listening: Its socket.
-        host: The name or address that it listens on, as given by the user.
-
-    Raises:
-        OSError, ValueError: As `make_application`.
+    Serve requests until SIGTERM or Ctrl-C; running ones are finished. A server that listens for this machine alone is
+    called by the names of this machine, `host` and `settings.allowed_hosts`.
     """
     start_log(settings)
     address = listening.getsockname()[0]

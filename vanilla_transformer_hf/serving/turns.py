@@ -15,12 +15,9 @@ class Stopped(BaseException):  # no error: what runs in the thread must not catc
 
 class CallInTurns(Generic[Result]):
     """
-    A call in a thread of its own, which works while it has the turn and gives it back after each step. So a loop that
-    can only be called, not stepped, shares a CPU fairly, and two such loops never use a model at the same time
+    A call in a thread of its own, which gets a function that gives back its turn after each step and raises `Stopped`.
+    So a loop that can only be called, not stepped, shares a CPU fairly, and two never use a model at the same time
     unless a step takes long.
-
-    Args:
-        call: A function that gets the function to be called after each step; `Stopped` passes through it.
     """
 
     def __init__(self, call: Callable[[Callable[[], None]], Result]):
@@ -34,10 +31,7 @@ class CallInTurns(Generic[Result]):
         return self._future.done()
 
     def advance(self, seconds: float) -> bool:
-        """
-        Give the call the turn, and wait until it gives it back: at most so many seconds, after which its step
-        continues beside the caller. Whether the call is done.
-        """
+        """Give the call the turn for at most so many seconds, and return whether it is done."""
         with self._changed:
             self._has_turn = True
             self._changed.notify_all()

@@ -64,15 +64,8 @@ class Worker:
 class Supervisor:
     """
     Keeps a number of workers running until SIGTERM or Ctrl-C. SIGHUP replaces them one after another, each when its
-    successor is ready; running requests are finished. Workers end when this process has ended.
-
-    Args:
-        work: What each does; it has to be picklable.
-        count: Number of workers.
-        listening: Their socket.
-        seconds_to_finish: Time for running requests.
-        preload: Module that is imported once, before workers are forked from it, where the system can: a new one is
-            there sooner.
+    successor is ready; running requests are finished. Workers end when this process has ended. The module `preload` is
+    imported once, before workers are forked from it, where the system can: a new one is there sooner.
     """
 
     def __init__(self, work: Work, count: int, listening: socket.socket, seconds_to_finish: float, preload: str):

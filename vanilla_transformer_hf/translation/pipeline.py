@@ -70,11 +70,7 @@ class TranslationPipeline(ChunkPipeline):
         self._check_languages()
 
     def _check_languages(self) -> None:
-        """
-        Raises:
-            ValueError: The languages in the task's name are not those of the tokenizer, or the model does not
-                translate to `target_lang_tag`.
-        """
+        """Raise `ValueError` where the task's languages, or `target_lang_tag`, are not the model's."""
         named = re.fullmatch(r"translation_(\w+?)_to_(\w+)", self.task or "")
         own = [getattr(self.tokenizer, name, None) for name in ("src_lang", "tgt_lang")]
         if named and any(code not in (None, wanted) for code, wanted in zip(own, named.groups())):
@@ -86,10 +82,7 @@ class TranslationPipeline(ChunkPipeline):
         self._check_own(**{name: self._preprocess_params.get(name) for name in ("src_lang", "tgt_lang")})
 
     def _check_own(self, **languages: str | None) -> None:
-        """
-        Raises:
-            ValueError: One of the languages, `src_lang` and `tgt_lang`, is not the tokenizer's, if that has one.
-        """
+        """Raise `ValueError` where `src_lang` or `tgt_lang` is not the tokenizer's, if that has one."""
         own = {name: getattr(self.tokenizer, name, None) for name in languages}
         for name, given in languages.items():
             if given is not None and own[name] not in (None, given):
@@ -115,11 +108,7 @@ class TranslationPipeline(ChunkPipeline):
         return_text: bool | None = None,
         **generate_kwargs: Any,
     ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        """
-        Raises:
-            ValueError: An argument of transformers 4 that this pipeline does not take, an unknown truncation, or two
-                target languages.
-        """
+        """The arguments for the three steps; `ValueError` for those that do not work here."""
         for name, instead in REFUSED.items():
             if generate_kwargs.pop(name, None) is not None:
                 raise ValueError(f"{name}: not an argument of this pipeline; give {instead}")

@@ -30,13 +30,7 @@ MOST_PIXELS = 2**26
 
 
 def read_texts(folder: Path) -> list[tuple[Path, str]]:
-    """
-    The files of a corpus with their texts.
-
-    Raises:
-        FileNotFoundError: The folder has no `texts.tsv`, or this names a file that is not there.
-        ValueError: A line is not a path, a tab and a text; or there is none.
-    """
+    """The files of a corpus with their texts."""
     table = folder / TEXTS_FILE
     if not table.is_file():
         raise FileNotFoundError(f"{table} does not exist: expected a line 'file<TAB>text' for each file of the folder")
@@ -54,29 +48,12 @@ def read_texts(folder: Path) -> list[tuple[Path, str]]:
 
 
 def read_speech(path: str | os.PathLike[str], processor: Any, content: bytes | None = None) -> torch.Tensor:
-    """
-    The frames of a recording, as the model reads them: (F, M), or (M, F) of Whisper's extractor.
-
-    Args:
-        content: The bytes of the file; read from `path` if not given.
-
-    Raises:
-        ValueError: The file is no recording, of another sampling rate than the model's, or longer than its window.
-    """
+    """The frames of a recording, or of its bytes, that the model reads: (F, M), or (M, F) of Whisper's extractor."""
     return frames_of(*read_recording(path, content), processor, path)
 
 
 def frames_of(samples: Any, rate: int, processor: Any, name: str | os.PathLike[str]) -> torch.Tensor:
-    """
-    The frames of samples (N), as `read_speech` gives them.
-
-    Args:
-        rate: Samples per second.
-        name: What messages call the recording.
-
-    Raises:
-        ValueError: As in `read_speech`.
-    """
+    """The frames, as of `read_speech`, of samples (N) at a rate per second; messages call them by `name`."""
     extractor = processor.feature_extractor
     if rate != extractor.sampling_rate:
         raise ValueError(
@@ -97,12 +74,7 @@ def frames_of(samples: Any, rate: int, processor: Any, name: str | os.PathLike[s
 
 
 def with_channels(image: Any, count: int) -> Any:
-    """
-    A PIL image in grey (1 channel) or in red, green and blue (3), however it is stored; nothing of it is lost.
-
-    Raises:
-        ValueError: The conversion would lose its colours, what is transparent, or more than 8 bits of a channel.
-    """
+    """A PIL image in 1 channel (grey) or 3 (red, green, blue); `ValueError` where that would lose anything."""
     if image.mode[0] in "IF":  # PIL would cut off whatever is above 255
         raise ValueError(f"it has more than 8 bits for each pixel ({image.mode}): save it with 8 first")
     if image.convert("RGBA").getchannel("A").getextrema()[0] < 255:
@@ -116,10 +88,7 @@ def with_channels(image: Any, count: int) -> Any:
 
 
 def check_size(image: Any, processor: Any) -> None:
-    """
-    Raises:
-        ValueError: The image is larger than those to which the image processor fills up smaller ones.
-    """
+    """Raise `ValueError` for an image larger than those to which the image processor fills up smaller ones."""
     limit = getattr(processor, "pad_size", None)
     if not limit or not processor.do_pad or processor.do_resize:
         return
@@ -131,16 +100,7 @@ def check_size(image: Any, processor: Any) -> None:
 
 
 def read_image(path: str | os.PathLike[str], processor: Any, content: bytes | None = None) -> torch.Tensor:
-    """
-    The pixels (C, H, W) of an image.
-
-    Args:
-        content: The bytes of the file; read from `path` if not given.
-
-    Raises:
-        OSError: The file cannot be opened.
-        ValueError: It is no whole image, larger than those of the model, or has colours that the model does not read.
-    """
+    """The pixels (C, H, W) of an image, or of its bytes."""
     from PIL import Image, UnidentifiedImageError
 
     try:
@@ -157,12 +117,7 @@ def read_image(path: str | os.PathLike[str], processor: Any, content: bytes | No
 
 
 def pixels_of(image: Any, processor: Any) -> torch.Tensor:
-    """
-    The pixels (C, H, W) of a PIL image, as `read_image` gives them.
-
-    Raises:
-        ValueError: As in `read_image`.
-    """
+    """The pixels (C, H, W) of a PIL image, as `read_image` gives them."""
     makes = processor.image_processor
     check_size(image, makes)
     found: torch.Tensor = makes(with_channels(image, len(makes.image_mean)), return_tensors="pt")["pixel_values"][0]
@@ -170,12 +125,7 @@ def pixels_of(image: Any, processor: Any) -> torch.Tensor:
 
 
 def read_sources(rows: Sequence[tuple[Path, str]], input_name: str, processor: Any) -> list[torch.Tensor]:
-    """
-    The sources of a corpus, the rows of `read_texts`.
-
-    Raises:
-        ValueError: A file cannot be read or used; the message names it and its line of `texts.tsv`.
-    """
+    """The sources of a corpus, the rows of `read_texts`; errors name the file and its line of `texts.tsv`."""
     sources = []
     for number, (path, _) in enumerate(rows, start=1):
         try:
@@ -202,15 +152,7 @@ def batch_of(input_name: str, sources: Sequence[torch.Tensor], has_padding: bool
 
 
 def check_positions(model: Any, source: torch.Tensor, name: str | os.PathLike[str], most: int | None = None) -> None:
-    """
-    Args:
-        source: Frames or pixels of one file.
-        name: What the message calls it.
-        most: Another limit than the model's own, if it is smaller.
-
-    Raises:
-        ValueError: The file needs more positions than the encoder has.
-    """
+    """Raise `ValueError` for a source that needs more positions than the encoder has, or than `most`."""
     limits = [limit for limit in (model.get_encoder().longest, most) if limit is not None]
     count = source_length(model.config, (1, *source.shape))
     if limits and count > min(limits):
@@ -219,17 +161,8 @@ def check_positions(model: Any, source: torch.Tensor, name: str | os.PathLike[st
 
 class Recognizer:
     """
-    A model that reads recordings or images, with its processor.
-
-    Args:
-        name: Folder of a model, or the id of a Hub repository.
-        input_name: What the model must read, "input_features" or "pixel_values"; None: either.
-        device: Where it computes; None: an accelerator if there is one.
-        dtype: Floating-point type of the weights; "auto" keeps the one they were saved in.
-
-    Raises:
-        OSError: The model or its processor cannot be opened.
-        ValueError: The model reads something else, or the device cannot be used here.
+    A model, from a folder or the Hub, that reads recordings or images, with its processor. It must read `input_name`,
+    "input_features" or "pixel_values", if given; it computes on an accelerator if there is one and no device is given.
     """
 
     def __init__(self, name: str, input_name: str | None = None, device: str | None = "cpu", dtype: str = "auto"):
@@ -242,27 +175,13 @@ class Recognizer:
         self.model: Any = to_device(open_weights(name, CLASSES[self.input_name], dtype=dtype).eval(), device)
 
     def read(self, path: str | os.PathLike[str]) -> torch.Tensor:
-        """
-        The frames or pixels of a file.
-
-        Raises:
-            OSError, ValueError: It cannot be read, or is longer than the model can read; the message names it.
-        """
+        """The frames or pixels of a file, or an error that names it."""
         source = READERS[self.input_name](path, self.processor)
         check_positions(self.model, source, path)
         return source
 
     def texts(self, files: Sequence[str | os.PathLike[str]], batch_size: int = 32, **search: Any) -> Iterator[str]:
-        """
-        The text of each file, in their order.
-
-        Args:
-            batch_size: Files that are read and searched together.
-            search: Arguments of `generate`.
-
-        Raises:
-            OSError, ValueError: A file cannot be read; the message names it. Or `batch_size` is less than 1.
-        """
+        """The text of each file, in their order, searched with these arguments of `generate`."""
         if batch_size < 1:
             raise ValueError(f"batch_size={batch_size}: must be at least 1")
         for start in range(0, len(files), batch_size):

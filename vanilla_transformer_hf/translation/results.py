@@ -71,13 +71,8 @@ def read_translations(
     tokenizer: Any, sequences: torch.Tensor, scores: torch.Tensor | None, end_ids: torch.Tensor
 ) -> list[Translation]:
     """
-    The translations in a search's result.
-
-    Args:
-        tokenizer: The tokenizer of the model.
-        sequences: Token ids (N, T), decoder start token included.
-        scores: Their scores (N), if any.
-        end_ids: The end-of-sentence tokens; where there are none, every translation counts as complete.
+    The translations of a search: token ids (N, T) with the decoder start token, and maybe their scores (N). Without
+    end-of-sentence tokens every one counts as complete.
     """
     with failing_in_one_line("joins tokens to a text"):
         texts = tokenizer.batch_decode(sequences, skip_special_tokens=True)
@@ -99,16 +94,7 @@ def join_parts(
     penalty: Callable[[torch.Tensor], Any],
     marks_without_letters: bool = False,
 ) -> list[Translation]:
-    """
-    The n-best list of a text from those of its parts, of which there is at least one.
-
-    Args:
-        line: The whole text.
-        parts: Its parts, in order.
-        found: The n-best list of each part.
-        penalty: Number of tokens -> divisor of the log-probability.
-        marks_without_letters: Whether translations of parts without letters are suspicious.
-    """
+    """The n-best list of a text from those of its parts; `penalty`: number of tokens -> divisor of log-probability."""
     for part, translations in zip(parts, found, strict=True):
         is_marked = marks_without_letters and not has_letters(part.text)
         for one in translations:
@@ -140,10 +126,8 @@ def join_parts(
 
 def join_texts(parts: Sequence[Part], translations: Sequence[str]) -> tuple[str, list[int]]:
     """
-    The translation of a text from those of its parts, and where each of these begins in it.
-
-    The white space at the edges and between the lines is that of the text. Between sentences of one line stands a
-    space, unless the translation before it is Chinese or Japanese.
+    The translation of a text, with its white space, from those of its parts, and where each of these begins in it. A
+    space stands between sentences of one line, unless the translation before it is Chinese or Japanese.
     """
     pieces, starts, length, left = list[str](), list[int](), 0, ""
     for part, text in zip(parts, translations, strict=True):

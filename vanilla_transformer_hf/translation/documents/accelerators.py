@@ -36,10 +36,8 @@ class Accelerator:
 
 def without_accelerator(pieces: Sequence[Piece], mark: str = "") -> tuple[list[Piece], Accelerator | None]:
     """
-    A text without its accelerator, and that; None if there is not exactly one.
-
-    Args:
-        mark: That of the catalogue; empty if it names none, so that it is "_" or "&" at the beginning of a word.
+    A text without its accelerator, and that; None if there is not exactly one. Without a catalogue's `mark` it is "_"
+    or "&" at the beginning of a word.
     """
     pattern = re.compile(rf"(?P<mark>{re.escape(mark)})(?=\w)") if mark else LABEL
     matches = [

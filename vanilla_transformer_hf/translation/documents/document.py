@@ -56,14 +56,7 @@ class Document:
     def translated(
         self, translations: Sequence[Sequence[Translation]], align: Align, language: str | None = None
     ) -> bytes:
-        """
-        The document with the translations of its `texts`.
-
-        Args:
-            translations: A list for each of them, of which the first translation is taken.
-            align: As in `find_weights`.
-            language: Code of the language of the translations.
-        """
+        """The document with its texts' translations, of each list the first, into the language of this code."""
         best = [str(each[0]) for each in translations]
         sentences = [sentence for segment in self.segments for sentence in segment.sentences]
         weights = find_weights([*zip(sentences, best, strict=True)], align)
@@ -125,18 +118,7 @@ def ending_of(name: str) -> str:
 
 
 def read_document(content: bytes, reading: Reading, ending: str | None = None) -> Document:
-    """
-    A document from the bytes of its file.
-
-    Args:
-        content: The bytes.
-        reading: How they are read.
-        ending: That of another name, for files whose own name does not say what they are.
-
-    Raises:
-        ValueError: The ending of the name is unknown, a library for it is not installed, or the file is damaged, too
-            large, or declares entities of XML.
-    """
+    """A document from the bytes of its file; its kind is that of `ending`, or of the ending of its name."""
     module, function, _ = READERS[ending or ending_of(reading.name)]
     try:
         reader: Reader = getattr(importlib.import_module(f".{module}", __package__), function)

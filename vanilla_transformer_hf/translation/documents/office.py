@@ -44,13 +44,7 @@ PARTS_OF_ODT = re.compile(r"(?P<main>content|styles)\.xml")
 
 
 class Archive:
-    """
-    The parts of an archive.
-
-    Args:
-        content: Its bytes.
-        reading: How it is read.
-    """
+    """The parts of an archive."""
 
     def __init__(self, content: bytes, reading: Reading):
         self.name = reading.name
@@ -75,13 +69,7 @@ class Archive:
             raise ValueError(f"{self.name}: is compressed in a way that office documents are not")
 
     def trees(self, names: re.Pattern[str], types: re.Pattern[str] | None = None) -> dict[str, Any]:
-        """
-        The parts with text as trees.
-
-        Args:
-            names: Their names.
-            types: Their types, which are decisive in an archive that states them.
-        """
+        """The parts with text as trees, by their names; by their types in an archive that states them."""
         found = {name: names.fullmatch(name) for name in self.parts}
         if types is not None and TYPES in self.parts:
             stated = self._types()
@@ -111,13 +99,7 @@ class Archive:
 
 
 class Paragraph:
-    """
-    A paragraph.
-
-    Args:
-        pieces: Its text and codes, not nested yet.
-        fill: Put the pieces of the translation in place of what it has.
-    """
+    """A paragraph: its text and codes, not nested yet; `fill` puts the pieces of the translation in its place."""
 
     def __init__(self, pieces: Iterable[Piece], fill: Callable[[Sequence[Piece]], None]):
         coded = apart(without_variables(pieces, PROSE), WIDE_SPACE, "ending")
@@ -208,12 +190,7 @@ INVISIBLE = ("lang", "noProof", "rPrChange")
 
 
 class Format:
-    """
-    How text looks.
-
-    Args:
-        properties: The element of a run that says it; None: as the paragraph.
-    """
+    """How text looks, by the element of a run that says it; None: as the paragraph."""
 
     def __init__(self, properties: Any):
         self.properties = properties
@@ -250,11 +227,7 @@ class DocxParagraph:
     A paragraph of Word: runs, which are texts of one look, and what encloses them.
 
     Word cuts runs where the spelling check or an editor once stood: neighbours that look alike are one text here, and
-    what looks as most of the paragraph does is its plain text.
-
-    Args:
-        element: The paragraph.
-        namespace: That of its elements, in braces.
+    what looks as most of the paragraph does is its plain text. `namespace` is in braces.
     """
 
     def __init__(self, element: Any, namespace: str):

@@ -46,12 +46,8 @@ def _has_translation(entry: Any) -> bool:
 
 class _Message:
     """
-    A message without a translation.
-
-    Args:
-        entry: polib's.
-        count: Plural forms of the language; of several, the first is the translation of the singular.
-        mark: Before the letters of accelerators; empty if the catalogue names none.
+    A message without a translation, `entry` of polib. `count` are the language's plural forms, of which the first is
+    the translation of the singular; `mark` is that of accelerators, empty if the catalogue names none.
     """
 
     def __init__(self, entry: Any, count: int, mark: str):

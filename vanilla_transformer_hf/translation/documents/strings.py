@@ -12,12 +12,8 @@ def string_pieces(
     pieces: Sequence[Piece], flags: Sequence[str] = (), keeps_lines: bool = True
 ) -> tuple[list[Piece], Writing]:
     """
-    The pieces of a string, in which tags may stand as text, and how its characters are written.
-
-    Args:
-        pieces: Its texts, and codes that stand between them.
-        flags: What is said of its format, such as `python-format`.
-        keeps_lines: Whether line breaks and tabs show, so that they end sentences; else only wide spaces do.
+    The pieces of a string, in which tags may stand as text, and how its characters are written. `flags` are of its
+    format, such as `python-format`; with `keeps_lines`, line breaks and tabs end sentences, else only wide spaces do.
     """
     kinds = declared_kinds(flags)
 

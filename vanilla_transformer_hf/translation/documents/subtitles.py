@@ -57,12 +57,7 @@ def _parts(lines: Sequence[str]) -> Iterator["str | _Spoken"]:
 
 
 class _Spoken:
-    """
-    What a speaker says in a subtitle.
-
-    Args:
-        lines: Its lines.
-    """
+    """What a speaker says in a subtitle, as its lines."""
 
     def __init__(self, lines: list[str]):
         self._count, self._raw = len(lines), "".join(lines)

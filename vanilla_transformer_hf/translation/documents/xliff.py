@@ -119,13 +119,7 @@ def _texts_of_target(target: Any, source: Any) -> Iterator["_Text"]:
 
 
 class _Text:
-    """
-    A text with inline codes.
-
-    Args:
-        target: The element that gets its translation.
-        source: The one that has the text.
-    """
+    """A text with inline codes, `source`, and the element that gets its translation."""
 
     def __init__(self, target: Any, source: Any):
         pieces = [*mixed_pieces(copy.deepcopy(source), _classify, _is_around)]

@@ -87,13 +87,7 @@ def filled_anew(element: Any, *kept: str) -> Iterator[None]:
 
 
 class Container:
-    """
-    An element around text.
-
-    Args:
-        shell: The element without the text.
-        inner: The element in it that has the text; itself if not given.
-    """
+    """An element around text: `shell` is the element without the text, `inner`, or itself, what has it."""
 
     def __init__(self, shell: Any, inner: Any = None):
         self.shell, self.inner = shell, shell if inner is None else inner
@@ -103,13 +97,8 @@ def mixed_pieces(
     element: Any, classify: Callable[[Any], Piece | None], is_around: Callable[[Any], bool], depth: int = 0
 ) -> Iterable[Piece]:
     """
-    The pieces of an element whose text and elements are mixed; not nested yet.
-
-    Args:
-        element: The element; it is not changed, but for what comes after its children once they are moved.
-        classify: An element that encloses no text, as a piece; None: it is left out.
-        is_around: Whether an element encloses text.
-        depth: Of the elements around it.
+    The pieces, not nested yet, of an element whose text and elements are mixed; it changes only in the tails of its
+    children once they are moved. `classify` makes a piece of an element around no text; None: it is left out.
     """
     yield Piece("text", element.text or "")
     for child in element:

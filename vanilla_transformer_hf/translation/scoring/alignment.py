@@ -61,10 +61,7 @@ def word_spans(text: str) -> list[tuple[int, int]]:
 
 
 def words_of_pieces(text: str, offsets: Sequence[tuple[int, int]]) -> list[int]:
-    """
-    The index of the word that each token belongs to, from the offsets of the tokens; -1 for tokens without a word,
-    such as `</s>`.
-    """
+    """The index of each token's word, from the tokens' offsets; -1 for those without one, such as `</s>`."""
     starts = [start for start, _ in word_spans(text)]
     words = []
     for start, end in offsets:
@@ -77,14 +74,7 @@ def words_of_pieces(text: str, offsets: Sequence[tuple[int, int]]) -> list[int]:
 def align_words(
     texts: tuple[str, str], offsets: tuple[Sequence[tuple[int, int]], Sequence[tuple[int, int]]], weights: torch.Tensor
 ) -> Alignment:
-    """
-    The alignment of a pair of texts.
-
-    Args:
-        texts: Source and target.
-        offsets: Start and end of the tokens in each text: S and T pairs.
-        weights: Attention of each target token to each source token (T, S).
-    """
+    """The alignment of source and target from their S and T tokens' offsets and attention (T, S)."""
     words = texts[0].split(), texts[1].split()
     source, target = (words_of_pieces(text, places) for text, places in zip(texts, offsets, strict=True))
     to_words = torch.zeros(len(words[0]) + 1, len(source))  # the last row is for tokens without a word
@@ -103,11 +93,9 @@ def join_alignments(
     repeated: Sequence[range],
 ) -> Alignment:
     """
-    The alignment of a text and its translation from those of its parts.
+    The alignment of a text and its translation, with all their white space, from those of its parts, in order.
 
     Args:
-        texts: The whole text and its translation, with all their white space.
-        alignments: The alignments of the parts, in order.
         first_words: For each part, the indices of its first source word and of its first target word in the texts;
             words of invisible characters do not count. A target word that two parts share has the mean of both.
         repeated: For each part, the indices of the words, such as a language tag, that stand before its own as well.
@@ -145,15 +133,7 @@ def align_pairs(
     matmul_backend: str = "default",
     **limits: int | None,
 ) -> list[Alignment]:
-    """
-    The word alignment of each pair; arguments as in `score_pairs` and `attention_to_source`.
-
-    Raises:
-        TypeError: A text is not a `str`.
-        TextError: A text is too long for the model, and `too_long` is "error".
-        ValueError: The model does not return its attention or does not have the layer, or its tokenizer does not
-            return offsets.
-    """
+    """The word alignment of each pair; arguments of `score_pairs` and `attention_to_source`."""
     if not tokenizer.is_fast:
         raise ValueError(f"{type(tokenizer).__name__} does not return the offsets of its tokens")
     if not pairs:
@@ -187,23 +167,11 @@ def attention_to_source(
     layer: int | None = None,
 ) -> torch.Tensor:
     """
-    Cross-attention, averaged over heads.
+    Cross-attention (B, T, S) of targets after the decoder's start token (B, T + 1), averaged over heads, in float32.
 
     In the lower half of the decoder it is the attention of the step that reads the target token (Chen et al. 2020), in
     the upper half, and in a decoder of one layer, that of the previous step, which predicts it (Garg et al. 2019,
-    arXiv 1909.02074, who take the layer before the last: -2).
-
-    Args:
-        model: An encoder–decoder whose attention is eager.
-        input_ids, attention_mask: Sources (B, S).
-        decoder_input_ids: Target tokens after the decoder's start token (B, T + 1).
-        layer: Decoder layer, counted from 0, negative from the end; `default_layer` if not given.
-
-    Returns:
-        (B, T, S), in float32.
-
-    Raises:
-        ValueError: The model does not return its attention, or has no such layer.
+    arXiv 1909.02074, who take the layer before the last: -2). The model's attention must be eager.
     """
     outputs = model(
         input_ids=input_ids,

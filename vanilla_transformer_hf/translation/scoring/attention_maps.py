@@ -71,12 +71,7 @@ def readable(decode: Any, ids: list[int]) -> list[str]:
 
 @torch.no_grad()
 def attention_maps(model: Any, tokenizer: Any, source: str, target: str | None = None) -> AttentionMaps:
-    """
-    The attention of an encoder–decoder to a sentence, while it predicts a translation.
-
-    Args:
-        target: The translation; that of `model.generate` if not given.
-    """
+    """The attention of a model to a sentence while it predicts `target`, or else what it generates."""
     batch = tokenizer([normalize_space(source)], return_tensors="pt").to(model.device)
     if target is None:
         target_ids = model.generate(**batch, num_return_sequences=1)[0]
@@ -128,11 +123,8 @@ def _draw_map(axis: "Axes", weights: torch.Tensor, rows: list[str] | None, colum
 
 def draw_attention(maps: AttentionMaps, part: str = "cross", layer: int | None = None) -> "Figure":
     """
-    A row of maps for each layer: the mean of its heads, then each head. Rows of a map are queries, columns keys.
-
-    Args:
-        part: "encoder", "decoder" or "cross".
-        layer: This layer alone, counted from 0.
+    A row of maps of a `part`, "encoder", "decoder" or "cross", for each layer or one: the mean of its heads, then
+    each. Rows of a map are queries, columns keys.
     """
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg

@@ -107,12 +107,7 @@ class ForcedDecoding(TextModel):
     def _encoders(
         self, too_long: str, split_sentences: SplitSentences | None = None
     ) -> tuple[TextEncoder, TextEncoder]:
-        """
-        The encoders of both sides.
-
-        Raises:
-            ValueError: `too_long` or `split_sentences` has a value that is not allowed for pairs.
-        """
+        """The encoders of both sides; `ValueError` for choices that pairs do not have."""
         check_too_long(too_long, TooLongToScore)
         options: dict[str, Any] = {"too_long": too_long, "split_sentences": split_sentences}
         return self.encoder(**options), self.encoder(**options, is_target=True)

@@ -113,14 +113,7 @@ def shift_right(model: Any, labels: torch.Tensor) -> torch.Tensor:
 def encode_pairs(
     encoders: tuple[TextEncoder, TextEncoder], pairs: Sequence[tuple[str, str]], tally: Tally, **options: Any
 ) -> list[dict[str, list[Any]]]:
-    """
-    The tokenizer's output for source and target of each pair: `input_ids` and what the options request.
-
-    Raises:
-        TypeError: A text is not a `str`.
-        TextError: A text is too long for the model, and `too_long` is "error"; or it is "whole", and the text has
-            more tokens than the model has positions.
-    """
+    """The tokenizer's output for source and target of each pair: `input_ids` and what the options request."""
     encoded, over_long = [], set()
     for side, (side_name, encoder) in enumerate(zip(("source", "target"), encoders, strict=True)):
         texts = [pair[side] for pair in pairs]
@@ -153,19 +146,7 @@ def score_pairs(
     matmul_backend: str = "default",
     **limits: int | None,
 ) -> list[TextScore]:
-    """
-    The probability of each target, given its source.
-
-    Args:
-        encoders: The encoders of sources and targets.
-        tally: Counts pairs and their target tokens, after every batch.
-        matmul_backend: Library of matrix products (`matmul.py`).
-        limits: `batch_size` and `batch_tokens`.
-
-    Raises:
-        TypeError: A text is not a `str`.
-        TextError: A text is too long for the model, and `too_long` is "error".
-    """
+    """The probability of each target, given its source; `tally` counts after every batch of the `limits`."""
     if not pairs:
         return []
     ids = [side["input_ids"] for side in encode_pairs(encoders, pairs, tally=tally)]
@@ -194,18 +175,7 @@ def token_log_probabilities(
     decoder_input_ids: torch.Tensor,
     labels: torch.Tensor,
 ) -> torch.Tensor:
-    """
-    Natural log-probability of each label, in float32, whatever the dtype of the model.
-
-    Args:
-        model: An encoder–decoder.
-        input_ids, attention_mask: Sources (B, S).
-        decoder_input_ids: Inputs of the decoder (B, T).
-        labels: Tokens to predict (B, T).
-
-    Returns:
-        (B, T).
-    """
+    """Natural log-probability of each label (B, T), in float32, whatever the dtype of the model."""
     length = decoder_input_ids.shape[1]
     rows = max(1, SCORED_LOGITS // (length * model.get_output_embeddings().weight.shape[0]))
     found = []
@@ -231,18 +201,8 @@ def score_sequences(
     penalty: Callable[[torch.Tensor], torch.Tensor],
 ) -> torch.Tensor:
     """
-    Scores, as in beam search, of given hypotheses.
-
-    Args:
-        model: An encoder–decoder.
-        input_ids, attention_mask: Sources (B, S).
-        sequences: Hypotheses (B, n, T), decoder start token included; tokens after the first end are ignored.
-        eos: Ids that end a sentence.
-        pad_token_id: The id that pads hypotheses.
-        penalty: Number of tokens -> divisor of the log-probability.
-
-    Returns:
-        (B, n).
+    Scores (B, n), as in beam search, of hypotheses (B, n, T) with the decoder start token; tokens after the first end
+    are ignored. `penalty`: number of tokens -> divisor of the log-probability.
     """
     n_best = sequences.shape[1]
     tokens = sequences.flatten(0, 1)  # (B n, T)

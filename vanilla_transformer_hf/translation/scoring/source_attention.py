@@ -61,13 +61,7 @@ def diagonal_lines(found: Sequence[SourceAttention]) -> list[str]:
 
 @torch.no_grad()
 def source_attention(recognizer: Recognizer, path: Any, target: str | None = None) -> SourceAttention:
-    """
-    The cross-attention of a model to a recording or an image, while it predicts a text.
-
-    Args:
-        path: The file.
-        target: The text; that of `model.generate` if not given.
-    """
+    """The cross-attention to a recording or an image while `target`, or else what is generated, is predicted."""
     model, processor, name = recognizer.model, recognizer.processor, recognizer.input_name
     if not attends_to_pieces(model.config, "cross"):
         raise ValueError(
@@ -104,11 +98,8 @@ def target_ids(recognizer: Recognizer, batch: dict[str, torch.Tensor], target: s
 
 def draw_source_attention(found: SourceAttention, layer: int | None = None) -> "Figure":
     """
-    The spectrogram or image above the weights of each layer, the mean of its heads: a row for each token, with time,
-    or the columns of the image, as above. Of an image whose patches lie in several rows, a picture for each token.
-
-    Args:
-        layer: The heads of this layer, counted from 0, in the place of the layers.
+    The spectrogram or image above the weights of each layer, the mean of its heads, or of one layer's heads: a row for
+    each token, with time, or the image's columns, as above; of patches in several rows, a picture for each token.
     """
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg

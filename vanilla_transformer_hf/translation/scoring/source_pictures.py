@@ -50,10 +50,7 @@ class SourcePicture:
 
 
 def picture_of(config: Any, processor: Any, source: torch.Tensor) -> SourcePicture:
-    """
-    The picture of a source without padding in time, as `recognition.READERS` reads it: frames (F, M) or pixels
-    (C, H, W).
-    """
+    """The picture of a source without padding in time, of `recognition.READERS`: frames (F, M) or pixels (C, H, W)."""
     return PICTURES[FRONT_ENDS[config.front_end].input_name](config, processor, source)
 
 

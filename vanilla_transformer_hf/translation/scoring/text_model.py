@@ -120,11 +120,6 @@ class TextModel:
         """
         The encoder of one side's texts within the model's limits; with another prefix than `self.source_prefix` and
         another treatment of sentences than `self.split_sentences`, if given.
-
-        Raises:
-            ValueError: `too_long` or `split_sentences` is not one of the choices, or `max_source_length` has no room
-                for a token, or is larger than the number of positions of the model; or `too_long` is "whole", and a
-                model cannot do that.
         """
         if too_long == "whole":
             self._check_whole()
@@ -176,10 +171,7 @@ class TextModel:
         return min(most, longest) if is_limited and longest else most
 
     def _check_whole(self) -> None:
-        """
-        Raises:
-            ValueError: Long texts cannot go through the model, or through one of the ensemble, whole.
-        """
+        """Raise `ValueError` where long texts cannot go whole through the model, or one of the ensemble."""
         for model in (self.model, *getattr(self, "ensemble", ())):
             if not is_own(model.config):
                 raise ValueError(f"too_long='whole': not supported by {type(model).__name__}; give 'split'")
@@ -216,12 +208,7 @@ def _positions_of(stack: Any) -> float:
 
 
 def windows(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
-    """
-    The items in lists of this size, read only as far as needed.
-
-    Raises:
-        ValueError: The size is below 1.
-    """
+    """The items in lists of this size, read only as far as needed."""
     if size < 1:
         raise ValueError(f"window={size}: must be at least 1")
     items = iter(items)

@@ -6,13 +6,8 @@ from transformers import LogitsProcessor
 
 class SampledToken(LogitsProcessor):
     """
-    Draws each next token, and makes it the most likely one, so that greedy search takes it.
-
-    Random numbers are torch's: after `torch.manual_seed` the same batches give the same samples.
-
-    Args:
-        temperature: Logits are divided by it.
-        top_k: Draw from so many most likely tokens; 0: from all.
+    Draws each next token, of the `top_k` most likely or (0) of all, and makes it the most likely one, which greedy
+    search takes. Random numbers are torch's: after `torch.manual_seed` the same batches give the same samples.
     """
 
     # The distribution of a row depends on its own scores alone (`model/search/plan.py`).

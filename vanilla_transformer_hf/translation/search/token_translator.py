@@ -31,14 +31,8 @@ def quantized(model: Any, quantization: str | None) -> Any:
 
 class TokenTranslator:
     """
-    `generate()` as a [`Translator`] uses it: with checked arguments, a default limit of length, and scores for every
-    search.
-
-    Args:
-        model: The model.
-        pad_token_id: The padding id.
-        max_positions: Maximum number of target tokens of other models than this package's.
-        matmul_backend: Library of matrix products (`matmul.py`) for their search.
+    `generate()` as a [`Translator`] uses it: with checked arguments, scores for every search, and a default limit of
+    length, for other models than this package's `max_positions`.
     """
 
     def __init__(self, model: Any, pad_token_id: int, max_positions: int, matmul_backend: str = "default"):

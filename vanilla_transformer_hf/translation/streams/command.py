@@ -76,14 +76,7 @@ class Description:
 
 
 def describe(translator: Translator, has_digest: bool = True) -> Description:
-    """
-    The [`Description`] of a translator.
-
-    Args:
-        translator: The translator.
-        has_digest: Whether `settings` identify model and tokenizer by a digest, for an output that may be continued;
-            this reads all weights, 1.7 GB a second.
-    """
+    """A translator's [`Description`]; the digest, for outputs to be continued, reads 1.7 GB of weights a second."""
     model = translator.model
     settings = {
         "device": model.device.type,
@@ -106,10 +99,7 @@ def describe(translator: Translator, has_digest: bool = True) -> Description:
 
 
 def digest_of(translator: Translator) -> str:
-    """
-    The SHA-256 of everything that a translator's output depends on: configs, tokenizer, shortlist, and all
-    weights.
-    """
+    """The SHA-256 of all that a translator's output depends on: configs, tokenizer, shortlist, all weights."""
     model, tokenizer = translator.model, translator.tokenizer
     digest = hashlib.sha256(model.config.to_json_string().encode() + model.generation_config.to_json_string().encode())
     digest.update(repr(translator.shortlist).encode())
@@ -179,16 +169,7 @@ def run_command(
     ensemble: Sequence[str] = (),
     shortlist: str | None = None,
 ) -> None:
-    """
-    Run a command.
-
-    Args:
-        arguments: The arguments of `add_arguments`, and `model`.
-        work: The work on each line.
-        inputs: File names; None for standard input.
-        ensemble: Names of further models of the ensemble.
-        shortlist: Name of a file of target text whose tokens are the only ones that translations use.
-    """
+    """Run a command with the arguments of `add_arguments` and `model`; None in `inputs` is standard input."""
     refuse_overwriting(arguments.output, [*inputs, *([] if shortlist is None else [shortlist])])
     limits = {"batch_size": arguments.batch_size, "batch_tokens": arguments.batch_tokens}
     work = replace(work, options={**work.options, **limits})

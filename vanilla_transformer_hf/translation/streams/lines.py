@@ -15,15 +15,7 @@ from .worker_process import Window
 
 
 def read_items(files: Sequence[BinaryIO], on_bad_bytes: str = "error") -> tuple[Iterator[Any], int | None]:
-    """
-    The lines of a file, or tuples of lines of several files, and their number.
-
-    Files are read once to count and check them; for pipes the number is None.
-
-    Args:
-        files: Open files.
-        on_bad_bytes: As in `decode_lines`.
-    """
+    """The lines of a file, or tuples of several files', and their number, counted before; None for pipes."""
     names = [getattr(file, "name", "input") for file in files]
     total = None
     if all(file.seekable() for file in files):
@@ -70,18 +62,8 @@ def run_lines(
     name: str = "the output",
 ) -> Tally:
     """
-    Work on a stream of lines, with a progress bar on standard error.
-
-    Args:
-        worker: The object that does the work.
-        items: Lines, or tuples of lines.
-        output: The output. It may already have results of the same lines.
-        window: Lines that are sorted by length together, and written together.
-        total: Their number, if known.
-        name: Name of the output in messages.
-
-    Returns:
-        The counts; sentences and tokens are those of this run only.
+    Work on a stream of lines, or tuples of lines, with a progress bar on standard error; a window is sorted by length
+    and written together. The counts of sentences and tokens are those of this run only.
     """
     if window < 1:
         raise ValueError(f"window={window}: must be at least 1")
@@ -93,15 +75,7 @@ def run_lines(
 
 
 def write_answers(answers: Iterable[tuple[Any, Answer]], output: StreamOutput, tally: Tally) -> None:
-    """
-    Write the answers for windows of lines, in order, with the counts so far.
-
-    Args:
-        answers: A window, which has the number of its `last` line and the `digest` of all lines up to it, and its
-            answer.
-        output: The output. It may already have results of earlier lines.
-        tally: Collects the counts of these.
-    """
+    """Write the answers for windows of lines, in order, with the counts so far."""
     counts = Counter({name: output.counts.get(name, 0) for name in TOLD})
     tally.add(**counts)
     for done, answer in answers:

@@ -89,14 +89,7 @@ class CorpusWindow(NamedTuple):
 
 
 def plan(paths: Sequence[str], size: int, column: str = "text") -> list[CorpusWindow]:
-    """
-    The windows of all files, in their order. Text files are read once, of Parquet files the metadata.
-
-    Args:
-        paths: Files; their endings .jsonl, .ndjson and .parquet give their kind, others are text.
-        size: Lines of a window.
-        column: Field or column with the text.
-    """
+    """The windows of all files, in their order; text files are read once, of Parquet files the metadata."""
     if size < 1:
         raise ValueError(f"window={size}: must be at least 1")
     windows, digest = list[CorpusWindow](), hashlib.sha256()
@@ -228,13 +221,7 @@ def connected(cluster: Cluster) -> Iterator[dict[str, Any]]:
 
 
 def rows_of(windows: Sequence[CorpusWindow], make: dict[str, Any], size: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """
-    The rows of `WindowTranslator` for each window, in order.
-
-    Args:
-        make: Arguments of `WindowTranslator`.
-        size: As yielded by `connected`.
-    """
+    """The rows of `WindowTranslator`, made with the arguments `make`, for each window, in order."""
     import ray
 
     context = ray.data.DataContext.get_current()
@@ -254,17 +241,7 @@ def run_corpus(
     cluster: Cluster,
     name: str = "the output",
 ) -> tuple[Tally, Description]:
-    """
-    Translate a corpus, with a progress bar on standard error.
-
-    Args:
-        windows: As from `plan`.
-        open_translator: Opens the model in each actor.
-        work: The work on each line.
-        output: The output. It may already have results of the same lines.
-        cluster: Where.
-        name: Name of the output in messages.
-    """
+    """Translate a corpus, with a progress bar on standard error; each actor opens the model."""
     # Opened here too: a mistake in the model's name is then one line, and not that of every actor.
     translator: Translator = open_translator("cpu")
     about = describe(translator)

@@ -22,14 +22,7 @@ JOURNAL = {"lines": int, "bytes": int, "digest": str, "counts": dict, "settings"
 
 
 class StreamOutput:
-    """
-    An output that cannot be continued, such as a pipe or a terminal.
-
-    Attributes:
-        lines: Number of input lines whose results it already has.
-        digest: That of these lines.
-        counts: Their counts, by name.
-    """
+    """An output that cannot be continued, such as a pipe; `lines`, `digest` and `counts` are of results it has."""
 
     def __init__(self, file: BinaryIO):
         self._file = file
@@ -54,11 +47,7 @@ class ResumableOutput(StreamOutput):
 
     Beside it, `path` + ".partial.json" records the valid part: the number of input lines, their digest, the length and
     digest of the output, the counts of the lines, and the settings. Bytes after the valid part, left by a kill, are
-    dropped. If nothing has been written yet, an error leaves no file.
-
-    Args:
-        path: The file.
-        restart: Ignore what an earlier run has left.
+    dropped. If nothing has been written yet, an error leaves no file. `restart` ignores what an earlier run has left.
     """
 
     def __init__(self, path: str | os.PathLike[str], restart: bool = False):
@@ -82,12 +71,7 @@ class ResumableOutput(StreamOutput):
         return settings
 
     def resume(self, settings: dict[str, Any]) -> None:
-        """
-        Continue the output of an earlier run with the same settings.
-
-        Args:
-            settings: Everything that the output depends on besides the input, as JSON has it.
-        """
+        """Continue the output of an earlier run with these settings: all that it depends on but the input."""
         self._settings = json.loads(json.dumps(settings))
         size, record = 0, self._read_journal()
         if record is not None:
@@ -171,13 +155,7 @@ class ResumableOutput(StreamOutput):
 
 @contextmanager
 def open_result(path: str | os.PathLike[str] | None, restart: bool = False) -> Iterator[StreamOutput]:
-    """
-    A `ResumableOutput`; pipes, devices and standard output are written to directly.
-
-    Args:
-        path: The file, or None for standard output.
-        restart: As in `ResumableOutput`.
-    """
+    """A `ResumableOutput`; pipes, devices and standard output (None) are written to directly."""
     if path is None:
         yield StreamOutput(sys.stdout.buffer)
     elif Path(path).exists() and not Path(path).is_file():
@@ -189,12 +167,7 @@ def open_result(path: str | os.PathLike[str] | None, restart: bool = False) -> I
 
 
 class InputDigest:
-    """
-    Input lines with a running digest, so that a later run can check that it reads the same lines.
-
-    Args:
-        items: Lines, or tuples of lines.
-    """
+    """Lines, or tuples of lines, with a running digest, so that a later run checks that it reads the same."""
 
     def __init__(self, items: Iterator[Any]):
         self._items = items

@@ -25,12 +25,8 @@ BYTES_OF_A_PROCESS, COPIES_OF_WEIGHTS = 2**30, 3
 
 def worth_starting(processes: int, lines: int | None, window: int | None) -> int:
     """
-    How many processes are worth their start. They share the windows that one would have: the output is the same.
-
-    Args:
-        processes: The most that are allowed.
-        lines: How many there are; None: unknown, then all processes are used.
-        window: That of the user, who then decides how the lines are shared out: each process gets one at least.
+    How many processes are worth their start: all, if the number of lines is unknown; with a window of the user, so
+    many that each has one. They share the windows that one would have: the output is the same.
     """
     if processes == 1 or lines is None or (window is not None and window < 1):
         return processes
@@ -88,16 +84,7 @@ def as_given(processes: int, threads: int, lines: int | None, window: int | None
 def choose(
     processes: Count, threads: Count, lines: int | None, window: int | None, machine: Machine, weights: int | None
 ) -> Sharing:
-    """
-    Choose what is "auto".
-
-    Args:
-        processes: The most that are started, or "auto".
-        threads: Of all processes together, or "auto".
-        lines, window: As in `worth_starting`.
-        machine: What is there now.
-        weights: The size of the model in bytes; None: not known.
-    """
+    """Choose what is "auto", for a model whose weights have so many bytes; `threads` are those of all processes."""
     of_threads = of_processes = "as given"
     if threads == AUTO:
         threads = machine.free_cores
@@ -133,12 +120,7 @@ def using(threads: int) -> Iterator[None]:
 
 @contextmanager
 def shared(arguments: Any, lines: int | None, models: Iterable[str]) -> Iterator[int]:
-    """
-    Gives the number of processes, and prints what was chosen. Inside, torch computes with the number of threads.
-
-    Args:
-        arguments, lines, models: As in `sharing_of`.
-    """
+    """Gives the number of processes, and prints what was chosen; torch computes inside with its threads."""
     sharing = sharing_of(arguments, lines, models)
     if sharing.note:
         print(sharing.note, file=sys.stderr)

@@ -25,16 +25,7 @@ def run_document(
     ensemble: Sequence[str],
     shortlist: str | None,
 ) -> None:
-    """
-    Translate a document.
-
-    Args:
-        arguments: The arguments of `add_arguments`, and `model`.
-        name: Its file; None: standard input.
-        ending: What kind of document it is, if not its name says it.
-        options: Arguments of `Translator.translate_stream`.
-        ensemble, shortlist: As in `run_command`.
-    """
+    """Translate a document, a file or standard input; it is of the kind of its `ending` or its name's."""
     if arguments.processes not in (1, AUTO):
         raise ValueError(f"--processes {arguments.processes}: a document is translated by 1")
     refuse_overwriting(arguments.output, [name, *([] if shortlist is None else [shortlist])])

@@ -41,10 +41,7 @@ def translation_as_tsv(number: int, source: str, translations: Sequence[Translat
 
 
 def translation_as_jsonl(number: int, source: str, translations: Sequence[Translation]) -> Iterable[str]:
-    """
-    `number`, `source` and `translations`, best first: `text`, `score`, `finished`, `tokens`, maybe `suspicious` and
-    `alignment`.
-    """
+    """`number`, `source` and `translations`, best first, with their attributes where there are any."""
     records = []
     for translation in translations:
         values = {"score": translation.score, "finished": translation.is_complete, "tokens": translation.tokens}
@@ -139,10 +136,7 @@ def _read_tokens(result: Any, read: Callable[[Sequence[str]], list[str]]) -> Any
 
 
 def as_constrained(item: Item, has_phrases: bool) -> ConstrainedText:
-    """
-    The constrained text of a line, or of a line and a prefix; with `has_phrases`, tabs separate text and
-    phrases.
-    """
+    """The constrained text of a line, or of a line and a prefix; `has_phrases`: tabs separate text and phrases."""
     line, prefix = (item, "") if isinstance(item, str) else item
     text, *phrases = line.split("\t") if has_phrases else [line]
     return ConstrainedText(text, prefix, phrases)
@@ -163,15 +157,9 @@ class Answer(NamedTuple):
 @dataclass(frozen=True)
 class LineWork:
     """
-    The work on each line, and the format of the results.
-
-    Args:
-        kind: A row of `WORKS`.
-        format: A format of that row.
-        options: Arguments of `Translator.translate_stream`, `score_stream` or `align_stream`.
-        constraints: For "translate": tabs separate the text from phrases that its translation must contain.
-        seed: For samples: lines that are sorted together begin with random numbers of this seed and their place in the
-            input, so that a run that is continued, or has several processes, draws what another one would.
+    The work on each line, a row of `WORKS`, and the format of the results. With `constraints`, tabs separate the text
+    from phrases. The random numbers of lines that are sorted together are those of `seed` and their place in the
+    input, so that a run that is continued, or has several processes, draws what another one would.
     """
 
     kind: str
@@ -196,15 +184,7 @@ class LineWork:
         return {"work": self.kind, "format": self.format, **self.options, **constraints, **seed}
 
     def __call__(self, translator: Translator, first: int, items: Sequence[Item], tally: Tally) -> Answer:
-        """
-        The output lines of some input lines, which are sorted by length together.
-
-        Args:
-            translator: The object that does the work.
-            first: Number of the first line.
-            items: Lines, or pairs of lines; to translate, pairs of a line and a prefix.
-            tally: Counts, after every batch.
-        """
+        """The output of input lines, sorted by length together, or pairs of lines (of line and prefix)."""
         work, formats = WORKS[self.kind]
         if self.kind == "translate":
             items = [as_constrained(item, self.constraints) for item in items]

@@ -22,16 +22,7 @@ SECONDS_BETWEEN_COUNTS = 0.2
 
 
 class LocalWorker:
-    """
-    Works in this process.
-
-    Args:
-        translator: The object that does the work.
-        work: What is done.
-
-    Attributes:
-        description: The result of `describe` for the translator.
-    """
+    """Works in this process; `description` is the result of `describe` for the translator."""
 
     def __init__(self, translator: Translator, work: LineWork, description: Any = None):
         self._translator, self._work, self.description = translator, work, description
@@ -52,15 +43,8 @@ class WorkerPool:
     """
     Works in several processes, each with its own model and its share of the threads.
 
-    Windows are handed out one by one to free processes; at most two for each process are held at a time. The
-    processes end with this one, even if it is killed.
-
-    Args:
-        open_translator: Opens the model, in each process; takes the name of the device.
-        work: What is done.
-        processes: How many.
-        device: Name of the device; where there are several of the kind and none is named, they are shared out.
-        describe: Called with the translator of the first process; its result is `description`.
+    Windows are handed out one by one to free processes; at most two for each process are held at a time. The processes
+    end with this one, even if it is killed. Devices are shared out where there are several and none is named.
     """
 
     def __init__(

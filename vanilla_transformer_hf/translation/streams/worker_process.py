@@ -72,13 +72,8 @@ _state: State
 
 def begin(opener_and_work: bytes, device: str | None, threads: int, numbers: Any, counted: Any) -> None:
     """
-    Set up a process. The model is opened by its first task, whose exceptions reach the main process.
-
-    Args:
-        opener_and_work: Both pickled by the main process: reading them imports the models.
-        device, threads: Of the process.
-        numbers: A queue with a number for each process.
-        counted: A queue for the counts of `Reports`.
+    Set up a process; `numbers` has one for each. Its first task opens the model, and exceptions reach the main
+    process. `opener_and_work` is pickled, because reading it imports the models.
     """
     global _state
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process ends this one

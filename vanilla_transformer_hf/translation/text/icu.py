@@ -81,15 +81,8 @@ def icu_pieces(
     pieces: Sequence[Piece], branch: Callable[[list[Piece]], Text], is_declared: bool = False
 ) -> list[Piece] | None:
     """
-    The pieces of a message of ICU, and of a damaged one those of [`all_kept`]; None: it is none.
-
-    Args:
-        pieces: Its texts and codes.
-        branch: The text of the pieces of a branch.
-        is_declared: Whether it is said to be one, so that those without branches are, too.
-
-    Raises:
-        ModuleNotFoundError: The library is missing.
+    The pieces of a message of ICU, and of a damaged one those of [`all_kept`]; None: it is none. If it `is_declared`,
+    one without branches is, too.
     """
     text = "".join(piece.value for piece in pieces if piece.kind == "text")
     if BRANCHES.search(text) is None and not (is_declared and "{" in text):

@@ -233,16 +233,8 @@ def _flat(items: Iterable[Node | Piece]) -> Iterator[Piece]:
 
 class Sentence:
     """
-    Text between two codes that end sentences.
-
-    Args:
-        pieces: Its pieces.
-        writing: How its characters are written.
-
-    Attributes:
-        text: What the model reads.
-        nodes: The codes in it.
-        count: Their number, with those inside of others.
+    Text between two codes that end sentences: `text` is what the model reads, `nodes` are the codes in it, `count`
+    their number, with those inside of others.
     """
 
     __slots__ = ("_edges", "_gap", "_is_plain", "_length", "_runs", "_texts", "_writing", "count", "nodes", "text")
@@ -448,14 +440,8 @@ def _would_touch(item: str | Mark, side: int, character: str) -> bool:
 
 class Text:
     """
-    A text whose sentences are translated one by one.
-
-    Args:
-        pieces: Its pieces.
-        writing: How its characters are written.
-
-    Attributes:
-        sentences: What is translated, those of the branches of a [`Choice`] behind the one that has it.
+    A text whose sentences are translated one by one; those of the branches of a [`Choice`] come behind the one that
+    has it.
     """
 
     def __init__(self, pieces: Iterable[Piece], writing: Writing = PLAIN):

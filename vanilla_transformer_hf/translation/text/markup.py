@@ -113,14 +113,8 @@ def tokens_of(text: str) -> Iterator[Token]:
 
 class MarkupText:
     """
-    A text with markup.
-
-    Args:
-        text: HTML, a page or a piece of one.
-
-    Attributes:
-        sentences: What is translated; attributes, code, scripts, comments, and elements with `translate="no"` or of
-            the class `notranslate` are not.
+    HTML, a page or a piece of one. Its `sentences` are translated; attributes, code, scripts, comments, and elements
+    with `translate="no"` or of the class `notranslate` are not.
     """
 
     def __init__(self, text: str):
@@ -217,15 +211,7 @@ def string_tags(text: str) -> Iterator[Piece]:
 def with_translations(
     texts: Sequence[MarkupText], translations: Sequence[Sequence[Translation]], n_best: int, align: Align
 ) -> list[list[Translation]]:
-    """
-    The n-best lists of texts with markup.
-
-    Args:
-        texts: The texts.
-        translations: The n-best list of each of their sentences.
-        n_best: The length of each list.
-        align: Is called for the alignment of words, where a sentence has tags.
-    """
+    """The n-best lists of texts with markup from those of their sentences; `align` is called where one has tags."""
     sentences = [sentence for text in texts for sentence in text.sentences]
     pairs = [(sentence, one) for sentence, found in zip(sentences, translations, strict=True) for one in found]
     weights = find_weights(pairs, align)

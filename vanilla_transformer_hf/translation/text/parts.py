@@ -20,15 +20,8 @@ def constrain(
     likeliest: Callable[[Sequence[Part], Sequence[Sequence[int]]], list[int]],
 ) -> None:
     """
-    Give the parts of each [`ConstrainedText`] its constraints: the first one the prefix, and each phrase to one part.
-
-    Args:
-        lines: The texts.
-        parts: The parts of each.
-        encode_targets: A function from target texts to token ids without special tokens.
-        vocab_size: Number of target ids.
-        end_ids: Ids that end a sentence, which constraints must not contain.
-        likeliest: A function from parts and the token ids of phrases to the index of the part for each phrase.
+    Give the parts of each [`ConstrainedText`] its constraints: the first one the prefix, and each phrase the part that
+    `likeliest` chooses for its ids. These must not contain `end_ids`.
     """
     for place, (line, each) in enumerate(zip(lines, parts, strict=True)):
         if each and is_constrained(line):
@@ -56,18 +49,7 @@ def translate_parts(
     return_scores: bool,
     options: dict[str, Any],
 ) -> list[list[list[Translation]]]:
-    """
-    For each text the n-best list of each of its parts.
-
-    Args:
-        parts: The parts of each text.
-        search: Translates batches of token ids.
-        tokenizer: The tokenizer of its model.
-        limits: `batch_size` and `batch_tokens`.
-        tally: Counts after every batch.
-        return_scores: Fill `Translation.score`.
-        options: Arguments of `generate()`.
-    """
+    """For each text the n-best list of each of its parts; `tally` counts after every batch of the `limits`."""
     places = [(line, place) for line, each in enumerate(parts) for place in range(len(each))]
     results: list[list[list[Translation]]] = [[[] for _ in each] for each in parts]
     left = list(map(len, parts))  # number of unfinished parts of each text

@@ -26,12 +26,8 @@ Span = tuple[int, int]
 
 class Places:
     """
-    A translation with the codes of its text.
-
-    Args:
-        source, target: The text and its translation.
-        weights: Attention of target words to source words; None, or where the translation is the text: words keep
-            their order, which takes time that grows with the length and the number of codes alone.
+    A translation with the codes of its text, by attention to source words; without, and where it is the text, words
+    keep their order, which takes time that grows with the length and the number of codes alone.
     """
 
     def __init__(self, source: str, target: str, weights: torch.Tensor | None):
@@ -200,10 +196,7 @@ def _is_mark(character: str) -> bool:
 
 
 def _best_run(rows: Sequence[int], shares: Sequence[float]) -> tuple[int, int]:
-    """
-    The first and last of those neighbouring rows whose shares beyond a half have the largest sum; the row with the
-    largest share if none has a half.
-    """
+    """First and last of neighbouring rows whose shares beyond a half sum to most; else the row of the largest."""
     best, run = (shares[rows[0]] - 0.5, rows[0], rows[0]), (0.0, rows[0])
     for before, row in zip([None, *rows], rows):
         total, first = run if run[0] > 0 and before == row - 1 else (0.0, row)
@@ -214,13 +207,7 @@ def _best_run(rows: Sequence[int], shares: Sequence[float]) -> tuple[int, int]:
 
 
 def find_weights(pairs: Sequence[tuple[Any, str]], align: Align) -> list[torch.Tensor | None]:
-    """
-    The attention of translations to their sentences, where these have codes to be placed by it.
-
-    Args:
-        pairs: Sentences, with `text` and `nodes`, and their translations.
-        align: Is called for the attention.
-    """
+    """Attention of translations to their sentences, by `align`, where these have codes to be placed by it."""
     asked = [
         place
         for place, (sentence, one) in enumerate(pairs)
@@ -240,10 +227,6 @@ def aligner(translator: Any, source_prefix: str | None = None) -> Align:
     """
     The alignment by a translator's model, in the layer before its last (Garg et al. 2019, arXiv 1909.02074); with one
     that has none, words keep their order.
-
-    Args:
-        translator: A [`Translator`].
-        source_prefix: What stands before each source, such as the tag of the target language.
     """
 
     layer = max(-2, -getattr(translator.model.config, "decoder_layers", 2))

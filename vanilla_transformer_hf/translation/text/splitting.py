@@ -1,6 +1,4 @@
-"""
-Splitting of texts into lines and sentences, and of sentences that are too long at clauses, words, characters.
-"""
+"""Splitting of texts into lines and sentences, and of sentences that are too long at clauses, words, characters."""
 
 import itertools
 import re
@@ -69,16 +67,7 @@ class Segment:
 
 
 def split_segments(text: str, language: str | None = None, in_sentences: bool = False) -> tuple[list[Segment], str]:
-    """
-    The lines of a text, or their sentences, in order, and the white space after the last.
-
-    Empty lines are part of the white space before the next line.
-
-    Args:
-        text: Of any length.
-        language: Code of its language, if known.
-        in_sentences: Whether lines are split into sentences.
-    """
+    """The lines of a text, or their sentences, each with the white space before it, and that after the last."""
     lines = line_spans(text)
     spans = [
         (line, span) for line in lines for span in (_within(text, line, language=language) if in_sentences else [line])
@@ -101,14 +90,7 @@ def _within(text: str, line: Span, language: str | None) -> list[Span]:
 def pair_segments(
     pair: tuple[str, str], languages: tuple[str | None, str | None], in_sentences: bool
 ) -> list[tuple[Segment, Segment]]:
-    """
-    The lines, or sentences, of a text with those of its translation: one pair of all where their numbers differ.
-
-    Args:
-        pair: The texts.
-        languages: Codes of their languages, if known.
-        in_sentences: Whether lines are split into sentences, where both have the same number.
-    """
+    """Lines, or sentences, of a text with those of its translation: one pair of all where their numbers differ."""
     choices = (True, False) if in_sentences else (False,)
     for choice in choices:
         source, target = (split_segments(*side, choice)[0] for side in zip(pair, languages))
@@ -123,22 +105,12 @@ def split_text(
     text: str, limit: int, count: Count, part_limit: int | None = None, language: str | None = None
 ) -> list[Span]:
     """
-    Split a text into its sentences, and sentences that are too long into as few parts of about equal length as
-    possible.
+    The spans of a text's sentences, and of as few parts of about equal length as possible of those above `limit`
+    tokens.
 
-    Models are trained on sentences, so each is a part of its own, however short. The time is linear in the length of
-    the text.
-
-    Args:
-        text: Of any length.
-        limit: Maximum number of tokens of a sentence.
-        count: A function from texts to their numbers of tokens.
-        part_limit: Maximum number of tokens of a part of a longer sentence; `limit`, if not given. A model has seen
-            few sentences as long as the longest, and drops text from parts of that length.
-        language: Code of its language, if known.
-
-    Returns:
-        Start and end of the parts, in order; together they cover the whole text except for white space.
+    Models are trained on sentences, so each is a part of its own, however short. `part_limit` is for parts of longer
+    ones: a model has seen few sentences as long as the longest, and drops text from parts of that length. The time is
+    linear.
     """
     limits = (limit, limit if part_limit is None else part_limit)
     return [*_fitting(text, [[span] for span in sentences(text, language)], -1, limits, count)]
@@ -149,12 +121,8 @@ def sentences(text: str, language: str | None = None) -> list[Span]:
     Start and end of the sentences of a text, without surrounding white space; a line break always ends a sentence.
 
     A sentence ends only where the mark is unambiguous: not after abbreviations (those of Moses for the language, by
-    sacremoses), initials and ordinals, nor where a quotation continues in lower case.
-
-    Args:
-        text: Of any length; the time is linear.
-        language: Code of its language, such as "de"; if not known, words without a vowel count as abbreviations, and
-            short numbers as ordinals.
+    sacremoses; if it is not known, words without a vowel), initials and ordinals, nor where a quotation continues in
+    lower case. The time is linear.
     """
     if ANY_END.search(text, 0, len(text) - 1) is None:  # nearly all lines; this takes a tenth of the time
         return strip_spans(text, [(0, len(text))])
@@ -174,16 +142,7 @@ def sentences(text: str, language: str | None = None) -> list[Span]:
 
 
 def _ends_sentence(text: str, found: re.Match[str], start: int, language: str | None, is_lower: bool) -> bool:
-    """
-    Whether a possible end of a sentence is one.
-
-    Args:
-        text: The text.
-        found: A match of `SENTENCE_ENDS`.
-        start: Where the sentence begins.
-        language: Code of the text's language, if known.
-        is_lower: Whether the text has no upper-case letter, so that lower case does not mean that it continues.
-    """
+    """Whether a match of `SENTENCE_ENDS` is one; in a text that `is_lower`, lower case does not continue it."""
     if any(end in found[0] for end in LINE_ENDS):
         return True
     place = found.start() - 1

@@ -42,14 +42,7 @@ class Tally:
         return {name: count for name, count in vars(self).items() if name in TOLD}
 
     def notes(self, too_long: str, source_limit: int, target_limit: int | None = None) -> dict[str, str]:
-        """
-        A line for each counted loss, by the name of its count.
-
-        Args:
-            too_long: The treatment of texts that were too long, a key of `TOO_LONG`.
-            source_limit: Maximum number of tokens of a source.
-            target_limit: Maximum number of tokens of a target, where targets are given.
-        """
+        """A line for each counted loss, by the name of its count; `too_long` is a key of `TOO_LONG`."""
         limit = f"{source_limit}" if target_limit is None else f"{source_limit} source or {target_limit} target"
         notes = {
             "too_long": f"{_lines(self.too_long, 'over-long ')} {TOO_LONG[too_long]} {limit} tokens",
@@ -72,15 +65,7 @@ TOLD = ("too_long", "lacking", "unfinished", "doubtful", "suspicious", "without_
 
 
 class ProgressBar(Tally):
-    """
-    A tally with a progress bar on standard error, inside a `with` statement.
-
-    Args:
-        total: Sentences, None if not known.
-        done: Sentences that an earlier run has translated.
-        disable: Count only.
-        delay: Seconds until the bar appears.
-    """
+    """A tally with a progress bar on standard error, inside a `with` statement, after `delay` seconds."""
 
     def __init__(self, total: int | None, done: int = 0, disable: bool = False, delay: float = 0):
         super().__init__()

@@ -42,10 +42,7 @@ WithoutLetters = Literal["copy", "mark", "translate"]
 
 
 def text_tags(tokenizer: Any) -> set[str]:
-    """
-    The language tags that a tokenizer recognises in a text: its `target_lang_tags`, or the added tokens, and
-    MarianMT's language codes, that look like some.
-    """
+    """A tokenizer's language tags in texts: its `target_lang_tags`, or tokens and codes that look like one."""
     if registered := tokenizer.init_kwargs.get(TARGET_LANG_TAGS):
         return {tag.strip() for tag in registered.values() if tag.strip()}
     names = {*tokenizer.added_tokens_encoder, *getattr(tokenizer, "supported_language_codes", ())}
@@ -109,12 +106,7 @@ def is_constrained(text: str) -> TypeGuard[ConstrainedText]:
 
 
 class TextError(ValueError):
-    """
-    A text that is invalid.
-
-    Attributes:
-        place: Index of the text.
-    """
+    """A text that is invalid; `place` is its index."""
 
     def __init__(self, place: int, reason: str):
         super().__init__(place, reason)
@@ -149,19 +141,12 @@ class TextEncoder:
     Texts to token ids of at most `limit` tokens, for one side of a model.
 
     Args:
-        tokenizer: What encodes.
-        limit: Maximum number of tokens of a text.
         too_long: Treatment of a longer text: "split", "truncate", "error" or "whole".
-        is_target: Whether the texts are of the target language.
         prefix: Text put before each text, such as the tag of the target language.
         part_limit: Maximum number of tokens of a part of a sentence that is too long; the `limit`, if not given.
-        is_guess: Whether the lengths of the training sentences are unknown, so that long texts are counted as
-            doubtful.
+        is_guess: Whether the lengths of the training sentences are unknown: long texts are counted as doubtful.
         positions: Maximum number of tokens of a text that goes through the model whole.
-        language: Code of the texts' language, if known.
         in_sentences: Whether the sentences of a line are parts of their own, also where the line is short.
-        copies_without_letters: Whether lines and sentences without letters are copied.
-        language_tags: The tags of the tokenizer, if they are known already.
     """
 
     def __init__(
@@ -405,15 +390,9 @@ def sorted_batches(
     lengths: Sequence[int], batch_size: int | None = None, batch_tokens: int | None = None
 ) -> Iterator[list[int]]:
     """
-    Indices of `lengths` in batches of similar lengths.
-
-    Longest first: a lack of memory shows at once, and the remaining time is not underestimated.
-
-    Args:
-        lengths: Tokens of each sentence.
-        batch_size: Maximum number of sentences of a batch.
-        batch_tokens: Maximum number of tokens of a batch, padding included; a longer sentence is its own batch. If
-            only one of the two is given, the other is unlimited; if neither is, 2,048 tokens and 128 sentences.
+    Indices of `lengths` in batches of similar lengths, by default of 2,048 tokens, padding included, and 128
+    sentences; a longer sentence is its own batch. Longest first: a lack of memory shows at once, and the remaining
+    time is not underestimated.
     """
     limits = {"batch_size": batch_size, "batch_tokens": batch_tokens}
     for name, limit in limits.items():
@@ -443,9 +422,8 @@ def pad_rows(rows: Sequence[Sequence[int]], value: int) -> tuple[torch.Tensor, t
 
 def token_reader(tokenizer: Any) -> Callable[[Sequence[str]], list[str]]:
     """
-    A function from tokens of the target vocabulary to readable text: tokens of byte-level vocabularies ("dreiÃŁig")
-    are decoded one by one, with the bytes of incomplete characters as in SentencePiece, "<0xC3>"; others are
-    unchanged.
+    A function from target tokens to readable text: those of byte-level vocabularies ("dreiÃŁig") are decoded one by
+    one, with the bytes of incomplete characters as in SentencePiece, "<0xC3>"; others are unchanged.
     """
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None or backend.decoder is None or b'"ByteLevel"' not in backend.decoder.__getstate__():
