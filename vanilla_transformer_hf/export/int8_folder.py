@@ -33,10 +33,7 @@ class Sizes(NamedTuple):
 
 
 def quantize_folder(folder: str | os.PathLike, output: str | os.PathLike) -> Sizes:
-    """
-    Write a new folder of a model, which may be on the Hub, with int8 weights, its tokenizer or processor, card and
-    checksums.
-    """
+    """Write a model of a folder or the Hub with int8 weights, its tokenizer or processor, card and checksums."""
     output = Path(output)
     check_new(output)
     config = open_config(folder)

@@ -418,10 +418,7 @@ class Service:
     async def _events(
         self, ticket: Ticket, wanted: TranslationRequest, answer: Answer, ends: float
     ) -> AsyncIterator[str]:
-        """
-        Server-sent events until a time of the loop: a `part` for each part of a text, in the order of the texts, as
-        soon as it is done; then the whole `answer`, or an `error`.
-        """
+        """Server-sent events until `ends`: `part`s in the order of the texts, then `answer` or `error`."""
         loop, parts = asyncio.get_running_loop(), asyncio.Queue[Any]()
 
         def tell(event: Any) -> None:

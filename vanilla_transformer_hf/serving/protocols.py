@@ -79,10 +79,7 @@ class TranslationRequest:
 
 
 def read_libretranslate(body: Mapping[str, Any], limits: Limits) -> TranslationRequest:
-    """
-    Args:
-        body: The fields of a JSON object or of a form, in which every value is a text.
-    """
+    """A request in LibreTranslate's protocol: the fields of a JSON object, or of a form, whose values are texts."""
     texts, is_list = _texts(body, "q", limits)
     markup = "text" if body.get("format") in (None, "") else body["format"]
     if markup not in FORMATS:
@@ -149,10 +146,7 @@ def answer_libretranslate(request: TranslationRequest, found: Sequence[Sequence[
 
 
 def read_hugging_face(body: Mapping[str, Any], limits: Limits) -> TranslationRequest:
-    """
-    Args:
-        body: The JSON object.
-    """
+    """A request in Hugging Face's protocol, a JSON object."""
     _check_names(body, HUGGING_FACE_FIELDS)
     texts, is_list = _texts(body, "inputs", limits)
     parameters = _object(body, "parameters")

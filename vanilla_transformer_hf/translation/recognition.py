@@ -141,10 +141,7 @@ CLASSES: dict[str, Any] = {"input_features": AutoModelForSpeechSeq2Seq, "pixel_v
 
 
 def batch_of(input_name: str, sources: Sequence[torch.Tensor], has_padding: bool = True) -> dict[str, torch.Tensor]:
-    """
-    Frames of several lengths padded with zeros on the right, with their mask; or pixels, or frames of a model without
-    padding, which have one length: the model's arguments.
-    """
+    """The model's arguments: pixels, or frames padded with zeros on the right and their mask, if it `has_padding`."""
     if input_name == "pixel_values" or not has_padding:
         return {input_name: torch.stack(list(sources))}
     mask = pad_sequence([torch.ones(len(each), dtype=torch.long) for each in sources], batch_first=True)
@@ -160,10 +157,7 @@ def check_positions(model: Any, source: torch.Tensor, name: str | os.PathLike[st
 
 
 class Recognizer:
-    """
-    A model, from a folder or the Hub, that reads recordings or images, with its processor. It must read `input_name`,
-    "input_features" or "pixel_values", if given; it computes on an accelerator if there is one and no device is given.
-    """
+    """A model, of a folder or the Hub, that reads recordings or images (`input_name`: which), with its processor."""
 
     def __init__(self, name: str, input_name: str | None = None, device: str | None = "cpu", dtype: str = "auto"):
         config = open_any_config(name)

@@ -70,10 +70,7 @@ class Translation(str):
 def read_translations(
     tokenizer: Any, sequences: torch.Tensor, scores: torch.Tensor | None, end_ids: torch.Tensor
 ) -> list[Translation]:
-    """
-    The translations of a search: token ids (N, T) with the decoder start token, and maybe their scores (N). Without
-    end-of-sentence tokens every one counts as complete.
-    """
+    """The translations in sequences (N, T) and scores (N); without end-of-sentence tokens all are complete."""
     with failing_in_one_line("joins tokens to a text"):
         texts = tokenizer.batch_decode(sequences, skip_special_tokens=True)
     values = [None] * len(texts) if scores is None else scores.tolist()

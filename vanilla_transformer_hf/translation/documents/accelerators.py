@@ -22,10 +22,7 @@ NO_KEYS = ("CJK ", "HIRAGANA", "KATAKANA", "HANGUL")
 
 @dataclass(frozen=True)
 class Accelerator:
-    """
-    The mark and the letter behind it; and the word that has them, with the place of the letter in it and the number of
-    such words before.
-    """
+    """The mark and the letter behind it; their word, the letter's place in it, and how many such words are before."""
 
     mark: str
     letter: str

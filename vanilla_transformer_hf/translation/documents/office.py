@@ -1,7 +1,4 @@
-"""
-Office documents: Word's .docx and OpenDocument's .odt. Both are archives of XML, of which the texts of paragraphs
-change and nothing else: each paragraph is a text with codes, such as formats, links and footnotes, inside.
-"""
+"""Office documents, Word's .docx and OpenDocument's .odt: archives of XML, in which only paragraphs' texts change."""
 
 import copy
 import re
@@ -359,10 +356,7 @@ class DocxParagraph:
 
 
 def _fields(pieces: Sequence[Shown]) -> Iterator[Shown]:
-    """
-    Pieces in which a field is one code, and a link a pair around the text that it shows. Fields that begin or end in
-    another paragraph or element stay where they are.
-    """
+    """Pieces with a field as one code, and a link as a pair around its text; fields across paragraphs stay."""
     place, ends = 0, _ends_of_fields(pieces)
     while place < len(pieces):
         piece, mark, end = pieces[place][0], _field_mark(pieces[place][0]), ends.get(place)

@@ -19,10 +19,7 @@ HEAD, CHARSET = 1024, re.compile(rb"""<meta[^<>]*charset\s*=\s*["']?([\w.:-]+)""
 
 
 def decode(content: bytes, reading: Reading, declared: str | None = None) -> tuple[str, str]:
-    """
-    The text of a file, and its encoding: that of its byte-order mark or of `reading`, else UTF-8, else the one that
-    it declares, or that of `reading.fallback`.
-    """
+    """A file's text and encoding: of its byte-order mark or `reading`, else UTF-8, else declared, else a fallback."""
     if reading.encoding is not None and not content.startswith((*MARKS,)):
         try:
             return content.decode(reading.encoding, reading.on_bad_bytes), reading.encoding

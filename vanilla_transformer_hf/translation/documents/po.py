@@ -1,7 +1,4 @@
-"""
-Catalogues of gettext (.po): messages without a translation get one, marked as fuzzy, as programs do that translate by
-machine: gettext leaves such messages out until somebody has read them.
-"""
+"""Catalogues of gettext (.po): untranslated messages get a fuzzy translation, left out until somebody has read it."""
 
 import re
 from collections.abc import Sequence
@@ -45,10 +42,7 @@ def _has_translation(entry: Any) -> bool:
 
 
 class _Message:
-    """
-    A message without a translation, `entry` of polib. `count` are the language's plural forms, of which the first is
-    the translation of the singular; `mark` is that of accelerators, empty if the catalogue names none.
-    """
+    """A message of polib without a translation, its number of plural forms, and its mark of accelerators, if any."""
 
     def __init__(self, entry: Any, count: int, mark: str):
         self._entry, self._count = entry, count

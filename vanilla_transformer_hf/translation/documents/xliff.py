@@ -1,8 +1,4 @@
-"""
-XLIFF 1.2 and 2: units without a translation get one, with the inline codes of their source.
-
-What has a translation already, is approved, or is not to be translated stays as it is.
-"""
+"""XLIFF 1.2 and 2: units that are to be translated and are not yet get a translation with their source's codes."""
 
 import copy
 from collections.abc import Iterator, Sequence

@@ -196,10 +196,7 @@ def attention_to_source(
 
 
 def with_eager_attention(model: Any) -> Any:
-    """
-    A model that shares the weights but uses eager attention, the only implementation that returns attention weights.
-    The model itself is not changed, because another thread may be using it.
-    """
+    """A model with the weights of this one, which may be in use, and eager attention, which returns its weights."""
     shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     twin = copy.deepcopy(model, shared)
     twin.set_attn_implementation("eager")

@@ -122,10 +122,7 @@ def _draw_map(axis: "Axes", weights: torch.Tensor, rows: list[str] | None, colum
 
 
 def draw_attention(maps: AttentionMaps, part: str = "cross", layer: int | None = None) -> "Figure":
-    """
-    A row of maps of a `part`, "encoder", "decoder" or "cross", for each layer or one: the mean of its heads, then
-    each. Rows of a map are queries, columns keys.
-    """
+    """A row of maps for each layer, or one: the mean of its heads, then each; rows are queries, columns keys."""
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -200,10 +200,7 @@ def score_sequences(
     pad_token_id: int,
     penalty: Callable[[torch.Tensor], torch.Tensor],
 ) -> torch.Tensor:
-    """
-    Scores (B, n), as in beam search, of hypotheses (B, n, T) with the decoder start token; tokens after the first end
-    are ignored. `penalty`: number of tokens -> divisor of the log-probability.
-    """
+    """Scores (B, n), as in beam search, of hypotheses (B, n, T); `penalty`: number of tokens -> divisor."""
     n_best = sequences.shape[1]
     tokens = sequences.flatten(0, 1)  # (B n, T)
     ids, mask = (tensor.repeat_interleave(n_best, 0) for tensor in (input_ids, attention_mask))  # (B n, S)

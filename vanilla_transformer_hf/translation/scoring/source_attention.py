@@ -97,10 +97,7 @@ def target_ids(recognizer: Recognizer, batch: dict[str, torch.Tensor], target: s
 
 
 def draw_source_attention(found: SourceAttention, layer: int | None = None) -> "Figure":
-    """
-    The spectrogram or image above the weights of each layer, the mean of its heads, or of one layer's heads: a row for
-    each token, with time, or the image's columns, as above; of patches in several rows, a picture for each token.
-    """
+    """The spectrogram or image above the weights of each layer, or of one layer's heads; a row for each token."""
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -117,10 +117,7 @@ class TextModel:
         source_prefix: str | None = None,
         split_sentences: SplitSentences | None = None,
     ) -> TextEncoder:
-        """
-        The encoder of one side's texts within the model's limits; with another prefix than `self.source_prefix` and
-        another treatment of sentences than `self.split_sentences`, if given.
-        """
+        """The encoder of one side's texts within the model's limits; its own prefix and sentences by default."""
         if too_long == "whole":
             self._check_whole()
         limit = self.max_target_length if is_target else self.max_source_length

@@ -30,10 +30,7 @@ def quantized(model: Any, quantization: str | None) -> Any:
 
 
 class TokenTranslator:
-    """
-    `generate()` as a [`Translator`] uses it: with checked arguments, scores for every search, and a default limit of
-    length, for other models than this package's `max_positions`.
-    """
+    """`generate()` as a [`Translator`] uses it: checked arguments, a default limit of length, always scores."""
 
     def __init__(self, model: Any, pad_token_id: int, max_positions: int, matmul_backend: str = "default"):
         self.model, self.pad_token_id, self.max_positions = model, pad_token_id, max_positions
@@ -134,11 +131,7 @@ class TokenTranslator:
     def begin(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, options: dict[str, Any]
     ) -> Search | torch.Tensor:
-        """
-        The search for the translations of source ids (B, S), of which every row has tokens, before its first step: it
-        can join another of the same options (`Search.absorb`). Sequences (B, n, T), where the model or the options do
-        not allow that.
-        """
+        """The search, before its first step, for ids (B, S) with tokens in each row; or its sequences (B, n, T)."""
         if not self.can_stream:
             found = self.batch(input_ids, attention_mask, return_scores=False, options=options)
             sequences: torch.Tensor = found["sequences"]

@@ -61,10 +61,7 @@ def run_lines(
     total: int | None = None,
     name: str = "the output",
 ) -> Tally:
-    """
-    Work on a stream of lines, or tuples of lines, with a progress bar on standard error; a window is sorted by length
-    and written together. The counts of sentences and tokens are those of this run only.
-    """
+    """Work on a stream of lines, with a progress bar; the lines of a window are sorted and written together."""
     if window < 1:
         raise ValueError(f"window={window}: must be at least 1")
     digest = InputDigest(iter(items))

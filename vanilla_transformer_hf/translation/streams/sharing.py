@@ -24,10 +24,7 @@ BYTES_OF_A_PROCESS, COPIES_OF_WEIGHTS = 2**30, 3
 
 
 def worth_starting(processes: int, lines: int | None, window: int | None) -> int:
-    """
-    How many processes are worth their start: all, if the number of lines is unknown; with a window of the user, so
-    many that each has one. They share the windows that one would have: the output is the same.
-    """
+    """How many processes are worth their start; they share one's windows, so that the output stays equal."""
     if processes == 1 or lines is None or (window is not None and window < 1):
         return processes
     worth = lines // (WINDOWS_OF_A_PROCESS * WINDOW) if window is None else math.ceil(lines / window)

@@ -80,10 +80,7 @@ class _Message:
 def icu_pieces(
     pieces: Sequence[Piece], branch: Callable[[list[Piece]], Text], is_declared: bool = False
 ) -> list[Piece] | None:
-    """
-    The pieces of a message of ICU, and of a damaged one those of [`all_kept`]; None: it is none. If it `is_declared`,
-    one without branches is, too.
-    """
+    """The pieces of a message of ICU, with branches or declared; of a damaged one [`all_kept`]; None: it is none."""
     text = "".join(piece.value for piece in pieces if piece.kind == "text")
     if BRANCHES.search(text) is None and not (is_declared and "{" in text):
         return None

@@ -167,10 +167,7 @@ class Gap(NamedTuple):
 
 
 def nested(pieces: Sequence[Piece]) -> list[Node | Piece]:
-    """
-    The pieces of a sentence as codes inside each other. Ends without the other one in this sentence, and those that
-    cross another pair, stand alone.
-    """
+    """A sentence's pieces as codes inside each other; ends without the other, or across a pair, stand alone."""
     stack = [list[Node | Piece]()]
     open_ = list[Piece]()
 
@@ -439,10 +436,7 @@ def _would_touch(item: str | Mark, side: int, character: str) -> bool:
 
 
 class Text:
-    """
-    A text whose sentences are translated one by one; those of the branches of a [`Choice`] come behind the one that
-    has it.
-    """
+    """A text whose sentences are translated one by one; those of a [`Choice`] come behind the one that has it."""
 
     def __init__(self, pieces: Iterable[Piece], writing: Writing = PLAIN):
         # What stays, or a sentence, and the branches in it.

@@ -19,10 +19,7 @@ def constrain(
     end_ids: list[int],
     likeliest: Callable[[Sequence[Part], Sequence[Sequence[int]]], list[int]],
 ) -> None:
-    """
-    Give the parts of each [`ConstrainedText`] its constraints: the first one the prefix, and each phrase the part that
-    `likeliest` chooses for its ids. These must not contain `end_ids`.
-    """
+    """Give parts of [`ConstrainedText`]s their constraints: the first the prefix, the `likeliest` each phrase."""
     for place, (line, each) in enumerate(zip(lines, parts, strict=True)):
         if each and is_constrained(line):
             with placed(place):

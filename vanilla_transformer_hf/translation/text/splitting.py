@@ -121,8 +121,8 @@ def sentences(text: str, language: str | None = None) -> list[Span]:
     Start and end of the sentences of a text, without surrounding white space; a line break always ends a sentence.
 
     A sentence ends only where the mark is unambiguous: not after abbreviations (those of Moses for the language, by
-    sacremoses; if it is not known, words without a vowel), initials and ordinals, nor where a quotation continues in
-    lower case. The time is linear.
+    sacremoses), initials and ordinals, nor where a quotation continues in lower case. Of an unknown language, words
+    without a vowel count as abbreviations, short numbers as ordinals. The time is linear.
     """
     if ANY_END.search(text, 0, len(text) - 1) is None:  # nearly all lines; this takes a tenth of the time
         return strip_spans(text, [(0, len(text))])

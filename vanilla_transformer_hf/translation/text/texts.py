@@ -389,11 +389,7 @@ PARTS_OF: dict[str, Callable[[TextEncoder, Part], list[Part]]] = {
 def sorted_batches(
     lengths: Sequence[int], batch_size: int | None = None, batch_tokens: int | None = None
 ) -> Iterator[list[int]]:
-    """
-    Indices of `lengths` in batches of similar lengths, by default of 2,048 tokens, padding included, and 128
-    sentences; a longer sentence is its own batch. Longest first: a lack of memory shows at once, and the remaining
-    time is not underestimated.
-    """
+    """Indices of `lengths` in batches of similar ones, longest first, so that a lack of memory shows at once."""
     limits = {"batch_size": batch_size, "batch_tokens": batch_tokens}
     for name, limit in limits.items():
         if limit is not None and limit < 1:
