@@ -32,9 +32,6 @@ def keep_heap_small() -> None:
 
 
 def give_back_memory() -> None:
-    """
-    Give the free memory of the heap back to the system. glibc does so by itself only at the end of the heap; what lies
-    before the last block that is in use stays, and grows with the work that is done.
-    """
+    """Give the heap's free memory back to the system: glibc does so only at the heap's end, and the rest grows."""
     if (library := _library()) is not None:
         library.malloc_trim(0)

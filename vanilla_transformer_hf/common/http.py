@@ -30,15 +30,7 @@ CLIENT_LEFT = 499
 
 
 class RequestError(ValueError):
-    """
-    A request that cannot be answered.
-
-    Args:
-        message: What is wrong, and what is expected.
-        field: The field of the request that is wrong, None if the error concerns no single field.
-        status: The HTTP status.
-        retry_after: Seconds after which the same request may succeed, None if it never will.
-    """
+    """A request that cannot be answered: its HTTP status, the field that is wrong, and seconds to `retry_after`."""
 
     def __init__(self, message: str, field: str | None = None, status: int = 400, retry_after: int | None = None):
         super().__init__(message if field is None else f"{field}: {message}")

@@ -175,10 +175,7 @@ def open_any_config(
 
 
 def check_settings(folder: Path):
-    """
-    Check that transformers can read the settings of a saved folder without waiting for a pipe, filling the memory or
-    recursing too deeply, which its own reader does not check. A folder that does not exist is a Hub id.
-    """
+    """Check that transformers can read a folder's settings without waiting, filling the memory or deep recursion."""
     check_model_settings(folder)
     for name in VOCABULARY_FILES:
         if (folder / name).exists():
@@ -249,10 +246,7 @@ def check_one_set(folder: Path) -> None:
 
 
 def check_cost(config: Any, folder: Path):
-    """
-    Check that the model described by a config is not far larger than its weights: transformers would allocate all of
-    it and fill missing keys with random numbers.
-    """
+    """Check that a config's model is not far larger than its weights: transformers would allocate all of it."""
     sizes = [path.stat().st_size for path in folder.glob("*.safetensors")] if folder.is_dir() else []
     if not sizes or not is_own(config):
         return
@@ -271,10 +265,7 @@ def check_cost(config: Any, folder: Path):
 
 
 def _reach_hub(name: str) -> None:
-    """
-    Ask the Hub once for a model that is neither a folder nor in the cache: without a network, transformers retries for
-    half a minute. Answers of the Hub are handled by transformers.
-    """
+    """Ask the Hub once for a model that is not here: without a network, transformers retries for half a minute."""
     if constants.HF_HUB_OFFLINE or Path(name).is_dir() or try_to_load_from_cache(name, "config.json") is not None:
         return
     with suppress(HfHubHTTPError):

@@ -108,11 +108,7 @@ def write_model(
     weights: dict[str, torch.Tensor] | None = None,
     processor: Any = None,
 ) -> None:
-    """
-    Write a trained model complete or not at all, in the main process, without predictions and curves of another model.
-
-    `weights` are the gathered weights of a sharded model.
-    """
+    """Write a trained model, complete or not at all, in the main process; `weights` are those of a sharded one."""
     before = sums_of_model(folder)
     with new_files(folder) as unfinished:
         # The Trainer switches the cache off in the config, where generation looks for it.
@@ -147,12 +143,7 @@ def sums_of_model(folder: Path) -> dict[str, str]:
 
 
 class FinalScores:
-    """
-    The scores of a written model that an earlier, stopped call of the same run has measured.
-
-    They are those of this model if its files, the settings and the data of the run are the same, byte by byte. Without
-    `keep` everything is scored again.
-    """
+    """What an earlier call of the same run measured of the same files, settings and data, byte by byte, if kept."""
 
     def __init__(self, folder: Path, checkpoints: Path, keep: bool):
         self.folder, self.path = folder, checkpoints / SCORES_FILE

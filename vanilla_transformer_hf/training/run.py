@@ -74,11 +74,7 @@ class TrainingJob:
 
 
 def prepare_job(run: RunArguments, settings: dict[str, Any]) -> TrainingJob:
-    """
-    Everything up to the first step: corpora, tokenizer, model and Trainer. `run` is not changed.
-
-    A run with the same `settings`, the arguments as in a recipe, continues an earlier one.
-    """
+    """Everything up to the first step: corpora, tokenizer, model and Trainer; `run` is not changed."""
     check_run(run, settings)
     training = copy.copy(run.training)  # the Trainer's arguments, completed below
     folder = Path(str(training.output_dir))

@@ -98,11 +98,7 @@ def text_pairs(source: str, target: str, names: Names) -> Iterator[dict[str, str
 
 
 def tsv_pairs(path: str, names: Names) -> Iterator[dict[str, str]]:
-    """
-    Pairs of a tab-separated file: of the named columns, or of the first two if the first line is not a header.
-
-    Quotes are text, unless the header's names are in quotes.
-    """
+    """Pairs of the named columns of a tab-separated file, or of the first two without a header; quotes are text."""
     lines = _read_text(path)
     first = next(lines, None)
     if first is None:

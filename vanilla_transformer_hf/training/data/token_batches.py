@@ -19,14 +19,8 @@ class TokenBatchSampler(Sampler[list[int]]):
     In each epoch sentences of equal length are shuffled, and so are the batches; both depend only on `seed` and the
     epoch, so a run can be continued inside an epoch. With another number of processes that epoch's batches may differ.
     The number of batches is the same in each epoch and for each process: if the number of batches is not divisible by
-    the number of processes, the largest ones are split in two. No sentence is dropped or repeated.
-
-    Args:
-        lengths: Tokens of each sentence; of a pair, those of its longer side.
-        max_tokens: Maximum number of tokens of a batch, padding counted.
-        seed: Seed of the order.
-        num_processes, process_index: Process i gets batches i, i + n, i + 2n, … of the same order.
-        least_batches: Divide the largest batches until there are so many.
+    the number of processes, the largest ones are split in two. No sentence is dropped or repeated. A pair's length is
+    that of its longer side; process i of n gets batches i, i + n, i + 2n, … of the same order.
     """
 
     def __init__(

@@ -599,10 +599,7 @@ class TranslationTrainer(PublishingMixin, Seq2SeqTrainer):
         return [each for each in callbacks if type(each) in known and type(each).on_log is not TrainerCallback.on_log]
 
     def _log_means(self, metrics: dict[str, float], names: list[str], prefix: str) -> dict[str, float]:
-        """
-        Log the means of the scores and losses of several texts under a single text's names, so that they can choose
-        checkpoints. Of a model of one stack, nothing is logged.
-        """
+        """Log the means of several texts' scores and losses under a single text's names, to choose checkpoints."""
         if not self.translates:
             return {}
         means = {}
