@@ -122,7 +122,8 @@ def test_code_that_is_missing_is_the_package_s(folder):
     change_json(folder / "config.json", auto_map=None)
     published = contents(plan_upload(folder, NAME))
     assert published.keys() > CODE
-    for modules in (("modeling_vanilla_transformer",), ("tokenization_vanilla_transformer",)):
+    model = ("modeling_vanilla_transformer", "pipeline_vanilla_transformer")
+    for modules in (model, ("tokenization_vanilla_transformer",)):
         assert all(published[name] == text.encode() for name, text in join_modules(modules).items())
 
 

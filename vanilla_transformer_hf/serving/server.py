@@ -33,7 +33,7 @@ from .workers import BEAT_INTERVAL, Supervisor
 
 logger = logging.getLogger(__name__)
 
-NAMED = re.compile(r"(?P<name>[\w.+-]+)=(?P<place>.+)")
+NAME = re.compile(r"[\w.+-]+")
 ORIGIN = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://[^/\s]+/?")
 PAIR = re.compile(r"(?P<source>[^-\s]+)-(?P<target>[^-\s]+)")
 # Seconds that a request and its answer may take beside the limits on its body and its translation.
@@ -94,8 +94,10 @@ class ServerSettings:
 
 def name_and_place(model: str) -> tuple[str, str]:
     """Split NAME=FOLDER; a folder without a name is called by its last part. An existing folder is never split."""
-    found = None if Path(model).exists() else NAMED.fullmatch(model)
-    return (found["name"], found["place"]) if found else (Path(model.rstrip("/\\")).name or model, model)
+    name, _, place = model.partition("=")
+    if place and NAME.fullmatch(name) and not Path(model).exists():
+        return name, place
+    return Path(model.rstrip("/\\")).name or model, model
 
 
 def read_api_keys(path: str | None) -> list[str] | None:
