@@ -1,5 +1,7 @@
 """Local kinds by flex attention and by flash attention: the same as the plain products under a mask of all pairs."""
 
+from unittest.mock import Mock
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,6 +12,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from vanilla_transformer_hf import VanillaTransformerConfig
 from vanilla_transformer_hf.model.attention import kernel_masks
+from vanilla_transformer_hf.model.layers.parts import FlashMemory
 from vanilla_transformer_hf.model.modeling_vanilla_transformer import ATTENTION_TYPES
 
 
@@ -226,12 +229,16 @@ def test_flash_and_the_padding_of_a_source(side, length, tiny_model, flash):
 
 
 def test_memory_of_flash_leaves_out_room_of_a_static_cache():
-    memory = kernel_masks.FlashMemory.of(torch.tensor([[1, 1, 0], [0, 1, 1]]))
+    padding = torch.tensor([[1, 1, 0], [0, 1, 1]])
     keys = torch.arange(10.0).view(2, 1, 5, 1)
-    (query, key), places = memory.flat(torch.zeros(2, 1, 4, 1), [keys])
-    assert query.shape == (1, 1, 8, 1) and key.flatten().tolist() == [0, 1, 6, 7]
+    attention = Mock()
+    attention.attend.return_value = torch.arange(8.0).view(1, 8, 1), None
+    output, _ = FlashMemory.of(padding, padding).attend(attention, torch.zeros(2, 1, 4, 1), keys)
+    (query, key, mask), places = attention.attend.call_args
+    assert query.shape == (1, 1, 8, 1) and key.flatten().tolist() == [0, 1, 6, 7] and mask is None
     assert (places["cu_seq_lens_q"].tolist(), places["cu_seq_lens_k"].tolist()) == ([0, 4, 8], [0, 2, 4])
     assert (places["max_length_q"], places["max_length_k"]) == (4, 2)
+    assert output[..., 0].tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
 @pytest.mark.parametrize("kind", ["blocks", "chunk", "window_global"])

@@ -8,19 +8,18 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply
 from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
 from transformers.models.t5.modeling_t5 import T5Attention, T5LayerNorm
 
+from vanilla_transformer_hf import VanillaTransformerConfig
 from vanilla_transformer_hf.model.config.position_schemes import POSITION_SCHEMES
+from vanilla_transformer_hf.model.config.stacks import decoder_sizes, encoder_sizes
 from vanilla_transformer_hf.model.modeling_vanilla_transformer import NORMS, POSITION_ENCODINGS
-from vanilla_transformer_hf.model.positions.absolute import (
-    HalvesRotaryPositionEncoding,
-    HierarchicalPositionEncoding,
-    RotaryPositionEncoding,
-)
-from vanilla_transformer_hf.model.positions.relative import (
-    AlibiPositionEncoding,
-    DistanceMLP,
-    GatedAlibi,
-    T5PositionBias,
-)
+
+
+def scheme_of(name, is_causal=False, heads=4, layers=1, **fields):
+    """A position scheme as the stacks of a model make it; the encoder's unless `is_causal`."""
+    sizes = {"encoder_attention_heads": heads, "decoder_attention_heads": heads}
+    sizes |= {"encoder_layers": layers, "decoder_layers": layers}
+    config = VanillaTransformerConfig(position_encoding=name, **sizes, **fields)
+    return POSITION_ENCODINGS[name](config, decoder_sizes(config) if is_causal else encoder_sizes(config))
 
 
 def test_the_config_and_the_schemes_agree_on_which_are_relative():
@@ -38,7 +37,7 @@ def test_rotary_of_halves_is_llamas():
     )
     cosines, sines = embedding(states, positions)
     expected, _ = apply_rotary_pos_emb(states, states, cosines, sines)
-    found = HalvesRotaryPositionEncoding(16, 500.0, 1.0).rotary_at(positions)(states)
+    found = scheme_of("rotary_halves", d_model=64, rotary_base=500.0).rotary_at(positions)(states)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
 
 
@@ -46,13 +45,14 @@ def test_rotary_of_neighbours_is_gptjs():
     states, positions = torch.randn(2, 4, 9, 16), torch.arange(3, 12)[None]
     angles = positions[0, :, None].float() * 10000.0 ** (-torch.arange(0, 16, 2) / 16)
     expected = apply_pairs(states.transpose(1, 2), angles.sin()[None], angles.cos()[None]).transpose(1, 2)
-    found = RotaryPositionEncoding(16, 10000.0, 1.0).rotary_at(positions)(states)
+    found = scheme_of("rotary", d_model=64).rotary_at(positions)(states)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
 
 
 def test_scores_of_rotary_depend_on_the_distance_alone():
     query, key = torch.randn(1, 2, 1, 16).double(), torch.randn(1, 2, 1, 16).double()
-    for scheme in (RotaryPositionEncoding(16, 10000.0, 0.5), HalvesRotaryPositionEncoding(16, 10000.0, 1.0)):
+    for name, fraction in (("rotary", 0.5), ("rotary_halves", 1.0)):
+        scheme = scheme_of(name, d_model=32, heads=2, rotary_fraction=fraction)
         scores = [
             scheme.rotary_at(torch.tensor([[at]]))(query) @ scheme.rotary_at(torch.tensor([[at + 3]]))(key).mT
             for at in (0, 5, 400)
@@ -66,7 +66,7 @@ def test_alibi_is_mpts(heads):
     """MPT adds m · (j - (S - 1)) for each key j, which is the same for softmax: a constant for each query."""
     expected = build_mpt_alibi_tensor(heads, 7)  # (1, H, 1, S)
     expected = expected.reshape(heads, 7)
-    found = AlibiPositionEncoding(heads).bias(torch.tensor([[6]]), torch.arange(7)[None])[0, :, 0]
+    found = scheme_of("alibi", d_model=48, heads=heads).bias(torch.tensor([[6]]), torch.arange(7)[None])[0, :, 0]
     torch.testing.assert_close(found, expected.float(), atol=1e-6, rtol=0)
 
 
@@ -75,7 +75,7 @@ def test_alibi_is_mpts(heads):
 def test_buckets_are_t5s(is_causal, buckets, longest):
     distances = torch.arange(-300, 301)
     expected = T5Attention._relative_position_bucket(distances, not is_causal, buckets, longest)
-    bias = T5PositionBias(buckets, 4, longest, is_causal, 1.0)
+    bias = scheme_of("t5_bias", is_causal, relative_buckets=buckets, max_relative_distance=longest)
     assert torch.equal(bias.buckets(distances), expected)
 
 
@@ -93,7 +93,7 @@ def test_rms_norm_is_t5s_and_the_authors_differs_for_small_inputs(scale):
 def test_gates_are_those_of_x_transformers(is_causal):
     library = pytest.importorskip("x_transformers.x_transformers", reason="a test dependency")
     theirs = library.DataDependentAlibi(32, 4, causal=is_causal, bias_init=0.3)
-    ours = GatedAlibi([0, 1, 2], 32, 4, is_causal)
+    ours = scheme_of("gated_alibi", is_causal, d_model=32, layers=3)
     linear, states = theirs.to_forget_gates[0], torch.randn(2, 9, 32)
     with torch.no_grad():
         ours.weight[1].copy_(linear.weight)
@@ -110,7 +110,7 @@ def test_gates_are_those_of_x_transformers(is_causal):
 @torch.no_grad()
 def test_gates_hide_nothing_of_padding():
     """What a query does not see has no gate between it and a key, wherever it stands."""
-    scheme, states = GatedAlibi([0], 32, 4, False), torch.randn(1, 7, 32)
+    scheme, states = scheme_of("gated_alibi", d_model=32), torch.randn(1, 7, 32)
     scheme.draw()
     scheme.gate_bias.zero_()
     kept = torch.tensor([True, True, False, False, True, False, True])
@@ -126,7 +126,8 @@ def test_gates_hide_nothing_of_padding():
 
 def test_network_of_distances_is_that_of_x_transformers():
     library = pytest.importorskip("x_transformers.x_transformers", reason="a test dependency")
-    theirs, ours = library.DynamicPositionBias(16, heads=4, depth=2, log_distance=True), DistanceMLP(4, 16)
+    ours = scheme_of("distance_mlp", d_model=32)
+    theirs = library.DynamicPositionBias(ours.width, heads=4, depth=2, log_distance=True)
     linears = [module for module in theirs.modules() if isinstance(module, torch.nn.Linear)]
     with torch.no_grad():
         for linear, mine in zip(linears, ours.maps, strict=True):
@@ -137,8 +138,7 @@ def test_network_of_distances_is_that_of_x_transformers():
 
 def test_hierarchical_positions():
     """Su's two lines, and the first n as they were; then an end with a clear error."""
-    scheme = HierarchicalPositionEncoding(8, 5, 0, 0.4)
-    scheme.init_std = 1.0
+    scheme = scheme_of("hierarchical", d_model=8, heads=2, max_position_embeddings=5, hierarchical_alpha=0.4)
     scheme.draw()
     table = scheme.weight.detach()
     base = (table - 0.4 * table[:1]) / 0.6
