@@ -20,7 +20,6 @@ TooLongToTranslate = Literal["split", "truncate", "error", "whole"]
 TooLongToScore = Literal["error", "truncate", "whole"]
 # From truncated pairs a model learns to leave text out.
 TooLongToTrain = Literal["drop", "truncate"]
-TooLong = Literal["split", "truncate", "drop", "error", "whole"]
 
 
 def check_too_long(value: str, purpose: object) -> str:

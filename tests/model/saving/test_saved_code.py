@@ -16,6 +16,7 @@ from vanilla_transformer_hf import (
     RecurrentSeq2SeqConfig,
     RecurrentSeq2SeqForConditionalGeneration,
     TranslationPipeline,
+    VanillaTransformerConfig,
     VanillaTransformerForCausalLM,
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerForMaskedLM,
@@ -294,3 +295,10 @@ def test_a_saved_folder_opens_with_the_package_too(tiny_model, tmp_path):
     model.save_pretrained(tmp_path)
     assert type(AutoModelForSeq2SeqLM.from_pretrained(tmp_path)) is type(model)
     assert type(AutoConfig.from_pretrained(tmp_path)) is type(model.config)
+
+
+def test_a_config_saved_over_that_of_a_model_leaves_its_folder_whole(tiny_model, tmp_path):
+    tiny_model().save_pretrained(tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.glob("*.py")}
+    VanillaTransformerConfig.from_pretrained(tmp_path).save_pretrained(tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.glob("*.py")} == before

@@ -378,3 +378,19 @@ def test_adapters_that_are_switched_merged_and_mixed(decided_model, source):
     for row, expected in ((0, first), (1, other)):
         width = min(mixed.shape[1], expected.shape[1])
         assert torch.equal(mixed[row, :width], expected[row, :width])
+
+
+class WithForward(VanillaTransformerForConditionalGeneration):
+    def forward(self, *args, **kwargs):
+        return super().forward(*args, **kwargs)
+
+
+class Plain(VanillaTransformerForConditionalGeneration):
+    """A model of a user's with one more method."""
+
+
+def test_a_subclass_without_a_forward_of_its_own_is_searched_here(tiny_config, source):
+    options = {**source, "num_beams": 2, "max_new_tokens": 4, "length_penalty_type": "gnmt"}
+    assert Plain(tiny_config()).eval().generate(**options).shape[0] == 9
+    with pytest.raises(ValueError, match="not possible together with modules of another kind"):
+        WithForward(tiny_config()).eval().generate(**options)

@@ -58,6 +58,7 @@ class LastResult:
             self.kept = None
 
 
+# For one type of autocast; `Linear` looks whether it is that of the call.
 ROUNDED = LastResult(lambda states: states.detach().to(torch.get_autocast_dtype("cpu")))
 
 
@@ -100,7 +101,10 @@ class Linear(nn.Linear):
             and type(self.weight) is nn.Parameter
         )
         if is_rounded:
-            return RoundedLinear.apply(ROUNDED(states), states, self.weight, self.bias)
+            low = ROUNDED(states)
+            if low.dtype != torch.get_autocast_dtype("cpu"):
+                low = states.detach().to(torch.get_autocast_dtype("cpu"))
+            return RoundedLinear.apply(low, states, self.weight, self.bias)
         return F.linear(states, self.weight, self.bias)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..releases.configs import saves_here
-from .bundle import join_modules
+from .bundle import file_of, join_modules, modules_in
 from .listeners import CONFIG_MADE, MODEL_DEFINED
 
 
@@ -72,6 +72,12 @@ class ConfigSavesCode(SavesCode):
             tell()
         kwargs.pop("custom_pipelines", None)  # this package has a better one, for which no code of the folder is run
         super().__post_init__(**kwargs)  # type: ignore[misc]
+
+    @property
+    def modules_that_travel(self) -> tuple[str, ...]:
+        """All modules that its file has beside a model, too: the model may lie in the folder."""
+        config: Any = self
+        return modules_in(join_modules(config.modules)[f"{file_of(str(self.module_of_class))}.py"])
 
     def save_pretrained(self, save_directory: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
         """Save the config, as in every config of transformers, with the code that opens it."""

@@ -466,6 +466,8 @@ def parts_of(layer: Any) -> list[torch.nn.Module]:
 def is_own(module: torch.nn.Module) -> bool:
     """Whether a module's class is of this package, or a kind that was added to its tables; a subclass may differ."""
     kind = type(module)
+    if isinstance(module, GenerationMixin):  # a model of a user's may have our `forward`
+        kind = next(each for each in kind.__mro__ if "forward" in vars(each))
     return kind.__module__.startswith(f"{PACKAGE}.") or kind is torch.nn.Dropout or "is_added" in vars(kind)
 
 
