@@ -261,7 +261,7 @@ def test_every_choice_has_exactly_the_rows_of_its_table():
         assert set(get_args(hint)) == set(table), field
 
 
-def test_every_field_is_read_outside_the_config():
+def test_every_field_is_read_outside_the_config(tiny_config):
     package = Path(modeling.__file__).parent
     checks = {"attention_kinds", "checks", "kinds", "pooling", "position_schemes"}
     code = "".join(
@@ -272,7 +272,17 @@ def test_every_field_is_read_outside_the_config():
     # Read by transformers' generation, or through another field that stands for them.
     elsewhere = {"bos_token_id", "eos_token_id", "is_encoder_decoder", "use_cache"}
     through = {"embedding_sharing": "tied_matrices", "tie_word_embeddings": "tied_matrices"}
-    for field in set(VanillaTransformerConfig.__annotations__) - elsewhere:
+    # Read by a name that is made of the stack's.
+    made = {
+        "encoder_attention_type": "window",
+        "decoder_attention_type": "blocks",
+        "cross_attention_type": "linformer",
+    }
+    model = modeling.VanillaTransformerModel(tiny_config(**made))
+    encoder, decoder = (stack.layers[0].self_attn for stack in (model.encoder, model.decoder))
+    assert (type(encoder), type(decoder)) == (modeling.ATTENTION_TYPES["window"], modeling.ATTENTION_TYPES["blocks"])
+    assert type(model.decoder.layers[0].encoder_attn) is modeling.CROSS_ATTENTION_TYPES["linformer"]
+    for field in set(VanillaTransformerConfig.__annotations__) - elsewhere - made.keys():
         name = through.get(field, field)
         assert re.search(rf"config\.{name}\b", code), f"{field} is never read"
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from vanilla_transformer_hf import VanillaTransformerForCausalLM
-from vanilla_transformer_hf.model.layers.parts import LastResult
+from vanilla_transformer_hf.model.layers.parts import LastResult, Linear
 from vanilla_transformer_hf.model.packing import int8 as int8_module
 from vanilla_transformer_hf.model.packing.int8 import (
     FEW_INT8_ROWS,
@@ -135,7 +135,7 @@ def rounding(model):
     """A copy all of whose linear maps round. They are not plain, so the search runs them as they are."""
     model = copy.deepcopy(model)
     for module in model.modules():
-        if type(module) is nn.Linear:
+        if type(module) in (nn.Linear, Linear):
             module.__class__ = RoundingLinear
     return model
 

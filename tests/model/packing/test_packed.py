@@ -9,6 +9,7 @@ from peft import LoraConfig, get_peft_model
 from torch import nn
 
 from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration
+from vanilla_transformer_hf.model.layers.parts import Linear
 from vanilla_transformer_hf.model.packing import packed as packed_weights
 from vanilla_transformer_hf.model.packing.packed import StepWeights
 
@@ -113,7 +114,8 @@ def test_no_projection_is_computed_by_itself(tiny_config, options, batch, monkey
     model = VanillaTransformerForConditionalGeneration(tiny_config(**options)).eval()
     inputs = {name: batch[name] for name in ("input_ids", "attention_mask", "decoder_input_ids")}
     plain = model(**inputs).logits
-    monkeypatch.setattr(nn.Linear, "forward", lambda module, states: pytest.fail(f"{module} was called"))
+    for kind in (nn.Linear, Linear):
+        monkeypatch.setattr(kind, "forward", lambda module, states: pytest.fail(f"{module} was called"))
     with torch.no_grad():
         found = StepWeights.whole_model(model, "int8")(**inputs).logits
     torch.testing.assert_close(found, plain, atol=0.2, rtol=0)
