@@ -65,7 +65,9 @@ class Ours(nn.Module):
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         mask = self.attention.mask(states, None, None, False)
-        return self.attention(states, self.attention.global_mask(mask, states, None, None))[0]
+        if self.attention.has_global_tokens:
+            mask = self.attention.global_mask(mask, states, None, None)
+        return self.attention(states, mask)[0]
 
 
 class Segments(nn.Module):

@@ -31,13 +31,16 @@ from .training import SIZES
 SENTENCES, TOKENS = 32, 32
 
 
-def variants(sizes: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def variants(sizes: dict[str, Any], causal: bool) -> dict[str, dict[str, Any]]:
     """Name of a variant -> the fields that differ from the paper's model; the first is the paper's model."""
     plain = VanillaTransformerConfig.from_preset(**sizes)
     widths = {f"{stack}_ffn_dim": getattr(plain, f"{stack}_ffn_dim") * 2 // 3 for stack in ("encoder", "decoder")}
+    schemes = [name for name in POSITION_SCHEMES if name != "sinusoidal_grid"]  # sentences have no rows and columns
+    # A decoder alone has no batch norm.
+    norms = [name for name in NORMS if name not in (plain.norm_type, "batch_norm" if causal else None)]
     return {
-        **{name: {"position_encoding": name} for name in POSITION_SCHEMES},
-        **{name: {"norm_type": name} for name in NORMS if name != plain.norm_type},
+        **{name: {"position_encoding": name} for name in schemes},
+        **{name: {"norm_type": name} for name in norms},
         "gated": {"feed_forward_type": "gated", "activation_function": "silu", **widths},
         "segments": {"type_vocab_size": 2},
         **{name: {"projection_sharing": name} for name in PROJECTIONS if name != plain.projection_sharing},
@@ -81,7 +84,7 @@ def run(arguments: argparse.Namespace) -> None:
     """
     preset, more = SIZES[arguments.preset]
     sizes = {"name": preset, **more}
-    known = variants(sizes)
+    known = variants(sizes, arguments.causal)
     if unknown := set(arguments.only or ()) - set(known):
         raise ValueError(f"--only {' '.join(sorted(unknown))}: expected some of {', '.join(known)}")
     if min(arguments.rounds, arguments.threads, *arguments.beams) < 1:

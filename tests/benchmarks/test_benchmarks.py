@@ -556,6 +556,17 @@ def test_an_exponent_is_the_slope_between_logarithms():
 
 
 @pytest.mark.parametrize("causal", [False, True])
+def test_all_variants_can_be_models(causal):
+    preset, more = training.SIZES["smoke"]
+    sizes = {"name": preset, **more}
+    first, *others = variants.variants(sizes, causal).values()
+    paper = variants.model_of(sizes, causal)
+    assert variants.model_of({**sizes, **first}, causal).config.to_dict() == paper.config.to_dict()
+    for fields in others:
+        assert variants.model_of({**sizes, **fields}, causal).config.to_dict() != paper.config.to_dict()
+
+
+@pytest.mark.parametrize("causal", [False, True])
 def test_variants_take_turns_with_the_papers_model(causal, tmp_path, capsys):
     settings = {"preset": "smoke", "rounds": 1, "threads": 1, "beams": [1, 2], "json": str(tmp_path / "speed.json")}
     settings["causal"] = causal
@@ -567,5 +578,5 @@ def test_variants_take_turns_with_the_papers_model(causal, tmp_path, capsys):
     for row in rows:
         assert row["seconds"] > 0 and row["ratio"] == pytest.approx(row["seconds"] / row["paper"])
     assert len(capsys.readouterr().out.splitlines()) == 5
-    with pytest.raises(ValueError, match="--only gate: expected some of none, sinusoidal, "):
+    with pytest.raises(ValueError, match="--only gate: expected some of sinusoidal, sinusoidal_halves, "):
         variants.run(argparse.Namespace(**settings, only=["gate"]))
