@@ -179,6 +179,21 @@ def test_without_a_network_the_hub_is_asked_once(monkeypatch):
     assert asked == [("no/such", 10)]
 
 
+def test_no_config_of_the_hub_chooses_a_kernel(monkeypatch, tmp_path):
+    snapshot = tmp_path / "models--some--model" / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    (tmp_path / "models--some--model" / "refs").mkdir()
+    (tmp_path / "models--some--model" / "refs" / "main").write_text("abc")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    config = {"model_type": "marian"}
+    (snapshot / "config.json").write_text(json.dumps(config))
+    assert open_config("some/model").model_type == "marian"
+    (snapshot / "config.json").write_text(json.dumps({**config, "attn_implementation": "somebody/kernel"}))
+    for revision in (None, "main", "abc"):
+        with pytest.raises(OSError, match=r"some/model.*config\.json: attn_implementation='somebody/kernel'"):
+            open_config("some/model", revision=revision)
+
+
 @pytest.mark.parametrize("kind", ["a pipe", "deep", "10^9 layers", "2^40 columns", "no heads"])
 def test_hostile_settings_end_in_one_line_at_once(kind, tmp_path):
     config = {"model_type": "vanilla_transformer", "d_model": 32}

@@ -171,6 +171,9 @@ def open_any_config(
         config: PreTrainedConfig = open_by(
             AutoConfig, name, trust_remote_code=trust_remote_code, revision=revision, **fields
         )
+        cached = None if Path(name).is_dir() else try_to_load_from_cache(str(name), "config.json", revision=revision)
+        if isinstance(cached, str):  # of the Hub: before a model is made of it
+            check_model_settings(Path(cached).parent)
         return config
 
 

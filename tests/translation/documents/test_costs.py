@@ -101,6 +101,12 @@ KINDS = {
     "namespaces of links": lambda n: docx(f"<w:p>{f'<w:hyperlink>{RUN}</w:hyperlink>' * n}</w:p>", names(n)),
     "namespaces of spans": lambda n: odt("<text:a>dog</text:a>" * n, names(n)),
     "namespaces of units": lambda n: xliff("<trans-unit><source>a<g>b</g></source></trans-unit>" * n, names(n)),
+    "flags of a file": lambda n: (
+        "a.xlf",
+        f"<xliff version='1.2'><file weblate-flags='{'a,' * (4 * n)}'><body>".encode()
+        + b"<trans-unit><source>a</source></trans-unit>" * n
+        + b"</body></file></xliff>",
+    ),
     "frames": lambda n: frames(f"<w:p>{RUN}</w:p>" * n),
     "paragraphs": lambda n: docx(f"<w:p>{RUN}</w:p>" * n),
     "looks": lambda n: docx(f"<w:p>{f'<w:r><w:rPr><w:b/></w:rPr><w:t>dog</w:t></w:r>{RUN}' * n}</w:p>"),

@@ -207,6 +207,15 @@ def test_many_tags_and_words_take_no_longer_than_few():
     assert time.process_time() - began < 5
 
 
+def test_tags_placed_by_attention_take_time_that_grows_with_the_square_of_their_number():
+    def seconds(size):
+        page, began = MarkupText("<b>a</b> " * size), time.process_time()
+        assert page.render(["b " * (size - 1) + "b"], [torch.eye(size)]) == "<b>b</b> " * size
+        return time.process_time() - began
+
+    assert min(seconds(400) for _ in range(3)) < 6 * min(seconds(200) for _ in range(3))
+
+
 def test_kept_elements_before_a_mark_stay_in_their_order():
     page = MarkupText("one <img 1> <img 2>, two")
     assert page.render(["eins, zwei"], [None]) == "eins <img 1> <img 2>, zwei"

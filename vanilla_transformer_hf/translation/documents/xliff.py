@@ -132,7 +132,7 @@ def _flags(element: Any) -> list[str]:
     """What is said of the format of a text, as gettext's flags say it."""
     found = list[str]()
     for above in element.iterancestors("{*}trans-unit", "{*}unit", "{*}file"):
-        found += (above.get("weblate-flags") or "").split(",")
+        found += (above.get("weblate-flags") or "")[:1000].split(",")  # those of a file are read for each text
         found += [DATATYPES.get((above.get("datatype") or "").lower(), "")]
     return found
 

@@ -36,7 +36,7 @@ class Places:
             [each.span() for each in re.finditer(r"\S+", side)] for side in (source, target)
         )
         self._starts, self._ends = [start for start, _ in self._sources], [end for _, end in self._sources]
-        self._target_starts = [start for start, _ in self._targets]
+        self._target_starts, self._target_ends = ([each[side] for each in self._targets] for side in (0, 1))
         self._sums: torch.Tensor | None = None  # attention of each word to those before a word of the source
         rows, columns = len(self._targets), len(self._sources)
         if weights is None or weights.shape != (rows, columns) or not weights.numel() or source == target:
@@ -95,11 +95,11 @@ class Places:
             begin = bisect_left(self._nearest, first, rows.start, rows.stop)
             end = bisect_right(self._nearest, last, rows.start, rows.stop)
             return (begin, end - 1) if begin < end else None
-        free = [
-            row
-            for row in rows
-            if not any(start <= self._targets[row][0] and self._targets[row][1] <= end for start, end in taken)
-        ]
+        hidden = bytearray(len(self._targets))
+        for start, end in taken:
+            begin, stop = bisect_left(self._target_starts, start), bisect_right(self._target_ends, end)
+            hidden[begin:stop] = b"\1" * (stop - begin)
+        free = [row for row in rows if not hidden[row]]
         if not free:
             return None
         shares = (self._sums[:, last + 1] - self._sums[:, first]).tolist()
