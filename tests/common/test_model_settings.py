@@ -33,7 +33,12 @@ WRONG = {
     "preprocessor_config.json": [
         *({"feature_size": value} for value in (10**7, 0, "80", 80.5)),
         *({"sampling_rate": 10**9}, {"n_fft": 10**9}, {"hop_length": 0}, {"chunk_length": 10**9}, {"window_ms": 1e9}),
-        *({"size": {"height": 10**6, "width": 10**6}}, {"pad_size": 10**9}, {"hop_ms": float("nan")}),
+        *(
+            {"size": {"height": 10**6, "width": 10**6}},
+            {"pad_size": 10**9},
+            {"size": [224, 10**6]},
+            {"hop_ms": float("nan")},
+        ),
     ],
     "config.json": [
         *({"auto_map": value} for value in (5, ["a.B", None], {"AutoModel": 5}, {"AutoModel": {}}, {"AutoModel": []})),
@@ -71,6 +76,12 @@ def test_a_model_with_wrong_settings_is_not_opened(counting_folder, tmp_path):
             open_model(folder)
         (folder / file).write_text(before)
     open_model(folder)
+
+
+def test_sizes_of_pictures_have_each_form_of_transformers(tmp_path):
+    for size in (224, [224, 224], {"height": 224, "width": 224}):
+        (tmp_path / "preprocessor_config.json").write_text(json.dumps({"size": size}))
+        check_model_settings(tmp_path)
 
 
 def test_parts_of_a_processor_are_checked(tmp_path):

@@ -90,7 +90,7 @@ CO2 = {"emissions": 12.5, "source": "codecarbon", "training_type": "pre-training
 
 HOSTILE = (
     "evil\n\n# Heading\n\n<script>alert(1)</script> [link](https://evil.example) ![x](https://evil.example/x.png) "
-    "https://evil.example www.evil.example | cell | **bold** `code` &lt;img&gt;\n```\n"
+    "https://evil.example www.evil.example me@evil.example a+@evil.example | cell | **bold** `code` &lt;img&gt;\n```\n"
     "\"); import os; os.system('evil'); (\"\n"
     "```bash\npip install evil\n```\n---\nlicense: mit\n"
 )
@@ -134,7 +134,7 @@ def test_no_fact_is_more_than_text(field, facts, folder):
             assert code.startswith("vanilla-transformer ") and "\n" not in code
     text = re.sub(r"`[^`\n]*`", "", BLOCK.sub("", card.text).replace("\\`", ""))
     assert not re.search(
-        r"(?<!\\)<(?!br)|(?<!\\)\]\((?!https://arxiv|https://github)|https?://evil|www\.evil|\*\*", text
+        r"(?<!\\)<(?!br)|(?<!\\)\]\((?!https://arxiv|https://github)|https?://evil|www\.evil|[\w+]@evil|\*\*", text
     )
     headings = re.findall(r"(?m)^ {0,3}#+ .*$|^[-=]{3,}$|^>", text)
     known = {

@@ -11,7 +11,7 @@ import pytest
 import torch
 from starlette.testclient import TestClient
 
-from vanilla_transformer_hf.serving.apart import Apart, run_apart
+from vanilla_transformer_hf.serving.apart import Apart, _bound, run_apart
 from vanilla_transformer_hf.serving.application import ServedModel, create_application
 from vanilla_transformer_hf.serving.batcher import Batcher
 from vanilla_transformer_hf.serving.protocols import Limits
@@ -90,6 +90,17 @@ def test_mistakes_are_told_with_their_place():
         run_apart(fail, (), None, PATIENCE, MEMORY, threading.Event())
     with pytest.raises(ValueError, match="it needs more than"):
         run_apart(end, (), None, PATIENCE, MEMORY, threading.Event())
+
+
+def test_limits_of_the_system_are_never_raised(monkeypatch):
+    resource, found = pytest.importorskip("resource"), {}
+    hard = {resource.RLIMIT_CPU: 5, resource.RLIMIT_AS: resource.RLIM_INFINITY}
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (hard[kind], hard[kind]))
+    monkeypatch.setattr(resource, "setrlimit", found.__setitem__)
+    monkeypatch.setattr("os.nice", lambda more: 0)
+    _bound(MEMORY, seconds=60)
+    assert found.pop(resource.RLIMIT_CPU) == (5, 5)
+    assert all(soft == most > MEMORY for soft, most in found.values())
 
 
 def sleep(align):

@@ -194,6 +194,27 @@ def test_a_tokenizer_that_panics_on_a_text_takes_nobody_else_with_it(start, tran
         for text in ("one", "five"):
             answer = client.post("/translate", json={"q": text})
             assert answer.status_code == 400 and "the tokenizer of the model fails" in answer.json()["error"]
+        monkeypatch.setattr(translator, "align", lambda *a, **k: (_ for _ in ()).throw(TokenizerError("it fails")))
+        answer = client.post("/translate", json={"q": "<p><b>two</b> three</p>", "format": "html"})
+        assert answer.status_code == 400 and answer.json()["error"].startswith("it fails")
+
+
+def test_attention_is_computed_for_some_at_a_time_until_the_deadline(translator, monkeypatch):
+    late, sizes = [0.0], []
+
+    def align(pairs):
+        sizes.append(len(pairs))
+        late[0] = 1000.0
+        return [None] * len(pairs)
+
+    monkeypatch.setattr("vanilla_transformer_hf.serving.batcher.aligner", lambda translator, prefix: align)
+    monkeypatch.setattr("vanilla_transformer_hf.serving.batcher.monotonic", lambda: time.monotonic() + late[0])
+    batcher = Batcher(translator)
+    assert batcher.align([("one", "eins")] * 20) == [None] * 20 and sizes == [16, 4]
+    late[0] = 0.0
+    with TestClient(create_application([ServedModel("one", batcher, "en", {"de": None})])) as client:
+        answer = client.post("/translate", json={"q": "<p><b>two</b> three</p>" * 20, "format": "html"})
+    assert answer.status_code == 504 and sizes == [16, 4, 16]
 
 
 def test_scores_that_are_not_numbers_fail_and_are_not_translations(translator, start):
@@ -234,7 +255,9 @@ def endless(opened_translator, monkeypatch):
     return Translator(model, opened_translator.tokenizer)
 
 
-def test_wide_sentences_leave_the_others_and_run_in_the_turns_of_their_client(endless, monkeypatch):
+@pytest.mark.parametrize("most", [8, 0])
+def test_wide_sentences_leave_the_others_and_run_in_the_turns_of_their_client(endless, monkeypatch, most):
+    monkeypatch.setattr("vanilla_transformer_hf.serving.batcher.MOST_WIDE", most)
     translator, texts = endless, [" ".join(SOURCES[60:72]), *SOURCES, *SOURCES]
     expected = [[[text]] for text in translator.translate(texts)]
     turns, advance = [], Batcher._advance
@@ -249,7 +272,8 @@ def test_wide_sentences_leave_the_others_and_run_in_the_turns_of_their_client(en
     batcher.start()
     assert [ticket.future.result(60) for ticket in tickets] == expected
     batcher.stop()
-    assert {client for wide, clients in turns if wide for client in clients} == {"long"} and batcher.running == 0
+    assert {client for wide, clients in turns if wide for client in clients} == ({"long"} if most else set())
+    assert batcher.running == 0
 
 
 def test_of_wide_sentences_those_of_clients_who_leave_are_dropped(endless):

@@ -116,7 +116,8 @@ TOKENIZER: dict[str, Kind] = {
 _SIZE = Kind(
     f"at most {LARGEST_SIDE:,} pixels",
     lambda value: all(
-        _is_whole(each, 1, LARGEST_SIDE) for each in (value.values() if isinstance(value, dict) else [value])
+        _is_whole(each, 1, LARGEST_SIDE)
+        for each in (value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value])
     ),
 )
 _SHORT = Kind("a number from 0.01 to 1,000", lambda value: _is_number(value) and 0.01 <= value <= 1000)

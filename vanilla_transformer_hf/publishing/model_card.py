@@ -293,6 +293,7 @@ def as_text(value: Any) -> str:
     text = " ".join(str(value).split())
     text = re.sub(r"([\\`*<>|~]|(?<!\w)_|_(?!\w)|\](?=[(:\[])|!(?=\[)|&(?=[#\w]))", r"\\\1", text)
     text = re.sub(r"(?i)\b(https?|ftp|mailto|xmpp)(?=:)|\bwww(?=\.)", r"\g<0>&#8203;", text)  # would be a link
+    text = re.sub(r"(?<=[\w.+-])@(?=[\w-])", "&#8203;@", text)  # so would an address of e-mail
     text = re.sub(r"^(\d{1,9})(?=[.)](?: |$))", r"\1\\", text)  # would begin a list
     return re.sub(r"^(?=[#+-](?:[ #+-]|$))", r"\\", text)  # a heading, a list or a rule
 

@@ -1,4 +1,4 @@
-"""Documents are read and written in processes of bounded time and memory: a stranger's file delays nobody else."""
+"""Documents are read and written in processes of bounded memory, which end with the time of their requests."""
 
 import asyncio
 import contextlib
@@ -154,11 +154,13 @@ def _bound(memory: int, seconds: float) -> None:
     except ModuleNotFoundError:  # Windows
         return
     os.nice(NICENESS)
-    resource.setrlimit(resource.RLIMIT_CPU, (int(seconds) + 1, int(seconds) + 2))  # where the server was killed
-    pages = Path("/proc/self/statm")
-    if pages.exists():
-        size = int(pages.read_text().split()[0]) * resource.getpagesize() + memory
-        resource.setrlimit(resource.RLIMIT_AS, (size, size))
+    limits = {resource.RLIMIT_CPU: int(seconds) + 1}  # where the server was killed
+    if (pages := Path("/proc/self/statm")).exists():
+        limits[resource.RLIMIT_AS] = int(pages.read_text().split()[0]) * resource.getpagesize() + memory
+    for kind, most in limits.items():
+        hard = resource.getrlimit(kind)[1]  # which nobody but root may raise
+        least = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(kind, (least, least))
 
 
 def _texts(align: Align, content: bytes, reading: Reading) -> list[str]:

@@ -16,7 +16,7 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import PurePosixPath
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import Any
 from urllib.parse import quote
 
@@ -187,13 +187,15 @@ class Service:
 
     @contextlib.asynccontextmanager
     async def _in_time(self) -> AsyncIterator[float]:
-        """When, by the loop's time, the answer must be there; it holds for all that is done within."""
+        """When, by the loop's time, the answer must be there; it, and errors of a tokenizer, hold for all within."""
         ends = asyncio.get_running_loop().time() + self.limits.seconds
         try:
             async with asyncio.timeout_at(ends + GRACE):
                 yield ends
         except TimeoutError:
             raise self._late() from None
+        except TokenizerError as error:
+            raise RequestError(str(error)) from None
 
     async def _model_for(self, wanted: TranslationRequest) -> tuple[ServedModel, TranslationRequest]:
         """The model for a request of LibreTranslate's protocol, and the request with its texts' language."""
@@ -228,7 +230,7 @@ class Service:
                 language = model.language_of(wanted.target) if wanted.target else next(iter(model.targets), None)
                 found = await self._found(request, client, model, wanted, texts, ends)
                 best = [f"{each[0]}" for each in found]
-                written = await self._documents.translated(*given, best, self._aligner(model, wanted), language)
+                written = await self._documents.translated(*given, best, self._aligner(model, wanted, ends), language)
             except RequestError:
                 raise
             except ValueError as error:
@@ -314,7 +316,7 @@ class Service:
             except ValueError as error:
                 raise RequestError(str(error), "q") from error
             texts = [sentence.text for each in markup for sentence in each.sentences]
-            align, n_best = self._aligner(model, wanted), wanted.alternatives + 1
+            align, n_best = self._aligner(model, wanted, ends), wanted.alternatives + 1
 
             def put_together(found: Sequence[Sequence[Translation]]) -> list[list[Translation]]:
                 return with_translations(markup, found, n_best, align)
@@ -330,8 +332,9 @@ class Service:
             return _event_stream(_once(_event("answer", answer(wanted, found))))
         return JSONResponse(answer(wanted, found))
 
-    def _aligner(self, model: ServedModel, wanted: TranslationRequest) -> Align:
-        return partial(model.batcher.align, prefix=model.prefix_of(wanted.target))
+    def _aligner(self, model: ServedModel, wanted: TranslationRequest, ends: float) -> Align:
+        deadline = monotonic() + ends - asyncio.get_running_loop().time()
+        return partial(model.batcher.align, prefix=model.prefix_of(wanted.target), deadline=deadline)
 
     async def _begin(
         self,

@@ -35,6 +35,8 @@ SEARCH_TOKENS = 2**17
 CLIENT_SEARCHES, CLIENT_SEARCHES_BESIDE = 4, 1
 # Separate searches of all clients together: each has a thread, and memory.
 SEPARATE_SEARCHES = 16
+# Searches of sentences that need far more memory than others: those beyond stay where they are until one ends.
+MOST_WIDE = 8
 # Settings that are known to need a separate search; when there are more they are found out again.
 KNOWN_SEPARATE = 1024
 # Seconds between checks for requests past their deadline.
@@ -352,10 +354,17 @@ class Batcher:
             self._changed.notify()
         return ticket
 
-    def align(self, pairs: Sequence[tuple[str, str]], prefix: str | None = None) -> Sequence[torch.Tensor | None]:
-        """Attention of the words of translations to those of their sources, as in `aligner`; from any thread."""
-        with self._encoding:
-            return aligner(self.translator, prefix)(pairs)
+    def align(
+        self, pairs: Sequence[tuple[str, str]], prefix: str | None = None, deadline: float = math.inf
+    ) -> Sequence[torch.Tensor | None]:
+        """Attention as of `aligner`, from any thread; `TimeoutError` after a deadline by `time.monotonic()`."""
+        align, found = aligner(self.translator, prefix), list[torch.Tensor | None]()
+        for start in range(0, len(pairs), ENCODED_TOGETHER):
+            with self._encoding:
+                if monotonic() > deadline:
+                    raise TimeoutError
+                found += align(pairs[start : start + ENCODED_TOGETHER])
+        return found
 
     def _encode(self, texts: Sequence[str], source_prefix: str | None, deadline: float) -> list[list[Part]]:
         """The parts of each text; `DeadlineError` where the time is too short for all of them."""
@@ -452,7 +461,8 @@ class Batcher:
         took = monotonic() - began
         lane.spent += took
         with self._changed:
-            if not lane.key.wide and (wide := lane.search.take_wide()) is not None:
+            has_room = sum(key.wide > 0 for key in self._lanes) < MOST_WIDE
+            if has_room and not lane.key.wide and (wide := lane.search.take_wide()) is not None:
                 self._wide += 1
                 key = replace(lane.key, wide=self._wide)
                 self._lanes[key] = Lane(key, self.translator, lane.most_rows, lane.spent)

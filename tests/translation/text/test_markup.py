@@ -7,6 +7,7 @@ import time
 import pytest
 import torch
 
+from vanilla_transformer_hf.model.tokenizer.limits import TokenizerError
 from vanilla_transformer_hf.translation.results import Translation
 from vanilla_transformer_hf.translation.text.inline import unescape
 from vanilla_transformer_hf.translation.text.markup import MarkupText, tokens_of, with_translations
@@ -190,6 +191,9 @@ def test_the_model_aligns_and_one_that_cannot_keeps_the_order(translator, monkey
     monkeypatch.setattr(translator, "align", lambda *a, **k: (_ for _ in ()).throw(ValueError("no attention")))
     assert with_translations([markup], found, 1, aligner(translator)) == [["<b>zwei</b> eins <i>drei</i>"]]
     assert aligner(translator)([("a", "b")]) == [None]
+    monkeypatch.setattr(translator, "align", lambda *a, **k: (_ for _ in ()).throw(TokenizerError("it fails")))
+    with pytest.raises(TokenizerError, match="it fails"):  # on one text: the places of all are not guessed for that
+        with_translations([markup], found, 1, aligner(translator))
 
 
 def test_many_tags_and_words_take_no_longer_than_few():

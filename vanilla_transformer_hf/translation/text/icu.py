@@ -5,6 +5,7 @@ In these messages an apostrophe quotes: one that a translation brings is doubled
 """
 
 import re
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
 from .inline import Choice, Piece, Text, Writing
@@ -26,7 +27,7 @@ class _Message:
     """The pieces of a message, from the parser's tokens."""
 
     def __init__(self, pieces: Sequence[Piece], branch: Callable[[list[Piece]], Text]):
-        self._codes, self._branch = [piece for piece in pieces if piece.kind != "text"], branch
+        self._codes, self._branch = deque(piece for piece in pieces if piece.kind != "text"), branch
         text = "".join(piece.value if piece.kind == "text" else CODE for piece in pieces)
         if text.count(CODE) != len(self._codes):
             raise SyntaxError("zero bytes in the text")
@@ -55,7 +56,7 @@ class _Message:
                 continue
             for number, text in enumerate(token["text"].split(CODE)):
                 if number:
-                    yield self._codes.pop(0)
+                    yield self._codes.popleft()
                 yield Piece("text", text)
 
     def _argument(self) -> Piece:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ...model.tokenizer.limits import TokenizerError
+
 
 if TYPE_CHECKING:
     from .inline import Node
@@ -235,6 +237,8 @@ def aligner(translator: Any, source_prefix: str | None = None) -> Align:
         sources = [f"{source_prefix or ''}{source}" for source, _ in pairs]
         try:
             found = translator.align(sources, [target for _, target in pairs], layer=layer, too_long="truncate")
+        except TokenizerError:
+            raise
         except ValueError:
             return [None] * len(pairs)
         return [each.weights[:, -len(source.split()) :] for each, (source, _) in zip(found, pairs)]
