@@ -124,7 +124,7 @@ def test_a_model_learns_real_and_synthetic_pairs(back_translate, texts, capsys):
     assert ids == [tokenizer.convert_tokens_to_ids("<bt>"), *tokenizer("eins zwei")["input_ids"]]
     assert ids[0] == len(tokenizer) - 1 != tokenizer.unk_token_id
     card = (out / "README.md").read_text()
-    assert "translated mono.en into sources, marked <bt>; the rate 1 real to 1 synthetic" in card
+    assert r"translated mono.en into sources, marked \<bt\>; the rate 1 real to 1 synthetic" in card
     before = (out / "back_translation" / "pairs.jsonl").stat()
     back_translate(*arguments)  # which is complete
     assert (out / "back_translation" / "pairs.jsonl").stat().st_mtime_ns == before.st_mtime_ns

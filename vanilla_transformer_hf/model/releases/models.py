@@ -47,9 +47,10 @@ def given_cache(model: torch.nn.Module, cache: Any, past_key_values: Any, others
             )
     found = past_key_values if cache is None else cache
     if past_key_values is not None and found is not past_key_values:
-        if found.get_seq_length() and past_key_values.get_seq_length():
+        is_around = getattr(found, "base", None) is past_key_values  # PEFT's ShadowCache, of two models
+        if not is_around and found.get_seq_length() and past_key_values.get_seq_length():
             raise ValueError(f"{name}: cache and past_key_values are two caches with tokens; expected one of them")
-        if past_key_values.get_seq_length():  # PEFT's prefix beside a new cache
+        if is_around or past_key_values.get_seq_length():  # PEFT's prefix beside a new cache
             found = past_key_values
     is_checkpointed = getattr(model, "gradient_checkpointing", False) and model.training and torch.is_grad_enabled()
     if found is not None and is_checkpointed:
