@@ -96,24 +96,29 @@ def whole_mask(create: Callable[..., Any], skip: str) -> dict[str, Any]:
         return {skip: False}
     return {
         "and_mask_function": lambda batch, head, query, key: key >= 0
-    }  # any function: nothing is skipped beside one
+    }  # any function: nothing is skipped beside it
+
+
+# Looked up once: a signature takes longer to read than a step of a small model may.
+WHOLE_CAUSAL = whole_mask(create_causal_mask, "allow_is_causal_skip")
+WHOLE_BIDIRECTIONAL = whole_mask(create_bidirectional_mask, "allow_is_bidirectional_skip")
+TAKES_CACHE_POSITION = "cache_position" in inspect.signature(create_causal_mask).parameters  # required before 5.4
 
 
 def causal_mask(
     config: Any, embeddings: torch.Tensor, padding: torch.Tensor | None, cache: Any, is_needed: bool
 ) -> Any:
     """transformers' mask of the future, for the input of a stack (B, T, D) after what is in the cache."""
-    arguments = whole_mask(create_causal_mask, "allow_is_causal_skip") if is_needed else {}
-    if "cache_position" in inspect.signature(create_causal_mask).parameters:  # required before 5.4
+    arguments = named(cache) | (WHOLE_CAUSAL if is_needed else {})
+    if TAKES_CACHE_POSITION:
         past = 0 if cache is None else cache.get_seq_length()
         arguments["cache_position"] = torch.arange(embeddings.shape[1], device=embeddings.device) + past
-    return create_causal_mask(config, embeddings, padding, **named(cache), **arguments)
+    return create_causal_mask(config, embeddings, padding, **arguments)
 
 
 def bidirectional_mask(config: Any, embeddings: torch.Tensor, padding: torch.Tensor | None, is_needed: bool) -> Any:
     """transformers' mask of padding, for the input of a stack (B, T, D)."""
-    arguments = whole_mask(create_bidirectional_mask, "allow_is_bidirectional_skip") if is_needed else {}
-    return create_bidirectional_mask(config, embeddings, padding, **arguments)
+    return create_bidirectional_mask(config, embeddings, padding, **(WHOLE_BIDIRECTIONAL if is_needed else {}))
 
 
 # What records the hidden states and attentions of a stack; before 5.2 it stood elsewhere, in one decorator.
