@@ -258,8 +258,9 @@ def test_a_target_is_named_by_its_language_its_tag_or_the_texts(serve):
     chosen = SimpleNamespace(models={"one": model})
     for texts, target in (([], "<de>"), (["<de> one", ""], None)):
         assert Service._by_languages(chosen, TranslationRequest(texts, True, target=target)) is model
-    with pytest.raises(RequestError, match="name one of en-deu, en-fra"):
-        Service._by_languages(chosen, TranslationRequest(["<de> one", "one"], True))
+    for texts in (["<de> one", "one"], [""], []):  # empty texts name no language
+        with pytest.raises(RequestError, match="name one of en-deu, en-fra"):
+            Service._by_languages(chosen, TranslationRequest(texts, True))
 
 
 def test_texts_without_letters_come_back_and_suspicious_translations_are_marked(serve):

@@ -124,6 +124,7 @@ def test_fields_that_nobody_knows_are_ignored_and_named(serve, caplog):
     assert answer.json() == {"translatedText": "zwei"}
     assert answer.headers["X-Ignored-Fields"] == "glossary, tone%2C%20or%0A" and "glossary" not in caplog.text
     assert "X-Ignored-Fields" not in client.post("/translate", json={"q": "two"}).headers
+    assert client.post("/translate", json={"q": "two", "": 1}).headers["X-Ignored-Fields"] == '""'
     with client.stream("POST", "/translate", json={"q": "two", "stream": True, "é": 1}) as events:
         assert events.headers["X-Ignored-Fields"] == "%C3%A9"
 

@@ -612,9 +612,10 @@ def _sources_to(target: str | None, models: Sequence[ServedModel]) -> set[str]:
 
 
 def _are_tagged(model: ServedModel, wanted: TranslationRequest) -> bool:
-    """Whether each text of a request begins with the tag of its target language."""
+    """Whether each text of a request that has words begins with the tag of its target language, and one has."""
     tags = model.batcher.translator.language_tags
-    return all(not text.strip() or tags.before(text) for text in wanted.texts)
+    found = [bool(tags.before(text)) for text in wanted.texts if text.strip()]
+    return bool(found) and all(found)
 
 
 def search_options(translator: Translator, wanted: TranslationRequest) -> dict[str, Any]:
@@ -653,7 +654,8 @@ def _naming_ignored(answer: Response, wanted: TranslationRequest) -> Response:
     """An answer whose header names the fields that were ignored."""
     if wanted.ignored:
         # Not logged: what follows an & in a form that was not encoded is part of a text.
-        names = [quote(as_text(name[:60])) for name in wanted.ignored[:MOST_IGNORED]]
+        # A header neither begins nor ends with a space, so a name that is empty has its quotes.
+        names = [quote(as_text(name[:60])) or '""' for name in wanted.ignored[:MOST_IGNORED]]
         answer.headers[IGNORED_HEADER] = ", ".join(names)
     return answer
 
