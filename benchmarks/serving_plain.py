@@ -6,8 +6,8 @@ import torch
 from fastapi import FastAPI
 from pydantic import BaseModel
 
-from vanilla_transformer_hf.common.http import address_of, bind, run_server
 from vanilla_transformer_hf.common.opening import open_model
+from vanilla_transformer_hf.serving.http import address_of, bind, run_server
 
 
 class Request(BaseModel):

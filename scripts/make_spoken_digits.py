@@ -17,6 +17,7 @@ tar archive. Its official test recordings are those with the numbers 0 to 4.
 import re
 import tarfile
 import tempfile
+import wave
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,7 +26,7 @@ import numpy as np
 
 from vanilla_transformer_hf.common.command_line import make_parser, run
 from vanilla_transformer_hf.common.files import new_folder
-from vanilla_transformer_hf.common.recordings import read_recording, write_wave
+from vanilla_transformer_hf.common.recordings import read_recording
 from vanilla_transformer_hf.translation.recognition import TEXTS_FILE
 
 
@@ -95,6 +96,15 @@ def join(recordings: Sequence[np.ndarray], rng: np.random.Generator) -> np.ndarr
     whole = level * np.concatenate([*parts, np.zeros(rng.integers(0, RATE // 5))])
     noisy: np.ndarray = whole + rng.normal(scale=10 ** rng.uniform(-4, -2.5), size=len(whole))
     return noisy
+
+
+def write_wave(path: Path, samples: np.ndarray, rate: int) -> None:
+    """Write samples (N) from -1 to 1 as a WAV file of 16 bits; those beyond are cut off."""
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(rate)
+        file.writeframes((np.clip(samples, -1, 1) * 32767).astype("<i2").tobytes())
 
 
 def write_spoken_digits(

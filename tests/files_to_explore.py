@@ -2,6 +2,7 @@
 
 import numpy as np
 import torch
+from make_spoken_digits import write_wave
 from PIL import Image
 from transformers import Speech2TextProcessor, TrOCRProcessor
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
@@ -13,7 +14,6 @@ from vanilla_transformer_hf import (
     VanillaTransformerForSpeechSeq2Seq,
     VanillaTransformerTokenizer,
 )
-from vanilla_transformer_hf.common.recordings import write_wave
 
 
 SIZES = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 2, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}

@@ -29,6 +29,7 @@ import numpy as np
 import pytest
 import torch
 from hub_server import ROOT, Hub
+from make_spoken_digits import write_wave
 from new_process import run_script
 from tokenizers import Tokenizer, models
 
@@ -42,7 +43,6 @@ from vanilla_transformer_hf import (
     VanillaTransformerTokenizer,
 )
 from vanilla_transformer_hf.commands.main import COMMANDS, main
-from vanilla_transformer_hf.common.recordings import write_wave
 from vanilla_transformer_hf.conversion.targets import export
 from vanilla_transformer_hf.model import modeling_vanilla_transformer
 from vanilla_transformer_hf.training.comparison import comparison
@@ -134,7 +134,7 @@ FOREIGN = {
     "--checks": "schemathesis",
     "--config_file": "accelerate launch",
     "--clear-fuzzy": "msgattrib",
-    "--imports": "scripts/draw_architecture.py",
+    "--imports": "docs/drawing/draw_architecture.py",
     "--language": "scripts/make_spoken_digits.py",
     "--max-time": "schemathesis",
     "--model": "lm_eval",
@@ -613,7 +613,7 @@ def test_how_it_works_prints_and_draws_what_its_page_says(monkeypatch, capsys):
     known = re.findall(r"\d+\.\d+", " ".join([*page.blocks("python"), *texts]))
     assert set(re.findall(r"\d+\.\d+", FENCE.sub("", page.text))) <= set(known)
 
-    script = runpy.run_path(str(ROOT / "scripts" / "draw_how_it_works.py"))
+    script = runpy.run_path(str(ROOT / "docs" / "drawing" / "draw_how_it_works.py"))
     journey = script["follow"]()
     assert journey.source == names["tokens"]
     torch.testing.assert_close(journey.weights, names["weights"][0, 3, script["WORD"]], atol=1e-4, rtol=0)

@@ -259,7 +259,8 @@ FLOORS = [
     ["publishing"],
     ["export"],
     ["translation"],
-    ["training", "conversion", "explorer", "serving"],
+    ["training", "conversion", "serving"],
+    ["explorer"],
     ["commands"],
 ]
 

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
-# train.py has exit codes of its own, see test_train.py.
-NAMES = sorted(path.name for path in SCRIPTS.glob("*.py") if path.name != "train.py")
+ROOT = Path(__file__).parents[2]
+SCRIPTS = {path.name: path for folder in ("scripts", "docs/drawing") for path in (ROOT / folder).glob("*.py")}
 
 
 class PanicException(BaseException):
@@ -24,7 +23,7 @@ def run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
 
     def call(script, *arguments):
-        monkeypatch.setattr(sys, "argv", [str(SCRIPTS / script), *arguments])
+        monkeypatch.setattr(sys, "argv", [str(SCRIPTS[script]), *arguments])
         with pytest.raises((SystemExit, KeyboardInterrupt)) as end:
             runpy.run_path(sys.argv[0], run_name="__main__")
         return end.value.code, capsys.readouterr().err
@@ -32,7 +31,8 @@ def run(tmp_path, monkeypatch, capsys):
     return call
 
 
-@pytest.mark.parametrize("script", NAMES)
+# train.py has exit codes of its own, see test_train.py.
+@pytest.mark.parametrize("script", sorted(SCRIPTS.keys() - {"train.py"}))
 @pytest.mark.parametrize(
     ("error", "code"), [(KeyboardInterrupt(), 130), (OSError("no space"), 2), (PanicException("no space"), 2)]
 )

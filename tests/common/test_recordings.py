@@ -5,8 +5,9 @@ import wave
 
 import numpy as np
 import pytest
+from make_spoken_digits import write_wave
 
-from vanilla_transformer_hf.common.recordings import read_recording, write_wave
+from vanilla_transformer_hf.common.recordings import read_recording
 
 
 def write(path, content, channels=1, width=2, rate=8000):

@@ -24,8 +24,8 @@ def address(explorer):
     """Where the page is served."""
     import uvicorn
 
-    from vanilla_transformer_hf.common import http
     from vanilla_transformer_hf.explorer.server import make_app
+    from vanilla_transformer_hf.serving import http
 
     listening = http.bind("127.0.0.1", 0)
     server = uvicorn.Server(uvicorn.Config(make_app(explorer), log_level="warning"))

@@ -5,9 +5,10 @@ from importlib import resources
 
 import pytest
 from files_to_explore import hears, sees
+from make_spoken_digits import write_wave
 from page_checks import COUNT, by_keyboard
 
-from vanilla_transformer_hf.common.recordings import read_recording, write_wave
+from vanilla_transformer_hf.common.recordings import read_recording
 from vanilla_transformer_hf.explorer.results import from_json
 
 

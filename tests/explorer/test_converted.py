@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 from checkpoints import WRITERS, write
+from make_spoken_digits import write_wave
 from tokenizers import Tokenizer, models
 
 from vanilla_transformer_hf import VanillaTransformerTokenizer
-from vanilla_transformer_hf.common.recordings import write_wave
 from vanilla_transformer_hf.conversion.converter import convert
 from vanilla_transformer_hf.explorer.explorer import Explorer
 from vanilla_transformer_hf.explorer.file_sources import FileSubject

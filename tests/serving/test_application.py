@@ -18,9 +18,9 @@ from huggingface_hub import InferenceClient
 from starlette.testclient import TestClient
 
 from vanilla_transformer_hf import Translator
-from vanilla_transformer_hf.common.http import RequestError, address_of, bind
 from vanilla_transformer_hf.serving.application import ServedModel, Service, create_application
 from vanilla_transformer_hf.serving.batcher import Batcher
+from vanilla_transformer_hf.serving.http import RequestError, address_of, bind
 from vanilla_transformer_hf.serving.metrics import forget_dead_workers
 from vanilla_transformer_hf.serving.protocols import (
     Limits,

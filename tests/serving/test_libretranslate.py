@@ -12,9 +12,9 @@ from libretranslatepy import LibreTranslateAPI
 from starlette.testclient import TestClient
 
 from vanilla_transformer_hf import Translator
-from vanilla_transformer_hf.common.http import address_of, bind
 from vanilla_transformer_hf.serving.application import ServedModel, create_application
 from vanilla_transformer_hf.serving.batcher import Batcher
+from vanilla_transformer_hf.serving.http import address_of, bind
 from vanilla_transformer_hf.serving.languages import LanguageDetector, english_name
 from vanilla_transformer_hf.serving.protocols import Limits
 

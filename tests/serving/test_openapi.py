@@ -11,9 +11,9 @@ import uvicorn
 from jsonschema import Draft202012Validator
 from starlette.testclient import TestClient
 
-from vanilla_transformer_hf.common.http import address_of, bind
 from vanilla_transformer_hf.serving.application import ServedModel, create_application
 from vanilla_transformer_hf.serving.batcher import Batcher
+from vanilla_transformer_hf.serving.http import address_of, bind
 
 
 # Source and targets of the models of a server; a source of None is not known.

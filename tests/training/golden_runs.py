@@ -97,7 +97,7 @@ def digest(data: bytes) -> str:
 
 def prepare(folder: Path) -> None:
     """Write the texts, recordings and the teacher that runs use."""
-    from vanilla_transformer_hf.common.recordings import write_wave
+    from make_spoken_digits import write_wave
 
     rng = np.random.default_rng(0)
     for part, size in (("train", 40), ("test", 6)):

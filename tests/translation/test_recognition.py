@@ -5,10 +5,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from make_spoken_digits import write_wave
 from PIL import Image
 
 from vanilla_transformer_hf import VanillaTransformerFeatureExtractor
-from vanilla_transformer_hf.common.recordings import write_wave
 from vanilla_transformer_hf.translation.recognition import read_image, read_sources, read_texts
 
 

@@ -124,7 +124,7 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
 def main(prog: str, argv: list[str]) -> None:
     arguments = parse_arguments(prog, argv)
     try:
-        from ..common.http import address_of, bind
+        from ..serving.http import address_of, bind
         from ..serving.server import ServerSettings, serve
     except ModuleNotFoundError as error:
         raise ValueError(f"{error.name} is missing: pip install 'vanilla_transformer_hf[serve]'") from error

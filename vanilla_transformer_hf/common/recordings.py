@@ -4,7 +4,6 @@ import os
 import wave
 from io import BytesIO
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -79,12 +78,3 @@ def _read_others(path: str | os.PathLike[str], content: bytes | None) -> tuple[n
     except (soundfile.SoundFileError, TypeError, AssertionError) as error:  # such as of .raw, which states no rate
         raise ValueError(f"{path} is not a recording that soundfile reads ({error})") from error
     return np.concatenate(blocks) if blocks else np.empty((0, 1)), rate
-
-
-def write_wave(path: str | os.PathLike[str], samples: Any, rate: int) -> None:
-    """Write samples (N) from -1 to 1 as a WAV file of 16 bits; those beyond are cut off."""
-    with wave.open(os.fspath(path), "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(rate)
-        file.writeframes((np.clip(samples, -1, 1) * 32767).astype("<i2").tobytes())

@@ -18,9 +18,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from ..common import http
-from ..common.connections import ending_in_time
-from ..common.hosts import HostCheck, names_of
+from ..serving import http
+from ..serving.connections import ending_in_time
 from .explorer import Explorer
 from .page import MEDIA_TYPES, offline_page, page_file
 from .requests import LONGEST_FILE, RequestError
@@ -83,7 +82,11 @@ def make_app(explorer: Explorer, allowed_hosts: Sequence[str] = ()) -> Starlette
             Route("/api/{question}", ask, methods=["POST"]),
         ],
         middleware=[
-            *([Middleware(HostCheck, hosts=hosts)] if (hosts := names_of(HOST, HOST, allowed_hosts)) else []),
+            *(
+                [Middleware(http.HostCheck, hosts=hosts)]
+                if (hosts := http.names_of(HOST, HOST, allowed_hosts))
+                else []
+            ),
             Middleware(BaseHTTPMiddleware, dispatch=with_headers),
             Middleware(GZipMiddleware, minimum_size=4096, compresslevel=1),
         ],

@@ -32,8 +32,6 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from ..common.characters import as_text
-from ..common.hosts import ANY, HostCheck
-from ..common.http import CLIENT_LEFT, ERROR_HANDLERS, RequestError, media_type, parse_object, read_body
 from ..model.tokenizer.limits import TokenizerError
 from ..translation.documents.document import Reading, readable_endings
 from ..translation.results import Translation
@@ -44,6 +42,16 @@ from ..translation.translator import Translator
 from .apart import Apart
 from .batcher import Batcher, DeadlineError, QueueFullError, Ticket
 from .downloads import Downloads
+from .http import (
+    ANY,
+    CLIENT_LEFT,
+    ERROR_HANDLERS,
+    HostCheck,
+    RequestError,
+    media_type,
+    parse_object,
+    read_body,
+)
 from .languages import LanguageDetector, english_name
 from .metrics import Metrics
 from .openapi import Served, describe

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..common.http import RequestError
 from ..translation.results import Translation
+from .http import RequestError
 
 
 # Options of the search that a client may set -> (type, smallest, largest).

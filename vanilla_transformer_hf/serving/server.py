@@ -17,15 +17,14 @@ import torch
 from starlette.applications import Starlette
 from transformers.utils.logging import disable_progress_bar
 
-from ..common.connections import ending_in_time
-from ..common.hosts import ANY, names_of
-from ..common.http import run_server
 from ..common.lines import read_lines
 from ..common.split_sentences import SplitSentences, check_split_sentences
 from ..translation.text.texts import WithoutLetters
 from ..translation.translator import Translator
 from .application import ServedModel, create_application
 from .batcher import Batcher
+from .connections import ending_in_time
+from .http import ANY, names_of, run_server
 from .metrics import FOLDER_VARIABLE
 from .protocols import Limits
 from .workers import BEAT_INTERVAL, Supervisor

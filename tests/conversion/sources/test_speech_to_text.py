@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pytest
 import torch
+from make_spoken_digits import write_wave
 from transformers import (
     AutoModelForSpeechSeq2Seq,
     AutoProcessor,
@@ -18,7 +19,7 @@ from transformers import (
     pipeline,
 )
 
-from vanilla_transformer_hf.common.recordings import read_recording, write_wave
+from vanilla_transformer_hf.common.recordings import read_recording
 from vanilla_transformer_hf.conversion import ConversionError, convert
 from vanilla_transformer_hf.translation.recognition import Recognizer
 

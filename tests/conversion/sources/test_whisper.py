@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pytest
 import torch
+from make_spoken_digits import write_wave
 from single_stacks import write_byte_bpe
 from transformers import (
     AutoModelForSpeechSeq2Seq,
@@ -23,7 +24,7 @@ from transformers import (
 )
 
 from vanilla_transformer_hf import VanillaTransformerForSpeechSeq2Seq
-from vanilla_transformer_hf.common.recordings import read_recording, write_wave
+from vanilla_transformer_hf.common.recordings import read_recording
 from vanilla_transformer_hf.conversion import ConversionError, convert
 from vanilla_transformer_hf.conversion.sources.whisper import Whisper
 from vanilla_transformer_hf.translation.recognition import Recognizer

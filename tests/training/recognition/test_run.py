@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from make_spoken_digits import write_wave
 from PIL import Image
 from safetensors.torch import load_file
 from transformers import AutoProcessor
@@ -16,7 +17,7 @@ from vanilla_transformer_hf import VanillaTransformerForSpeechSeq2Seq
 from vanilla_transformer_hf.commands.main import main
 from vanilla_transformer_hf.commands.train import find_recipe
 from vanilla_transformer_hf.common.checksums import verify_folder
-from vanilla_transformer_hf.common.recordings import read_recording, write_wave
+from vanilla_transformer_hf.common.recordings import read_recording
 from vanilla_transformer_hf.training.recipe import RecipeParser
 from vanilla_transformer_hf.training.recognition.collator import Masks, RecognitionCollator
 from vanilla_transformer_hf.training.recognition.corpus import SourcesWithTexts

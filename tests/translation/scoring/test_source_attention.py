@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from make_spoken_digits import write_wave
 from PIL import Image
 from transformers import Speech2TextProcessor, TrOCRProcessor
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
@@ -16,7 +17,6 @@ from vanilla_transformer_hf import (
     VanillaTransformerTokenizer,
 )
 from vanilla_transformer_hf.commands.main import main
-from vanilla_transformer_hf.common.recordings import write_wave
 from vanilla_transformer_hf.translation.recognition import Recognizer, read_image, read_speech
 from vanilla_transformer_hf.translation.scoring.source_attention import draw_source_attention, lit, source_attention
 from vanilla_transformer_hf.translation.scoring.source_pictures import picture_of

@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from vanilla_transformer_hf.common.http import ERROR_HANDLERS, RequestError, address_of, bind, read_object, run_server
+from vanilla_transformer_hf.serving.http import ERROR_HANDLERS, RequestError, address_of, bind, read_object, run_server
 
 
 def application(runs: threading.Event | None = None):

@@ -1,7 +1,7 @@
 """
 Draw the pictures of docs/how_it_works.md: one sentence on its way through the trained model of this repository.
 
-    python scripts/draw_how_it_works.py docs
+    python docs/drawing/draw_how_it_works.py docs
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ from vanilla_transformer_hf.common.command_line import make_parser, run
 from vanilla_transformer_hf.common.files import open_output
 
 
-MODEL = Path(__file__).parents[1] / "model_cards" / "multi30k_raw_en_de"
+MODEL = Path(__file__).parents[2] / "model_cards" / "multi30k_raw_en_de"
 SENTENCE = "A brown dog is running through the snow."
 # Layers and heads that the page shows, counted from 0.
 LOOK_UP, MASKED, CROSS = (3, 3), (1, 0), (2, 3)

@@ -1,8 +1,8 @@
 """
 Take the pictures of docs/explorer.md in a browser that is driven by playwright (the extra `browser`):
 
-    python scripts/picture_explorer.py model_cards/multi30k_raw_en_de docs
-    python scripts/picture_explorer.py outputs/quickstart outputs/pictures --views tour walk
+    python docs/drawing/picture_explorer.py model_cards/multi30k_raw_en_de docs
+    python docs/drawing/picture_explorer.py outputs/quickstart outputs/pictures --views tour walk
 
 Each is one view of the page about one sentence, the example of the model's card where the view needs no other.
 """
@@ -15,10 +15,10 @@ from urllib.parse import urlencode
 import uvicorn
 from PIL import Image
 
-from vanilla_transformer_hf.common import http
 from vanilla_transformer_hf.common.command_line import make_parser, run
 from vanilla_transformer_hf.explorer.explorer import Explorer
 from vanilla_transformer_hf.explorer.server import HOST, make_app
+from vanilla_transformer_hf.serving import http
 
 
 SIZE = {"width": 1280, "height": 800}

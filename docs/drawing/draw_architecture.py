@@ -1,8 +1,8 @@
 """
 Draw the model with the names that its modules have in the code, or the folders of the package and their imports:
 
-    python scripts/draw_architecture.py docs/architecture.png
-    python scripts/draw_architecture.py docs/rooms.png --imports
+    python docs/drawing/draw_architecture.py docs/architecture.png
+    python docs/drawing/draw_architecture.py docs/rooms.png --imports
 """
 
 import argparse

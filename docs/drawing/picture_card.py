@@ -1,7 +1,7 @@
 """
 Take the picture of a model card as the Hub shows it, in a browser that is driven by playwright (the extra `browser`):
 
-    python scripts/picture_card.py model_cards/multi30k_tiny_r_drop.md docs/model_card.png
+    python docs/drawing/picture_card.py model_cards/multi30k_tiny_r_drop.md docs/model_card.png
 """
 
 import shutil

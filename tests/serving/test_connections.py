@@ -16,9 +16,9 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from vanilla_transformer_hf.common import connections
-from vanilla_transformer_hf.common.connections import TimedConnection, TimedServer, most_connections
-from vanilla_transformer_hf.common.http import bind
+from vanilla_transformer_hf.serving import connections
+from vanilla_transformer_hf.serving.connections import TimedConnection, TimedServer, most_connections
+from vanilla_transformer_hf.serving.http import bind
 
 
 READY = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"

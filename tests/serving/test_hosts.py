@@ -7,7 +7,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from vanilla_transformer_hf.common.hosts import HostCheck, names_of
+from vanilla_transformer_hf.serving.http import HostCheck, names_of
 
 
 def client(**settings):
