@@ -115,7 +115,7 @@ def test_ctrl_c_before_the_first_step_ends_without_a_traceback(train, tmp_path, 
     def interrupted(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("vanilla_transformer_hf.training.run.tokenize", interrupted)
+    monkeypatch.setattr("vanilla_transformer_hf.training.tasks.text_to_text.tokenize", interrupted)
     for side in ("en", "de"):
         (tmp_path / f"a.{side}").write_text("one\ntwo\n")
     files = ["--train_source", tmp_path / "a.en", "--train_target", tmp_path / "a.de"]

@@ -106,20 +106,3 @@ def test_a_run_that_has_stopped_asks_to_stop_before_its_next_step(train, tmp_pat
 
     train([5, 4, 3, 2, 1, 1], EarlyStopping(2), Ask(), resume=str(tmp_path / "checkpoint-3"))
     assert asked == [True]
-
-
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        ({"metric_for_best_model": None}, "early_stopping_patience needs metric_for_best_model"),
-        ({"eval_strategy": "no"}, "early_stopping_patience needs evaluations: set eval_strategy"),
-    ],
-)
-def test_arguments_that_leave_nothing_to_watch_are_noticed_before_training(train, arguments, message):
-    with pytest.raises(ValueError, match=message):
-        train([1], EarlyStopping(1), **arguments)
-
-
-def test_patience_is_positive():
-    with pytest.raises(ValueError, match="early_stopping_patience=0: must be at least 1"):
-        EarlyStopping(0)

@@ -55,7 +55,6 @@ finally:
 
 
 def test_help_shows_about_thirty_options_as_help_all_has_them(everything):
-    """Those of the config are read from its file for the one, and from its class for the other."""
     names = [name for names in MAIN_OPTIONS.values() for name in names]
     assert len({*names}) == len(names) and 25 <= len(names) <= 35
     assert [option for options in main_options().values() for option in options] == [

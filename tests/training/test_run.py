@@ -31,11 +31,11 @@ from vanilla_transformer_hf.model.config.generation import VanillaTransformerGen
 from vanilla_transformer_hf.model.search.beam import BeamSearch
 from vanilla_transformer_hf.publishing.model_card import CardFacts, write_card
 from vanilla_transformer_hf.training import machine
-from vanilla_transformer_hf.training import run as training
 from vanilla_transformer_hf.training.checkpoints.averaging import select_checkpoints
 from vanilla_transformer_hf.training.data.collators import TranslationCollator
 from vanilla_transformer_hf.training.model import paper_learning_rate
 from vanilla_transformer_hf.training.run import run_job
+from vanilla_transformer_hf.training.tasks import text_to_text
 from vanilla_transformer_hf.training.trainer.progress import ShortRunWarning, ZeroScoreWarning, find_short_run
 from vanilla_transformer_hf.training.trainer.translation import TranslationTrainer
 
@@ -205,10 +205,32 @@ def test_long_training_pairs_bring_no_warning_of_the_host(prepare, warnings_of_t
     assert not warnings_of_the_host()
 
 
-def test_the_best_are_not_looked_for_without_scores(prepare):
-    settings = {"load_best_model_at_end": False, "metric_for_best_model": None, "early_stopping_patience": None}
-    with pytest.raises(ValueError, match="eval_strategy=no gives no scores"):
-        prepare(**settings, average_best=2, eval_strategy="no", save_total_limit=None, moving_average=None)
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"average_best": 2, "eval_strategy": "no"}, "eval_strategy=no gives no scores"),
+        (
+            {"average_best": 3, "save_total_limit": 9},
+            "save_total_limit=9: an average of the best .* needs all of them",
+        ),
+        ({"average_last": 3, "save_total_limit": 2}, "save_total_limit=2: averaging 3 checkpoints needs 3 or more"),
+        (
+            {"average_last": 3, "save_total_limit": 3, "metric_for_best_model": "loss"},
+            "save_total_limit=3: averaging 3 checkpoints needs 4 or more",
+        ),
+        ({"average_last": 3, "save_strategy": "no"}, "save_strategy=no leaves no checkpoints to average"),
+        ({"moving_average": 1.0}, "moving_average=1.0: the decay of a moving average lies from 0 to below 1"),
+        ({"early_stopping_patience": 2}, "early_stopping_patience needs metric_for_best_model"),
+        (
+            {"early_stopping_patience": 2, "metric_for_best_model": "bleu", "eval_strategy": "no"},
+            "early_stopping_patience needs evaluations: set eval_strategy",
+        ),
+    ],
+)
+def test_averages_and_early_stopping_have_what_they_need(prepare, settings, message):
+    nothing = dict.fromkeys(("metric_for_best_model", "save_total_limit", "moving_average"))
+    with pytest.raises(ValueError, match=message):
+        prepare(**{"load_best_model_at_end": False, **nothing, **settings})
 
 
 @pytest.mark.parametrize(
@@ -563,7 +585,7 @@ def test_a_model_that_cannot_be_opened_is_named_in_one_line(prepare, tmp_path, f
 
 
 def test_a_name_that_is_nothing_is_refused_before_any_text_is_read(prepare, tmp_path, monkeypatch):
-    monkeypatch.setattr(training, "load_corpora", None)
+    monkeypatch.setattr(text_to_text, "load_corpora", None)
     for name in ("no/such/folder", "no-such-model"):
         with pytest.raises(OSError, match=name):
             prepare(**size_fields_removed(prepare), model_name_or_path=name)
@@ -634,7 +656,7 @@ def test_a_model_is_trained_further_with_attention_of_the_same_weights(prepare, 
 )
 def test_attention_of_other_weights_is_refused_before_any_text_is_read(prepare, tmp_path, monkeypatch, kind, message):
     prepare().trainer.save_model(tmp_path / "base")
-    monkeypatch.setattr(training, "load_corpora", None)
+    monkeypatch.setattr(text_to_text, "load_corpora", None)
     with pytest.raises(ValueError, match=message):
         prepare(**size_fields_removed(prepare), **kind, model_name_or_path=str(tmp_path / "base"))
 
@@ -660,7 +682,7 @@ def test_attention_of_other_weights_is_refused_before_any_text_is_read(prepare, 
 def test_what_is_wrong_with_the_plan_is_said_before_any_text_is_read(
     prepare, tmp_path, monkeypatch, settings, message
 ):
-    monkeypatch.setattr(training, "load_corpora", None)
+    monkeypatch.setattr(text_to_text, "load_corpora", None)
     with pytest.raises(Exception, match=message) as error:
         prepare(**settings)
     assert not isinstance(error.value, TypeError)
@@ -690,9 +712,9 @@ def test_bfloat16_without_instructions_is_said_to_be_slow(prepare, tmp_path, cap
 
 def test_the_arguments_stay_as_they_were_given(prepare, tmp_path):
     job = prepare(learning_rate=None, generation_max_length=12)
-    assert job.run.training.output_dir == str(tmp_path / "out") == str(job.folder)
-    assert (job.run.training.learning_rate, job.run.training.generation_max_length) == (None, 12)
-    assert job.run.training.hub_model_id is None
+    assert job.task.run.training.output_dir == str(tmp_path / "out") == str(job.folder)
+    assert (job.task.run.training.learning_rate, job.task.run.training.generation_max_length) == (None, 12)
+    assert job.task.run.training.hub_model_id is None
     assert job.trainer.args.output_dir == str(tmp_path / "out" / "checkpoints")
     assert job.trainer.args.learning_rate == paper_learning_rate(32, 4)
 

@@ -44,7 +44,7 @@ def main(prog: str, argv: list[str]) -> None:
     arguments, others = parser.parse_known_args(argv)
     if any(each.split("=")[0] == "--train_target" for each in others):
         parser.error("--train_target has no effect: the student learns the teacher's translations of --train_source")
-    from ..training.compression.teacher_translations import TeacherSearch, translate_training_text
+    from ..training.compression.teacher_translations import translate_training_text
     from ..training.recipe import RecipeParser
 
     recipes, path = RecipeParser(prog=prog), find_recipe(arguments.recipe)
@@ -54,14 +54,13 @@ def main(prog: str, argv: list[str]) -> None:
     if run.data.task != "translation":
         parser.error(f"the recipe has task={run.data.task}: only translation models are distilled")
     shared = arguments.teacher_processes, arguments.teacher_threads
-    search = TeacherSearch(arguments.teacher, arguments.n_best, arguments.teacher_beams, *shared)
-    pairs = translate_training_text(search, run)
+    pairs = translate_training_text(run, arguments.teacher, arguments.n_best, arguments.teacher_beams, *shared)
     print(f"teacher's translations: {pairs}", flush=True)
     source = str(run.data.train_source)
     fields = {"train_source": str(pairs)}
     if not run.data.corpus_name and not Path(source).exists():  # a file is not named after its data set
         fields["corpus_name"] = source
     student, settings = recipes.run(recipes.override(recipe, fields, ["train_target"]), path)
-    best = "translation" if search.n_best == 1 else f"{search.n_best} best translations"
+    best = "translation" if arguments.n_best == 1 else f"{arguments.n_best} best translations"
     about = f"Distilled: it learned the {best} that its teacher {Path(arguments.teacher).name} gave to each source."
     train(prog, student, settings, about)

@@ -90,36 +90,23 @@ def train(prog: str, run: Any, settings: dict[str, Any], compression: str | None
     """Train according to `run`, and end the process as `train` does; `compression` is a sentence for the card."""
     # datasets and others, which --help does without.
     from ..training.checkpoints.files import TrainingInterrupted
-    from ..training.recognition.run import MODELS, run_recognition
     from ..training.run import prepare_job, run_job
-    from ..training.stacks.run import run_task
-    from ..training.stacks.tasks import TASKS
 
-    began_elsewhere = run.training.resume_from_checkpoint not in (None, "last")
-    job = stop = None
+    began_elsewhere, stop = run.training.resume_from_checkpoint not in (None, "last"), None
     try:
-        if run.data.task not in (*TASKS, *MODELS):
-            job = prepare_job(run, settings)
-            if compression is not None:
-                job.trainer.facts.compression.append(compression)
+        job = prepare_job(run, settings)
+        if compression is not None:
+            job.trainer.facts.compression.append(compression)
     except (*ERRORS, RuntimeError) as error:
         sys.exit(f"{prog}: {' '.join(message_of(error).split())}")
     try:
-        if job is not None:
-            run_job(job)
-        else:
-            (run_recognition if run.data.task in MODELS else run_task)(run, settings)
-    except ValueError as error:
-        if job is not None:
-            raise
-        sys.exit(f"{prog}: {' '.join(message_of(error).split())}")
+        run_job(job)
     except (OSError, FloatingPointError) as error:
         sys.exit(f"{prog}: {' '.join(str(error).split())}")
     except TrainingInterrupted as interruption:
         stop = interruption
     # Processes that leave it open are aborted now and then by threads that outlive the interpreter.
-    if job is not None:
-        job.trainer.accelerator.end_training()
+    job.trainer.accelerator.end_training()
     if stop is not None:
         same = "The same command, without --resume_from_checkpoint," if began_elsewhere else "The same command"
         print(f"{prog}: {stop} {same} continues from it.", file=sys.stderr)

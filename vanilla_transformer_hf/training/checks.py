@@ -1,12 +1,13 @@
 """Checks of a run's arguments, before any text is read."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import CardData
 from huggingface_hub.errors import StrictDataclassError
-from transformers import PreTrainedConfig
+from transformers import PreTrainedConfig, Seq2SeqTrainingArguments
 from transformers.trainer_utils import HubStrategy
 
 from ..common.command_line import message_of
@@ -16,10 +17,7 @@ from ..model.config.front_ends import reads_tokens
 from ..model.config.kept_heads import HEAD_FIELDS, heads_of_layers
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..publishing.model_card import check_metadata, check_project_url
-from .arguments import FIELDS_OF_NEW_TOKENIZERS, DataArguments
-from .checkpoints.averaging import check_averaging
-from .checkpoints.files import check_early_stopping
-from .checkpoints.moving_average import check_decay
+from .arguments import FIELDS_OF_NEW_TOKENIZERS, DataArguments, ModelArguments, OwnTrainingArguments
 from .console import say
 from .data.mixture import check_rates
 from .data.parts import ROLES, corpus_parts, rates_of, refuse_several
@@ -27,6 +25,7 @@ from .model import make_generation_config, paper_learning_rate, plan_config
 from .pretraining.denoising import DENOISING, NOISE_FIELDS, PAIR_FIELDS, check_denoising
 from .recipe import (
     CHANGEABLE_FIELDS,
+    FIELDS_OF_OTHERS,
     KINDS_OF_ONE_WEIGHT,
     RunArguments,
     TranslationTrainingArguments,
@@ -37,6 +36,16 @@ from .transfer import check_transfer
 
 # Metrics for the best checkpoint.
 SCORES = (*METRICS, "loss")
+# Of transformers' arguments, those that have no effect in tasks other than those of text to text.
+_OF_TRANSLATION = {
+    *("predict_with_generate", "generation_max_length", "generation_num_beams", "push_to_hub", "hub_model_id")
+}
+# Fields of models that only text to text has, and this package's own arguments.
+_NOT_IN_ALL_TASKS = {
+    *FIELDS_OF_OTHERS["vanilla_transformer"],
+    *(each.name for group in (DataArguments, ModelArguments) for each in fields(group)),
+    *({each.name for each in fields(OwnTrainingArguments)} - {each.name for each in fields(Seq2SeqTrainingArguments)}),
+}
 
 
 def check_run(run: RunArguments, settings: dict[str, Any]) -> None:
@@ -44,14 +53,24 @@ def check_run(run: RunArguments, settings: dict[str, Any]) -> None:
     if run.data.task == DENOISING:
         refuse_several(run.data, "task=denoising")
         check_denoising(run.data)
-    elif run.data.corpora:
-        _check_corpora(run.data)
+    elif run.data.corpora:  # each has a text, one of them is for training, and their rates fit
+        for name, part in corpus_parts(run.data).items():
+            if not any(getattr(part, f"{role}_source") for role in ROLES):
+                raise ValueError(
+                    f"corpora: {name} names no text; expected train_source, validation_source or test_source."
+                )
+        if not (rates := rates_of(run.data)):
+            raise ValueError("corpora: none of them has a train_source, the text to train on.")
+        check_rates(list(rates.values()), run.data.corpus_temperature)
     elif not run.data.train_source:
         raise ValueError("train_source is not given: name the text to train on.")
     translates = run.training.predict_with_generate and run.data.task != DENOISING
     check_evaluation(run, SCORES if translates else ("loss",))
     _check_batches(run)
-    _check_tokenizer(run)
+    if not 0 <= (probability := run.data.bpe_dropout) <= 1:
+        raise ValueError(f"bpe_dropout={probability}: must be a probability from 0 to 1.")
+    if probability and run.model.trains_tokenizer and run.model.tokenizer_model != "bpe":
+        raise ValueError(f"bpe_dropout={probability} needs tokenizer_model=bpe, got {run.model.tokenizer_model}.")
     _check_model(run)
     refuse_without_effect(settings, _without_effect(run))
     problems = check_metadata(CardData(license=run.model.license)) if run.training.push_to_hub else []
@@ -61,28 +80,28 @@ def check_run(run: RunArguments, settings: dict[str, Any]) -> None:
     check_callbacks(run.training)
 
 
-def _check_corpora(data: DataArguments) -> None:
-    """Several corpora: each has a text, one of them is for training, and their rates fit."""
-    for name, part in corpus_parts(data).items():
-        if not any(getattr(part, f"{role}_source") for role in ROLES):
-            raise ValueError(
-                f"corpora: {name} names no text; expected train_source, validation_source or test_source."
-            )
-    if not (rates := rates_of(data)):
-        raise ValueError("corpora: none of them has a train_source, the text to train on.")
-    check_rates(list(rates.values()), data.corpus_temperature)
-
-
 def check_callbacks(training: TranslationTrainingArguments) -> None:
-    """What callbacks check when the Trainer is made, which is after the text was read."""
+    """Early stopping and averages have the evaluations that they need, and the checkpoints are kept."""
     if training.early_stopping_patience is not None:
-        check_early_stopping(training.early_stopping_patience, training)
-    if training.moving_average is not None:
-        check_decay(training.moving_average)
-    if training.average_last is not None:
-        check_averaging(training.average_last, best=False, args=training)
-    if training.average_best is not None:
-        check_averaging(training.average_best, best=True, args=training)
+        if training.metric_for_best_model is None:
+            raise ValueError("early_stopping_patience needs metric_for_best_model, the score that has to improve.")
+        if training.eval_strategy == "no":
+            raise ValueError("early_stopping_patience needs evaluations: set eval_strategy.")
+    if (decay := training.moving_average) is not None and not 0 <= decay < 1:
+        raise ValueError(f"moving_average={decay}: the decay of a moving average lies from 0 to below 1.")
+    best, limit = training.average_best is not None, training.save_total_limit or 0
+    if (count := training.average_best or training.average_last) is None:
+        return
+    # transformers also keeps the best checkpoint, within the same limit.
+    needed = count + (training.metric_for_best_model is not None)
+    if training.save_strategy == "no":
+        raise ValueError("save_strategy=no leaves no checkpoints to average.")
+    if best and limit > 0:
+        raise ValueError(f"save_total_limit={limit}: an average of the best checkpoints needs all of them kept.")
+    if 0 < limit < needed:
+        raise ValueError(f"save_total_limit={limit}: averaging {count} checkpoints needs {needed} or more.")
+    if best and training.eval_strategy == "no":
+        raise ValueError("eval_strategy=no gives no scores to find the best checkpoints with.")
 
 
 def _without_effect(run: RunArguments) -> dict[str, str]:
@@ -101,6 +120,18 @@ def _without_effect(run: RunArguments) -> dict[str, str]:
     else:
         reasons |= dict.fromkeys(NOISE_FIELDS, "it needs task=denoising")
     return reasons
+
+
+def refuse_unused(run: RunArguments, settings: dict[str, Any], used: Collection[str]) -> None:
+    """Raise `ValueError` if a field is set that is not among those that the run's task uses."""
+    for name, value in settings.items():
+        if name in (_NOT_IN_ALL_TASKS | _OF_TRANSLATION) - {*used}:
+            raise ValueError(f"{name}={value} has no effect with task={run.data.task}: remove it.")
+        if name in FIELDS_OF_NEW_TOKENIZERS and not run.model.trains_tokenizer:
+            raise ValueError(
+                f"{name}={value} has no effect: the tokenizer is that of tokenizer_name_or_path. Remove it."
+            )
+    refuse_without_effect(settings)
 
 
 def check_evaluation(run: RunArguments, known: Sequence[str]) -> None:
@@ -152,14 +183,6 @@ def _check_batches(run: RunArguments) -> None:
         raise ValueError("streaming needs max_steps: the length of a stream is not known.")
 
 
-def _check_tokenizer(run: RunArguments) -> None:
-    probability = run.data.bpe_dropout
-    if not 0 <= probability <= 1:
-        raise ValueError(f"bpe_dropout={probability}: must be a probability from 0 to 1.")
-    if probability and run.model.trains_tokenizer and run.model.tokenizer_model != "bpe":
-        raise ValueError(f"bpe_dropout={probability} needs tokenizer_model=bpe, got {run.model.tokenizer_model}.")
-
-
 def _check_model(run: RunArguments) -> None:
     name = run.model.model_name_or_path
     if name is None:
@@ -199,11 +222,7 @@ def _check_config_fields(run: RunArguments, config: PreTrainedConfig) -> None:
             raise ValueError(
                 f"{field}={value} contradicts {name}, which has {field}={getattr(config, field)}; remove it."
             )
-    _check_attention_weights(run, config)
-
-
-def _check_attention_weights(run: RunArguments, config: PreTrainedConfig) -> None:
-    """Another kind of attention has the weights of the model."""
+    # Another kind of attention has the weights of the model.
     for field in ("encoder_attention_type", "decoder_attention_type"):
         before = getattr(config, field, None)
         wanted = run.config.get(field, before)

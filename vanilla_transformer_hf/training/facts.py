@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from ..publishing.model_card import NOT_TRAINED, TRAINED, CardFacts, public_settings
-from .arguments import DataArguments
 from .data.parts import corpus_parts
 from .machine import describe_hardware
 from .pretraining.denoising import DENOISING, NoisePlan
@@ -31,7 +30,11 @@ def facts_of_run(
     known = CardFacts.read(Path(model)).inherited() if model is not None and Path(model).is_dir() else CardFacts()
     on_hub = [each for each in dict.fromkeys(names) if not Path(each).exists()]
     corpus = data.corpus_name or named or ", ".join(on_hub) or None  # a file is not named after its data set
-    about = [] if data.task != DENOISING else [_about_denoising(data, corpus, pairs)]
+    about = []
+    if data.task == DENOISING:  # for the card, and for those of models that are made of this one
+        text = " of ".join(each for each in (f"{pairs:,} texts" if pairs else "", corpus or "") if each) or "text"
+        spoken = f" ({', '.join(data.text_langs)})" if data.text_langs else ""
+        about = [f"Pretrained by denoising {text}{spoken}: {NoisePlan.of(data)}."]
     return CardFacts(
         name=folder.resolve().name,
         task=data.task if data.task == DENOISING else None,
@@ -53,10 +56,3 @@ def facts_of_run(
         settings=public_settings(settings),
         device=describe_hardware(run.training),
     )
-
-
-def _about_denoising(data: DataArguments, corpus: str | None, texts: int | None) -> str:
-    """What a model was pretrained on, for its card and for those of models that are made of it."""
-    text = " of ".join(each for each in (f"{texts:,} texts" if texts else "", corpus or "") if each) or "text"
-    languages = f" ({', '.join(data.text_langs)})" if data.text_langs else ""
-    return f"Pretrained by denoising {text}{languages}: {NoisePlan.of(data)}."

@@ -4,7 +4,6 @@ has failed or was stopped is made by the same command later; scores that are the
 """
 
 import json
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -33,6 +32,7 @@ from .checkpoints.record import RECORD_FILE
 from .checkpoints.resume import Start
 from .console import say
 from .machine import of_main_process
+from .tasks.task import Task
 from .trainer.translation import TranslationTrainer, changed
 
 
@@ -256,58 +256,41 @@ def say_changes(trainer: TranslationTrainer, before: list[ScoredText], scored: l
             say(trainer.args, f"{part.role}: {', '.join(changes)}.{lost}")
 
 
-def finish_translation(
-    folder: Path, trainer: TranslationTrainer, data: dict[str, Any], keep_scores: bool
+def finish(
+    folder: Path, trainer: TranslationTrainer, task: Task, data: dict[str, Any], keep_scores: bool
 ) -> list[ScoredSet]:
-    """All that follows when a translation model is written: scores of `data` by role, card, curves, upload."""
-    parts = LaterParts(folder, trainer.args.world_size)
-    _write_first_card(folder, trainer, parts)
-    scored = score_all(folder, trainer, data, parts, keep_scores)
-    say_changes(trainer, trainer.facts.before, scored)
-    trainer.facts = replace(trainer.facts, scored=[ScoredText(part.role, part.scores) for part in scored])
-    _finish(folder, trainer, parts)
-    return scored
-
-
-def finish_denoising(
-    folder: Path, trainer: TranslationTrainer, data: dict[str, Any], keep_scores: bool
-) -> list[ScoredSet]:
-    """`finish_translation` of a model that restores text: its loss and perplexity, and no translations."""
-    parts = LaterParts(folder, trainer.args.world_size)
-    _write_first_card(folder, trainer, parts)
-    measured = {}
-    for role, corpus in data.items():
-        with parts.part(f"scored on the {role} text"):
-            loss = trainer.evaluate(corpus, metric_key_prefix=role)[f"{role}_loss"]
-            measured[role] = {"loss": loss, "perplexity": math.exp(loss)}
-            say(trainer.args, f"{role}: loss {loss:.4g}, perplexity {measured[role]['perplexity']:.4g}")
-    trainer.facts = replace(trainer.facts, measured=measured)
-    _finish(folder, trainer, parts)
-    return []
-
-
-def _write_first_card(folder: Path, trainer: TranslationTrainer, parts: LaterParts) -> None:
-    """The card before the scores are known, which takes time."""
-    if trainer.is_world_process_zero():
-        with parts.part("given a model card"):
+    """All that follows when a model is written: scores of `data` by role, card, curves, upload."""
+    parts, is_main = LaterParts(folder, trainer.args.world_size), trainer.is_world_process_zero()
+    if is_main:
+        with parts.part("given a model card"):  # before the scores are known, which takes time
             write_final_card(folder, trainer, trainer.current_facts(), is_last=False)
-
-
-def _finish(folder: Path, trainer: TranslationTrainer, parts: LaterParts) -> None:
-    """Curves, card and upload of a model whose facts have its scores."""
-    if trainer.is_world_process_zero():
-        with parts.part("given its training curves"):
-            if any("loss" in entry or "eval_loss" in entry for entry in trainer.state.log_history):
-                with new_files(folder) as unfinished:
-                    trainer.plot_curves(unfinished / CURVES_FILE)
+    scored, measured = list[ScoredSet](), dict[str, dict[str, float]]()
+    if task.translates:
+        scored = score_all(folder, trainer, data, parts, keep_scores)
+        say_changes(trainer, trainer.facts.before, scored)
+    else:
+        for role, corpus in data.items():
+            with parts.part(f"scored on the {role} {task.unit}"):
+                measured[role] = task.measure(trainer, folder, role, corpus)
+                told = ", ".join(f"{name} {value:.4g}" for name, value in measured[role].items())
+                say(trainer.args, f"{role}: {told}")
+    found = [ScoredText(part.role, part.scores) for part in scored]
+    trainer.facts = replace(trainer.facts, scored=found, measured=measured)
+    if is_main:
+        if task.is_text_to_text:
+            with parts.part("given its training curves"):
+                if any("loss" in entry or "eval_loss" in entry for entry in trainer.state.log_history):
+                    with new_files(folder) as unfinished:
+                        trainer.plot_curves(unfinished / CURVES_FILE)
         with parts.part("given a model card"):
             co2 = read_emissions(str(trainer.args.output_dir), trainer.facts.further, trainer.facts.device)
             trainer.facts = replace(trainer.facts, co2=co2)
             write_final_card(folder, trainer, trainer.current_facts())
         if not parts.failed:
-            what = "model card and curves" if trainer.facts.task else "model card, curves and translations"
+            what = "model card, curves and translations" if task.translates else "model card and scores"
             say(trainer.args, f"{folder}: {what} written.")
         if trainer.args.push_to_hub and not parts.failed:  # what is published has its scores
             with parts.part("published"):
                 say(trainer.args, f"published: {trainer.upload(folder, 'End of training').url}")
     parts.tell()
+    return scored

@@ -69,15 +69,18 @@ def planned_vocab_size(run: RunArguments) -> int:
 
 def make_model(run: RunArguments, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
     """The named model, or a new one of the named size for this tokenizer, with a complete generation config."""
-    model = _open_model(run) if run.model.model_name_or_path else _new_model(run, tokenizer)
+    model: Any = _open_model(run) if run.model.model_name_or_path else _new_model(run, tokenizer)
     if run.model.tokenizer == "new":
         transfer(model, open_tokenizer(str(run.model.model_name_or_path)), tokenizer)
-    if run.data.source_tags or run.data.corpora or run.data.task == DENOISING:
-        _make_room_for_tags(model, tokenizer)
+    if run.data.source_tags or run.data.corpora or run.data.task == DENOISING:  # room for tokens that were added
+        if model.config.vocab_size < len(tokenizer):
+            model.resize_token_embeddings(len(tokenizer))
+        if (size := getattr(model.config, "source_vocab_size", None)) and size < vocabulary_sizes(tokenizer)[0]:
+            model.resize_source_token_embeddings(vocabulary_sizes(tokenizer)[0])
     check_fit(model, tokenizer)
     base = None if run.model.model_name_or_path is None else model.generation_config
     model.generation_config = make_generation_config(run, model.config, base)
-    return model
+    return model  # type: ignore[no-any-return]
 
 
 def check_lengths(model: Any, data: dict[str, Any]) -> None:
@@ -98,14 +101,6 @@ def check_lengths(model: Any, data: dict[str, Any]) -> None:
                     f"{role}: the longest {side} text has {longest:,} tokens, and the model {positions:,} positions: "
                     f"lower max_{side}_length to {positions}, or raise {owner}max_position_embeddings"
                 )
-
-
-def _make_room_for_tags(model: Any, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Embeddings for tokens that were added to the tokenizer of a model that is fine-tuned."""
-    if model.config.vocab_size < len(tokenizer):
-        model.resize_token_embeddings(len(tokenizer))
-    if (size := getattr(model.config, "source_vocab_size", None)) and size < vocabulary_sizes(tokenizer)[0]:
-        model.resize_source_token_embeddings(vocabulary_sizes(tokenizer)[0])
 
 
 def _open_model(run: RunArguments) -> PreTrainedModel:

@@ -3,14 +3,12 @@ What `train --help` shows: the options that most runs need, by task. Help must n
 torch or transformers.
 """
 
-import ast
 import re
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from enum import Enum
 from inspect import cleandoc
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from ..common.command_line import make_parser
@@ -45,32 +43,29 @@ MAIN_OPTIONS = {
     ),
     "continuing": ("resume_from_checkpoint", "unset"),
 }
-CONFIG_FILE = Path(__file__).parents[1] / "model" / "configuration_vanilla_transformer.py"
-# Types of the config's fields among them, as they are written there.
-_NUMBERS = {"int": int, "float | int": float}
+# The config's fields among them. Importing the config takes seconds; a test compares these with it.
+SIZES = (
+    Option(
+        *("vocab_size", "N"),
+        "size of the target vocabulary, which is also the source's unless source_vocab_size is given (default: the "
+        "preset's; 37000 in base)",
+    ),
+    Option("d_model", "N", "width of embeddings and of every sub-layer's output (default: the preset's; 512 in base)"),
+    Option("encoder_layers", "N", "N, the layers of each stack (default: the preset's; 6 in base)"),
+    Option("decoder_layers", "N", "N, the layers of each stack (default: the preset's; 6 in base)"),
+    Option(
+        *("dropout", "X"),
+        "P_drop on sub-layer outputs and on the sums of embeddings and positions (default: the preset's; 0.1 in base)",
+    ),
+)
 
 
 def main_options() -> dict[str, list[Option]]:
     """The options of `--help`, by task."""
-    known = {UNSET.name: UNSET} | {option.name: option for option in _sizes()}
+    known = {UNSET.name: UNSET} | {option.name: option for option in SIZES}
     for group in (DataArguments, ModelArguments, OwnTrainingArguments):
         known |= {option.name: option for option in options_of(group)}
     return {task: [known[name] for name in names] for task, names in MAIN_OPTIONS.items()}
-
-
-def _sizes() -> list[Option]:
-    """The config's fields among the main options, read from its file, because importing it takes seconds."""
-    main = {name for names in MAIN_OPTIONS.values() for name in names}
-    nodes = ast.parse(CONFIG_FILE.read_text(encoding="utf-8")).body
-    config = next(each for each in nodes if isinstance(each, ast.ClassDef) and each.name == "VanillaTransformerConfig")
-    texts = documented_fields(ast.get_docstring(config) or "")
-    sizes = []
-    for node in config.body:
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
-            name, hint = node.target.id, _NUMBERS.get(ast.unparse(node.annotation))
-            if name in main and hint is not None:
-                sizes.append(config_option(name, hint, ast.literal_eval(node.value), texts))
-    return sizes
 
 
 def documented_fields(docstring: str) -> dict[str, str]:
@@ -125,19 +120,14 @@ def values_of(hint: Any) -> str:
         return "{0} [{0} ...]".format(values_of(parts[0]))
     if dict in (hint, origin):
         return "JSON"
-    if parts:
-        return _values_of_union(parts)
+    if parts:  # HfArgumentParser reads text if a union allows text and None; else the first other type
+        kinds = [kind for kind in parts if kind is not type(None)]
+        shown = [values_of(kind) for kind in kinds if kind is not str or len(kinds) < len(parts)]
+        # A mapping is written as JSON, and a float may be written as an int.
+        return next((each for each in ("JSON", "VALUE", "X") if each in shown), shown[0])
     if isinstance(hint, type) and issubclass(hint, Enum):
         return f"{{{','.join(each.value for each in hint)}}}"
     return {bool: "{true,false}", int: "N", float: "X"}.get(hint, "VALUE")
-
-
-def _values_of_union(parts: Sequence[Any]) -> str:
-    """What HfArgumentParser reads for such a union: text, if it allows text and None; else the first other type."""
-    kinds = [kind for kind in parts if kind is not type(None)]
-    shown = [values_of(kind) for kind in kinds if kind is not str or len(kinds) < len(parts)]
-    # A mapping is written as JSON, and a float may be written as an int.
-    return next((each for each in ("JSON", "VALUE", "X") if each in shown), shown[0])
 
 
 def help_page(

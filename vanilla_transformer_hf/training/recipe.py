@@ -74,15 +74,20 @@ class TranslationTrainingArguments(OwnTrainingArguments, Seq2SeqTrainingArgument
                 f"{self.n_gpu} GPUs, but one process: start one for each (accelerate launch --num_processes "
                 f"{self.n_gpu} -m vanilla_transformer_hf train …), or choose one with CUDA_VISIBLE_DEVICES=0."
             )
-        if self.tokens_per_step is not None:
-            self._divide_step()
+        if self.tokens_per_step is not None:  # accumulated batches of equal size
+            tokens, room = int(self.tokens_per_step), self.per_device_train_tokens
+            if min(tokens, room) < 1:
+                raise ValueError(f"tokens_per_step={tokens}, per_device_train_tokens={room}: both are 1 or more.")
+            self.gradient_accumulation_steps = -(-tokens // (self.world_size * room))
         if self.label_smoothing_factor:
             raise ValueError(
                 f"label_smoothing_factor={self.label_smoothing_factor}: the model smooths the labels inside its own "
                 "loss; set label_smoothing instead."
             )
-        if self.teacher is not None:
-            self._check_distillation()
+        if self.teacher is not None and not 0 < self.distillation_weight <= 1:
+            raise ValueError(f"distillation_weight={self.distillation_weight}: must be greater than 0 and at most 1.")
+        if self.teacher is not None and not 0 < self.distillation_temperature < float("inf"):
+            raise ValueError(f"distillation_temperature={self.distillation_temperature}: must be greater than 0.")
         if self.threads not in (None, AUTO) and not (str(self.threads).isdecimal() and int(self.threads)):
             raise ValueError(f"threads={self.threads}: must be 1 or more, or {AUTO}.")
         if self.threads == AUTO and self.world_size > 1:
@@ -99,19 +104,6 @@ class TranslationTrainingArguments(OwnTrainingArguments, Seq2SeqTrainingArgument
         self.logging_nan_inf_filter = False
         # transformers would warn at every evaluation that pinned memory has no effect.
         self.dataloader_pin_memory = self.dataloader_pin_memory and self.device.type != "cpu"
-
-    def _check_distillation(self) -> None:
-        if not 0 < self.distillation_weight <= 1:
-            raise ValueError(f"distillation_weight={self.distillation_weight}: must be greater than 0 and at most 1.")
-        if not 0 < self.distillation_temperature < float("inf"):
-            raise ValueError(f"distillation_temperature={self.distillation_temperature}: must be greater than 0.")
-
-    def _divide_step(self) -> None:
-        """Set the number of accumulated batches of equal size for each step."""
-        tokens, room = int(self.tokens_per_step or 0), self.per_device_train_tokens
-        if min(tokens, room) < 1:
-            raise ValueError(f"tokens_per_step={tokens}, per_device_train_tokens={room}: both are 1 or more.")
-        self.gradient_accumulation_steps = -(-tokens // (self.world_size * room))
 
     @property
     def device_batch_tokens(self) -> int:
@@ -250,12 +242,6 @@ def refuse_without_effect(settings: dict[str, Any], more: Mapping[str, str] = Ma
             )
 
 
-def _print_once(text: str) -> None:
-    """Print a line to standard error, in the first process only."""
-    if os.environ.get("RANK", "0") == "0":
-        print(text, file=sys.stderr, flush=True)
-
-
 @dataclass
 class RunArguments:
     """The arguments of a training run: data, model, config fields that differ from the preset, transformers' own."""
@@ -374,8 +360,10 @@ class RecipeParser(HfArgumentParser):
             kept = FIELDS_OF_TRANSFER if (recipe | given).get("tokenizer") == "new" else ()
             excluded = {*replaced_by(name, value)} - {*kept, *given}
             if replaced := [each for each in replaced_by(name, value) if each in excluded and each in recipe]:
-                if told:
-                    _print_once(f"{told}: --{name} replaces {', '.join(replaced)} of the recipe.")
+                if told and os.environ.get("RANK", "0") == "0":  # in the first process only
+                    print(
+                        f"{told}: --{name} replaces {', '.join(replaced)} of the recipe.", file=sys.stderr, flush=True
+                    )
                 recipe = {each: value for each, value in recipe.items() if each not in replaced}
         return recipe | given
 

@@ -1,4 +1,4 @@
-"""Training of encoder–decoders with transformers' Trainer, from text, mostly parallel, to a published folder."""
+"""Training with transformers' Trainer, from text, mostly parallel, to a folder that can be published."""
 
 import copy
 from contextlib import AbstractContextManager, nullcontext
@@ -6,39 +6,40 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from transformers import set_seed
+from transformers import TrainerCallback, set_seed
 
 from ..common.matmul import set_matmul
-from .beginning import begin_run
+from ..publishing.model_card import CardFacts
+from .checkpoints.averaging import AverageCheckpointsCallback
+from .checkpoints.files import EarlyStopping
+from .checkpoints.moving_average import MovingAverageCallback
 from .checkpoints.record import find_data_sums, settings_of_all_parts
-from .checkpoints.resume import Start
-from .checks import check_run
+from .checkpoints.resume import Start, check_rate, find_start, lock_folder, prepare_folder
 from .console import quiet_libraries, say
-from .data.corpora import (
-    by_length,
-    join_corpora,
-    load_corpora,
-    make_collators,
-    mix,
-    tokenize,
-    training_text,
-    validation_of,
-)
+from .data.corpora import validation_of
 from .data.parts import corpus_parts
-from .doubts import find_doubts
 from .facts import facts_of_run
-from .finishing import ScoredSet, finish_denoising, finish_translation, score_before, train_and_write
-from .machine import find_matmul, of_main_process
-from .model import check_lengths, make_model, paper_learning_rate
+from .finishing import ScoredSet, finish, score_before, train_and_write
+from .machine import find_matmul, of_main_process, use_threads
+from .model import paper_learning_rate
 from .objectives.distillation import digest_of_teacher, open_teacher
-from .pretraining.denoising import DENOISING, make_denoising_collators
-from .pretraining.texts import load_texts
-from .pretraining.warm_start import begin_with, find_origins
+from .objectives.head_gates import HeadGatesCallback
 from .recipe import RunArguments, TranslationTrainingArguments
-from .tokenizer import describe_tokenizer, get_tokenizer, record_longest_source, record_sentences, tags_of_corpora
-from .trainer.callbacks import make_callbacks
+from .tasks.one_stack import TASKS as STACK_TASKS
+from .tasks.one_stack import OneStack
+from .tasks.recognition import MODELS, Recognition
+from .tasks.task import Task
+from .tasks.text_to_text import Denoising, Translation
 from .trainer.translation import TranslationTrainer
-from .transfer import describe_transfer
+
+
+# Task -> what its runs do of their own.
+TASKS: dict[str, type[Task]] = {
+    "translation": Translation,
+    "denoising": Denoising,
+    **dict.fromkeys(STACK_TASKS, OneStack),
+    **dict.fromkeys(MODELS, Recognition),
+}
 
 
 @dataclass
@@ -46,79 +47,70 @@ class TrainingJob:
     """
     A run that is ready to start.
 
-    Its given arguments, the Trainer with its data, and the start. Until `lock` ends, no other process can train in
-    this folder.
+    Its task, the Trainer with its data, and the start. Until `lock` ends, no other process can train in this folder.
     """
 
-    run: RunArguments
-    settings: dict[str, Any]
+    task: Task
     folder: Path
     start: Start
     trainer: TranslationTrainer
     scored_data: dict[str, Any]
-    lock: AbstractContextManager[Any] | None = None
+    lock: AbstractContextManager[Any]
 
     @property
     def checkpoint(self) -> str | None:
         """The checkpoint to continue from, if any."""
         return None if self.start.checkpoint is None else str(self.start.checkpoint)
 
-    @property
-    def compares_before(self) -> bool:
-        """
-        Whether the model that the run begins with is scored: one that is fine-tuned on several corpora. A new
-        vocabulary is not known to it, and a sharded model is not whole before it is trained.
-        """
-        is_further = self.run.model.model_name_or_path is not None and self.run.model.tokenizer != "new"
-        return bool(self.run.data.corpora) and is_further and not self.trainer.is_fsdp_enabled
-
 
 def prepare_job(run: RunArguments, settings: dict[str, Any]) -> TrainingJob:
-    """Everything up to the first step: corpora, tokenizer, model and Trainer; `run` is not changed."""
-    check_run(run, settings)
+    """Everything up to the first step: texts, tokenizer, model and Trainer; `run` is not changed."""
+    task = TASKS[run.data.task](run)
+    task.check(settings)
     training = copy.copy(run.training)  # the Trainer's arguments, completed below
+    task.decide(training)
     folder = Path(str(training.output_dir))
     checkpoints = folder / "checkpoints"
     training.output_dir, training.resume_from_checkpoint = str(checkpoints), None
     training.generation_max_length = None  # the model's generation config has it
-    denoises = run.data.task == DENOISING
-    training.predict_with_generate &= not denoises
     training.hub_model_id = training.hub_model_id or folder.resolve().name
+    is_main = training.process_index == 0
     with quiet_libraries(), training.main_process_first(local=False, desc="data"):
-        corpora = load_texts(run) if denoises else load_corpora(run.data)
-        start, lock = _find_start(run, settings, training, corpora)
-        tokenizer = get_tokenizer(run, training_text(run, corpora), checkpoints / "tokenizer", start)
-        say(training, describe_tokenizer(tokenizer, run))
-        origin = describe_transfer(run, tokenizer)
-        for sentence in origin:
-            say(training, sentence)
-        joined = join_corpora(run, corpora, tags_of_corpora(run, tokenizer))
-        data = tokenize(joined, tokenizer, run)
-        mixture = mix(run, corpora, data["train"])
-        if not denoises:  # what translation has to know of its sentences
-            record_longest_source(tokenizer, run, data["train"])
-            record_sentences(tokenizer, run, joined["train"])
-        for doubt in find_doubts(run, tokenizer, joined, data):
-            say(training, f"Warning: {doubt}")
-    told = settings_of_all_parts(settings, start.earlier)
-    if training.device.type == "cpu":
-        # What "auto" was found to mean: the last bits of the weights depend on it.
-        training.matmul = told["matmul"] = of_main_process(training.matmul)
-        set_matmul(training.matmul)
-    set_seed(training.seed)
+        texts = task.load()
+        sums = find_data_sums(run.data, texts)
+        if training.teacher and Path(training.teacher).is_dir():
+            sums["teacher"] = digest_of_teacher(Path(training.teacher))
+        CardFacts.read(folder)  # which the end of the run reads again: a damaged one is found now
+        use_threads(training)
+        lock = lock_folder(checkpoints) if is_main else nullcontext()
+        start = find_start(checkpoints, run.training.resume_from_checkpoint, settings, sums)
+        check_rate(start, training)
+        for note in start.notes:
+            say(training, note)
+        chooses_matmul = task.is_text_to_text and training.device.type == "cpu"
+        if is_main:
+            if chooses_matmul:
+                training.matmul = find_matmul(training, start.matmul)
+            matmul = training.matmul if task.is_text_to_text else "default"
+            if moved := prepare_folder(checkpoints, start, settings, sums, matmul):
+                names = ", ".join(path.name for path in moved)
+                say(training, f"{names}: of later steps than {start.checkpoint}, moved to {moved[0].parent}.")
+        tokenizer = task.make_tokenizer(texts, checkpoints / "tokenizer", start)
     with quiet_libraries():
-        model = make_model(run, tokenizer)
-        check_lengths(model, data)
-        if origins := find_origins(run.model):
-            origin = begin_with(origins, model)
-            for sentence in origin:
-                say(training, sentence)
+        data = task.make_data(texts, tokenizer)
+        told = settings_of_all_parts(settings, start.earlier)
+        if chooses_matmul:
+            # What "auto" was found to mean: the last bits of the weights depend on it.
+            training.matmul = told["matmul"] = of_main_process(training.matmul)
+            set_matmul(training.matmul)
+        set_seed(training.seed)
+        model = task.make_model(tokenizer, data)
         teacher = None
         if training.teacher is not None:
             teacher = open_teacher(training.teacher, model, tokenizer, training.device)
     if training.learning_rate is None:
         training.learning_rate = paper_learning_rate(model.config.d_model, training.warmup_steps)
-    scored_data = {role: by_length(corpus) for role, corpus in data.items() if role != "train"}
+    scored_data = {role: corpus for role, corpus in data.items() if role != "train"}
     trainer = TranslationTrainer(
         model=model,
         args=training,
@@ -127,56 +119,59 @@ def prepare_job(run: RunArguments, settings: dict[str, Any]) -> TrainingJob:
         processing_class=tokenizer,
         target_lang=run.data.target_lang,
         target_langs={name: part.target_lang for name, part in corpus_parts(run.data).items()},
-        mixture=mixture,
-        callbacks=make_callbacks(training, start.checkpoint),
+        mixture=task.mixture,
+        callbacks=_make_callbacks(training, start.checkpoint),
         teacher=teacher,
         facts=facts_of_run(
             run,
             told,
             folder,
             pairs=None if run.data.streaming else len(data["train"]),
-            origin=origin,
-            mixture=[] if mixture is None else mixture.sentences(),
+            origin=task.origin,
+            mixture=[] if task.mixture is None else task.mixture.sentences(),
         ),
-        **(make_denoising_collators if denoises else make_collators)(run, model, tokenizer),
+        **task.trainer_options(model, tokenizer),
     )
     trainer.expect_final_scores(scored_data)
-    return TrainingJob(run, settings, folder, start, trainer, scored_data, lock)
+    return TrainingJob(task, folder, start, trainer, scored_data, lock)
 
 
-def _find_start(
-    run: RunArguments, settings: dict[str, Any], training: TranslationTrainingArguments, corpora: dict[str, Any]
-) -> tuple[Start, AbstractContextManager[Any]]:
-    """Where the run continues; its folder is then locked and prepared, and its matrix products are chosen."""
-    sums = find_data_sums(run.data, corpora)
-    if training.teacher and Path(training.teacher).is_dir():
-        sums["teacher"] = digest_of_teacher(Path(training.teacher))
-
-    def matmul(start: Start) -> str:
-        if training.device.type == "cpu":
-            training.matmul = find_matmul(training, start.matmul)
-        return training.matmul
-
-    return begin_run(run, settings, Path(str(training.output_dir)), sums, matmul)
+def _make_callbacks(training: TranslationTrainingArguments, checkpoint: Path | None) -> list[TrainerCallback]:
+    """Callbacks for early stopping, averages and head gates, of a run that continues from `checkpoint`, if any."""
+    callbacks: list[TrainerCallback] = []
+    if training.early_stopping_patience is not None:
+        callbacks.append(EarlyStopping(training.early_stopping_patience))
+    if training.moving_average is not None:
+        callbacks.append(MovingAverageCallback(training.moving_average, checkpoint))
+    if training.average_last is not None:
+        callbacks.append(AverageCheckpointsCallback(training.average_last))
+    if training.average_best is not None:
+        name = (training.metric_for_best_model or "bleu").removeprefix("eval_")
+        callbacks.append(AverageCheckpointsCallback(training.average_best, f"eval_{name}"))
+    if training.head_gates:
+        callbacks.append(HeadGatesCallback(training.head_gates, training.head_gates_learning_rate))
+    return callbacks
 
 
 def run_job(job: TrainingJob, keep_scores: bool = True) -> list[ScoredSet]:
     """
-    Train, write the model in `output_dir`, score the held-out text with beam search, and publish the result.
+    Train, write the model in `output_dir`, score the held-out texts, and publish the result; returns the scores of
+    translations.
 
     The model is written before anything else is done with it. If a later part fails, the others are done all the
     same, and the same run, started again, does what is missing; then `UnfinishedRunError` is raised.
     """
-    trainer, args, folder = job.trainer, job.trainer.args, job.folder
-    with job.lock or nullcontext(), quiet_libraries(), trainer.signals.listening(), trainer.one_tracked_run():
+    trainer, args, folder, run = job.trainer, job.trainer.args, job.folder, job.task.run
+    with job.lock, quiet_libraries(), trainer.signals.listening(), trainer.one_tracked_run():
         begin = f"continuing from {job.checkpoint}." if job.checkpoint else f"checkpoints in {args.output_dir}."
         say(args, f"{trainer.model.num_parameters():,} parameters, {args.batches_in_words}; {begin}")
-        if job.compares_before:
+        is_further = run.model.model_name_or_path is not None and run.model.tokenizer != "new"
+        if run.data.corpora and is_further and not trainer.is_fsdp_enabled:
+            # A new vocabulary would not be known to the model, and a sharded one is not whole before it is trained.
             before = score_before(trainer, job.scored_data, is_new=job.checkpoint is None)
             trainer.facts = replace(trainer.facts, before=before)
         if trainer.is_world_process_zero():
             trainer.facts.write(Path(str(args.output_dir)))  # for cards of its checkpoints and their averages
-        train_and_write(folder, trainer, job.start)
+        train_and_write(folder, trainer, job.start, job.task.processor)
         with trainer.stopping_at_once(f"its model is written in {folder}, but not all that belongs to it."):
-            finish = finish_denoising if job.run.data.task == DENOISING else finish_translation
-            return finish(folder, trainer, job.scored_data, keep_scores)
+            return finish(folder, trainer, job.task, job.scored_data, keep_scores)

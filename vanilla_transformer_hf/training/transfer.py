@@ -5,9 +5,8 @@ Transfer from a model of another pair of languages (Zoph et al. 2016, arXiv 1604
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -28,54 +27,38 @@ BYTE_PIECE = re.compile("<0x[0-9A-F]{2}>")
 BYTES_OF_CHARACTERS = {character: value for value, character in bytes_to_unicode().items()}
 
 
-# How the pieces of a kind of vocabulary are written. A spelling of a piece is a text that it can stand for, in UTF-8,
-# with a space before the beginning of a word. Where only the ends of words are marked, a piece has two.
-
-
-def _byte_level(piece: str) -> list[bytes]:
-    return [bytes(BYTES_OF_CHARACTERS[each] for each in piece)] if set(piece) <= BYTES_OF_CHARACTERS.keys() else []
-
-
-def _sentencepiece(piece: str) -> list[bytes]:
-    if BYTE_PIECE.fullmatch(piece):
-        return [bytes.fromhex(piece[3:5])]
-    return [piece.replace("▁", " ").encode()]
-
-
-def _wordpiece(piece: str) -> list[bytes]:
-    return [piece.removeprefix("##").encode() if piece.startswith("##") else f" {piece}".encode()]
-
-
-def _with_marked_ends(mark: str, piece: str) -> list[bytes]:
-    text = piece.removesuffix(mark)
-    return [f" {text}".encode(), text.encode()]
-
-
-def _whole_words(piece: str) -> list[bytes]:
-    return [f" {piece}".encode()]
-
-
-Spell = Callable[[str], list[bytes]]
-# Mark of a decoder of the library `tokenizers` -> the spellings of the pieces that it joins.
-BY_DECODER: dict[bytes, Spell] = {b'"ByteLevel"': _byte_level, b'"Metaspace"': _sentencepiece}
-# Mark at the beginning or end of pieces -> their spellings, where the decoder does not tell: WordPiece's, those of
-# subword-nmt in its two forms, and Tensor2Tensor's.
-BY_MARK: dict[str, Spell] = {
-    "##": _wordpiece,
-    **{mark: partial(_with_marked_ends, mark) for mark in ("@@", "</w>", "_")},
-}
+# Decoders of the library `tokenizers` that tell how pieces are written; where none does, the marks at the beginning
+# (WordPiece) or end of pieces (subword-nmt in its two forms, and Tensor2Tensor).
+DECODERS, MARKS = ("ByteLevel", "Metaspace"), ("##", "@@", "</w>", "_")
 MARKED_SHARE = 0.03  # of the pieces; fewer are texts that look like one
 
 
-def kind_of(pieces: Mapping[str, int], backend: Any) -> tuple[Spell, str]:
-    """How the pieces of a vocabulary are spelled, and their mark, if they have one."""
+def kind_of(pieces: Mapping[str, int], backend: Any) -> str:
+    """The kind of a vocabulary: one of `DECODERS` or of `MARKS`; "" of whole words."""
     state = b"" if backend is None or backend.decoder is None else backend.decoder.__getstate__()
-    for name, spell in BY_DECODER.items():
-        if name in state:
-            return spell, ""
-    counts = {mark: sum(piece.startswith(mark) or piece.endswith(mark) for piece in pieces) for mark in BY_MARK}
+    for name in DECODERS:
+        if f'"{name}"'.encode() in state:
+            return name
+    counts = {mark: sum(piece.startswith(mark) or piece.endswith(mark) for piece in pieces) for mark in MARKS}
     mark = max(counts, key=counts.__getitem__)
-    return (BY_MARK[mark], mark) if counts[mark] > MARKED_SHARE * len(pieces) else (_whole_words, "")
+    return mark if counts[mark] > MARKED_SHARE * len(pieces) else ""
+
+
+def spellings(kind: str, piece: str) -> list[bytes]:
+    """
+    The texts that a piece of such a vocabulary can stand for, in UTF-8, with a space before the beginning of a word.
+    Where only the ends of words are marked, a piece has two.
+    """
+    if kind == "ByteLevel":
+        known = set(piece) <= BYTES_OF_CHARACTERS.keys()
+        return [bytes(BYTES_OF_CHARACTERS[each] for each in piece)] if known else []
+    if kind == "Metaspace":
+        is_byte = BYTE_PIECE.fullmatch(piece)
+        return [bytes.fromhex(piece[3:5]) if is_byte else piece.replace("▁", " ").encode()]
+    if kind == "##":
+        return [piece.removeprefix("##").encode() if piece.startswith("##") else f" {piece}".encode()]
+    text = piece.removesuffix(kind)
+    return [f" {text}".encode(), text.encode()] if kind else [f" {piece}".encode()]
 
 
 @dataclass(frozen=True)
@@ -85,8 +68,7 @@ class Vocabulary:
     pieces: dict[str, int]
     added: dict[str, int]
     size: int
-    spell: Spell
-    mark: str
+    kind: str
 
     def by_spelling(self) -> dict[bytes, int]:
         """
@@ -94,9 +76,10 @@ class Vocabulary:
         is one, else a piece inside a word, and "ing" likewise.
         """
         found = dict[bytes, int]()
-        goes_on = {piece: piece.endswith(self.mark) == (self.mark == "@@") for piece in self.pieces}
+        mark = self.kind if self.kind in MARKS else ""
+        goes_on = {piece: piece.endswith(mark) == (mark == "@@") for piece in self.pieces}
         for piece, index in sorted(self.pieces.items(), key=lambda item: (goes_on[item[0]], item[1])):
-            for spelling in self.spell(piece):
+            for spelling in spellings(self.kind, piece):
                 found.setdefault(spelling, index)
         return found
 
@@ -113,7 +96,7 @@ def vocabulary_of(tokenizer: Any, side: str) -> Vocabulary:
         piece: index for piece, index in known.items() if piece not in added and (listed is None or index < listed)
     }
     size = tokenizer.source_vocab_size if is_own else len(tokenizer)
-    return Vocabulary(pieces, added, size, *kind_of(pieces, backend))
+    return Vocabulary(pieces, added, size, kind_of(pieces, backend))
 
 
 def check_transfer(config: PreTrainedConfig, name: str) -> None:
@@ -152,7 +135,8 @@ def match(
     rows = torch.full((ours.size,), -1)
     for each in reversed(theirs):
         spelled, named = each.by_spelling(), {**each.pieces, **each.added}
-        found = {index: spelled.get(spelling) for name, index in ours.pieces.items() for spelling in ours.spell(name)}
+        spelt = [(index, each) for name, index in ours.pieces.items() for each in spellings(ours.kind, name)]
+        found = {index: spelled.get(spelling) for index, spelling in spelt}
         found |= {index: named.get(names.get(name, name)) for name, index in ours.added.items()}
         for index, row in found.items():
             if row is not None:

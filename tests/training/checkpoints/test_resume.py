@@ -11,7 +11,6 @@ import torch
 from transformers import SchedulerType, get_scheduler
 
 from vanilla_transformer_hf.training.arguments import DataArguments
-from vanilla_transformer_hf.training.checkpoints.optimizer_settings import optimizer_settings, set_optimizer_settings
 from vanilla_transformer_hf.training.checkpoints.record import Changes, find_data_sums
 from vanilla_transformer_hf.training.checkpoints.resume import (
     RATES_BY_LOSSES,
@@ -19,6 +18,7 @@ from vanilla_transformer_hf.training.checkpoints.resume import (
     check_rate,
     find_start,
 )
+from vanilla_transformer_hf.training.checkpoints.sharding import optimizer_settings, set_optimizer_settings
 
 
 @pytest.fixture

@@ -1,9 +1,12 @@
 """Word-level distillation against its equation, and in runs."""
 
+from functools import partial
+
 import pytest
 import torch
 
-from vanilla_transformer_hf.training.objectives.distillation import distillation_loss
+from vanilla_transformer_hf.model.layers.loss import loss_by_rows
+from vanilla_transformer_hf.training.objectives.distillation import distillation_rows
 from vanilla_transformer_hf.training.recipe import RecipeParser
 from vanilla_transformer_hf.training.run import run_job
 
@@ -34,12 +37,13 @@ def test_the_loss_and_its_gradient_are_those_of_the_equations(
     labels = torch.randint(0, 11, (3, 4))
     labels[0, 2:] = -100
     found, expected = student.clone().requires_grad_(), student.clone().requires_grad_()
-    loss = distillation_loss(found, teacher, labels, smoothing, weight, temperature)
+    row_loss = partial(distillation_rows, smoothing, weight, temperature, teacher.flatten(0, 1))
+    loss = loss_by_rows(found, labels, row_loss)
     wanted = by_the_equations(expected, teacher, labels, smoothing, weight, temperature)
     torch.testing.assert_close(loss, wanted, check_dtype=False)
     for one, other in zip(torch.autograd.grad(loss, found), torch.autograd.grad(wanted, expected)):
         torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
-    shared = distillation_loss(student, teacher, labels, smoothing, weight, temperature, 20)
+    shared = loss_by_rows(student, labels, row_loss, 20)
     torch.testing.assert_close(shared, loss.detach() * 10 / 20)
 
 

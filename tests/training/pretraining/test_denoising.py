@@ -83,7 +83,7 @@ def test_a_run_that_continues_ends_like_one_that_did_not_stop(streaming, prepare
 
 def test_noise_depends_on_seed_epoch_and_line_alone(prepare, texts):
     job = prepare(**texts, noise="spans", noise_rate=0.5)
-    run, model, tokenizer = job.run, job.trainer.model, job.trainer.processing_class
+    run, model, tokenizer = job.task.run, job.trainer.model, job.trainer.processing_class
     run.data.noise = "infilling"
     model.resize_token_embeddings(len(add_noise_tokens(tokenizer, run.data)))
     rows = [job.trainer.train_dataset[row] for row in range(30)]

@@ -28,7 +28,7 @@ from vanilla_transformer_hf.training.pretraining.warm_start import (
     open_common_tokenizer,
 )
 from vanilla_transformer_hf.training.run import run_job
-from vanilla_transformer_hf.training.stacks.tasks import add_mask, begin_with_end
+from vanilla_transformer_hf.training.tasks.one_stack import add_mask, begin_with_end
 
 
 SIZES = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48}

@@ -4,6 +4,7 @@ import copy
 import errno
 import os
 import signal
+from functools import partial
 from pathlib import Path
 
 import datasets
@@ -15,10 +16,10 @@ from torch.nn import functional as F
 from transformers import Seq2SeqTrainer, TrainerCallback
 
 from vanilla_transformer_hf import VanillaTransformerTokenizer
-from vanilla_transformer_hf.model.layers.loss import smoothed_cross_entropy
+from vanilla_transformer_hf.model.layers.loss import loss_by_rows, smoothed_cross_entropy
 from vanilla_transformer_hf.training.checkpoints.files import TrainingInterrupted, is_complete, list_checkpoints
 from vanilla_transformer_hf.training.data.collators import decode_predictions
-from vanilla_transformer_hf.training.objectives.r_drop import r_drop_loss
+from vanilla_transformer_hf.training.objectives.r_drop import r_drop_rows
 from vanilla_transformer_hf.training.run import run_job
 from vanilla_transformer_hf.training.trainer.curves import plot_curves
 from vanilla_transformer_hf.training.trainer.publishing import PublishingMixin
@@ -64,7 +65,7 @@ def test_r_drop_trains_on_two_dropout_masks_and_evaluates_as_ever(prepare):
     loss, outputs = trainer.compute_loss(model.train(), dict(batch), return_outputs=True)
     first, second = outputs.logits.chunk(2)
     assert first.shape[:2] == batch["labels"].shape and not torch.allclose(first, second)
-    torch.testing.assert_close(loss, r_drop_loss(outputs.logits, batch["labels"], 0.1, 5.0))
+    torch.testing.assert_close(loss, loss_by_rows(outputs.logits, batch["labels"], partial(r_drop_rows, 0.1, 5.0)))
     torch.manual_seed(1)
     in_pieces = trainer.compute_loss(model, dict(batch))  # as in training: nothing needs all logits
     torch.testing.assert_close(in_pieces, loss)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import distributed, nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, IntervalStrategy, SaveStrategy
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from ...common.files import check_new, new_folder
@@ -123,43 +123,17 @@ def select_checkpoints(
     return [found[step] for step in sorted(ranked[:count])]
 
 
-def check_averaging(count: int, best: bool, args: TrainingArguments) -> None:
-    """Check that a run keeps the checkpoints, its last or `best` ones, whose average it ends with."""
-    limit = args.save_total_limit or 0
-    # transformers also keeps the best checkpoint, within the same limit.
-    needed = count + (args.metric_for_best_model is not None)
-    if args.save_strategy == SaveStrategy.NO:
-        raise ValueError("save_strategy=no leaves no checkpoints to average.")
-    if best and limit > 0:
-        raise ValueError(f"save_total_limit={limit}: an average of the best checkpoints needs all of them kept.")
-    if 0 < limit < needed:
-        raise ValueError(f"save_total_limit={limit}: averaging {count} checkpoints needs {needed} or more.")
-    if best and args.eval_strategy == IntervalStrategy.NO:
-        raise ValueError("eval_strategy=no gives no scores to find the best checkpoints with.")
-
-
 class AverageCheckpointsCallback(TrainerCallback):
     """
-    At the end of training, sets the model to the average of the last or the best checkpoints of the run, `folders`.
+    At the end of training, sets the model to the average of the last `count` checkpoints of the run, or of the
+    best ones by `metric`: those in `folders`.
 
-    The Trainer must keep them: `save_total_limit` is checked before training. Every process reads the checkpoints.
+    The Trainer must keep them: `check_callbacks` looks at `save_total_limit`. Every process reads the checkpoints.
     """
 
-    folders: list[Path]
-
-    def __init__(self, last: int | None = None, best: int | None = None, metric: str = "eval_bleu"):
-        self.count = last or best or 0
-        if (last is None) == (best is None) or self.count < 1:
-            raise ValueError(f"last={last}, best={best}: give one of the two, 1 or more.")
-        self.metric = metric if best else None
-        self.folders = []
-
-    def on_init_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        check_averaging(self.count, best=self.metric is not None, args=args)
-
-    on_train_begin = on_init_end
+    def __init__(self, count: int, metric: str | None = None):
+        self.count, self.metric = count, metric
+        self.folders: list[Path] = []
 
     def on_train_end(
         self,
@@ -167,7 +141,7 @@ class AverageCheckpointsCallback(TrainerCallback):
         state: TrainerState,
         control: TrainerControl,
         model: nn.Module | None = None,
-        **kwargs: Any,
+        **_: Any,
     ) -> None:
         if model is None:
             return

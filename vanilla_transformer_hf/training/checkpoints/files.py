@@ -18,7 +18,7 @@ import torch
 from torch import distributed
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, IntervalStrategy, SaveStrategy
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy
 
 from ...common.checksums import SUMS_FILE, digest_of_all, format_checksums, read_checksums, write_checksums
 from ...common.files import UNFINISHED, sync, sync_tree
@@ -183,7 +183,7 @@ class StopOnSignal(TrainerCallback):
         With several processes it stops before the next batch, because the others would wait for the rest of this one.
         """
         if args.world_size > 1:
-            if self._received_by_any(args):
+            if self.received_by_any(args):
                 raise EvaluationStopped
             yield
             return
@@ -201,7 +201,7 @@ class StopOnSignal(TrainerCallback):
             flush=True,
         )
 
-    def _received_by_any(self, args: TrainingArguments) -> int | None:
+    def received_by_any(self, args: TrainingArguments) -> int | None:
         """The signal that any process received; all processes must call this at the same points."""
         if args.world_size <= 1 or not distributed.is_initialized():
             return self.received
@@ -211,21 +211,13 @@ class StopOnSignal(TrainerCallback):
         self.received = int(signals) or None
         return self.received
 
-    def has_come(self, args: TrainingArguments) -> bool:
-        """Whether any process received a signal; all processes must call this at the same points."""
-        return self._received_by_any(args) is not None
-
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         # At the end of an epoch, its evaluation comes before the checkpoint.
-        if self._received_by_any(args) and not float(state.epoch or 0).is_integer():
+        if self.received_by_any(args) and not float(state.epoch or 0).is_integer():
             control.should_save = True
 
-    def on_epoch_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        if self._received_by_any(args):
+    def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        if self.received_by_any(args):
             control.should_save = True
 
     def on_log(
@@ -234,7 +226,7 @@ class StopOnSignal(TrainerCallback):
         state: TrainerState,
         control: TrainerControl,
         logs: dict[str, Any] | None = None,
-        **kwargs: Any,
+        **_: Any,
     ) -> None:
         # The last log of a run: from here on its model is made of checkpoints that are written, which can be repeated.
         last = Path(str(args.output_dir), f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}")
@@ -245,19 +237,9 @@ class StopOnSignal(TrainerCallback):
         if self.received is not None:
             raise self._at_once(self.received)
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        if received := self._received_by_any(args):
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        if received := self.received_by_any(args):
             raise TrainingInterrupted(received, state.global_step)
-
-
-def check_early_stopping(patience: int, args: TrainingArguments) -> None:
-    """Raise `ValueError` if `patience` is below 1, or a run with these arguments has no metric or no evaluations."""
-    if patience < 1:
-        raise ValueError(f"early_stopping_patience={patience}: must be at least 1.")
-    if args.metric_for_best_model is None:
-        raise ValueError("early_stopping_patience needs metric_for_best_model, the score that has to improve.")
-    if args.eval_strategy == IntervalStrategy.NO:
-        raise ValueError("early_stopping_patience needs evaluations: set eval_strategy.")
 
 
 class EarlyStopping(TrainerCallback):
@@ -269,24 +251,12 @@ class EarlyStopping(TrainerCallback):
     """
 
     def __init__(self, patience: int):
-        if patience < 1:
-            raise ValueError(f"early_stopping_patience={patience}: must be at least 1.")
         self.patience = patience
 
-    def on_init_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        check_early_stopping(self.patience, args)
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        check_early_stopping(self.patience, args)
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         control.should_training_stop = self._is_enough(args, state)
 
-    def on_evaluate(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if self._is_enough(args, state):
             control.should_training_stop = control.should_save = True
             if state.is_world_process_zero:

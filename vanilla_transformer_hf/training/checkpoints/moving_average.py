@@ -20,12 +20,6 @@ from .weights import assign, open_weights, save_weights
 MOVING_AVERAGE_FILE = "moving_average.safetensors"
 
 
-def check_decay(decay: float) -> None:
-    """Raise `ValueError` if the decay of a moving average does not lie from 0 to below 1."""
-    if not 0 <= decay < 1:
-        raise ValueError(f"decay={decay}: the decay of a moving average lies from 0 to below 1.")
-
-
 class MovingAverageCallback(TrainerCallback):
     """
     Keeps an exponential moving average of the trained weights, which become the model's at the end of training.
@@ -37,10 +31,7 @@ class MovingAverageCallback(TrainerCallback):
     """
 
     def __init__(self, decay: float, checkpoint: str | os.PathLike[str] | None = None):
-        check_decay(decay)
-        self.decay = decay
-        self.checkpoint = checkpoint
-        self.updates = 0
+        self.decay, self.checkpoint, self.updates = decay, checkpoint, 0
         self.parameters: dict[str, nn.Parameter] = {}
         self.averages: dict[str, torch.Tensor] = {}
         self._saved_at: int | None = None
@@ -51,7 +42,7 @@ class MovingAverageCallback(TrainerCallback):
         state: TrainerState,
         control: TrainerControl,
         model: nn.Module | None = None,
-        **kwargs: Any,
+        **_: Any,
     ) -> None:
         if model is None:
             return
@@ -63,22 +54,18 @@ class MovingAverageCallback(TrainerCallback):
         if state.global_step > 0:
             self.load(self.checkpoint or Path(str(args.output_dir), f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"))
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self.updates += 1
         decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
         weights = [weight.detach().float() for weight in self.parameters.values()]
         get_ema_multi_avg_fn(decay)(list(self.averages.values()), weights, None)
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if self._saved_at != self.updates:
             folder = Path(str(args.output_dir), f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}")
             self.save(folder, write=args.should_save)
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if args.load_best_model_at_end and state.best_model_checkpoint is not None:
             self.load(state.best_model_checkpoint)
         self._assign_averages()

@@ -1,6 +1,6 @@
 """
-Resuming: `choose_checkpoint` finds the checkpoint that a run continues and `find_start` what it has changed, both
-without changing anything; `prepare_folder` then prepares its folder.
+Resuming: `find_start` finds the checkpoint that a run continues, and what it has changed, without changing anything;
+`prepare_folder` then prepares its folder.
 """
 
 import shutil
@@ -22,15 +22,6 @@ from .record import Changes, RunRecord, value_in_words
 LOCK_FILE = ".lock"
 # Schedules of transformers whose rates depend on losses, not on the step.
 RATES_BY_LOSSES = ("reduce_lr_on_plateau", "greedy")
-
-
-@dataclass(frozen=True)
-class CheckpointChoice:
-    """The checkpoint to continue from, None: the run starts over; the newest complete one; newer, damaged ones."""
-
-    checkpoint: Path | None
-    newest: Path | None
-    damaged: dict[Path, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -62,53 +53,41 @@ class Start:
         return notes
 
 
-def choose_checkpoint(folder: Path, wanted: str | None) -> CheckpointChoice:
-    """The checkpoint that a run continues from: the `wanted` one, or for "last" and None the last one."""
-    newest, damaged = None, dict[Path, str]()
+def find_start(folder: Path, wanted: str | None, settings: dict[str, Any], data: dict[str, str]) -> Start:
+    """
+    Where a run continues: at the `wanted` checkpoint, or for "last" and None the last one. Nothing is changed; with
+    other settings or data it continues only if `wanted` requests it.
+    """
+    record, newest, damaged = RunRecord.read(folder), None, dict[Path, str]()
     for path in map(Path, reversed(list_checkpoints(folder))):
         if (damage := find_damage(path)) is None:
             newest = path
             break
         damaged[path] = damage
-    if wanted not in (None, "last"):
-        checkpoint = Path(str(wanted))
+    checkpoint, is_named = newest, wanted not in (None, "last")
+    if is_named:
+        checkpoint, damaged = Path(str(wanted)), {}
         if checkpoint.is_dir() and (damage := find_damage(checkpoint)) is not None:
             raise ValueError(f"resume_from_checkpoint={wanted} cannot be continued: {damage}.")
-        if not checkpoint.is_dir():
-            raise ValueError(f"resume_from_checkpoint={wanted} is not a checkpoint; the last one here is {newest}.")
-        return CheckpointChoice(checkpoint, newest)
-    if damaged and newest is None:
+    elif damaged and newest is None:
         what = "; ".join(f"{path.name}: {damage}" for path, damage in damaged.items())
         raise ValueError(
             f"{folder} has no complete checkpoint to continue from ({what}). To start over, delete it or choose "
             "another output_dir."
         )
-    if wanted is not None and newest is None:
+    if wanted is not None and (checkpoint is None or not checkpoint.is_dir()):
         raise ValueError(f"resume_from_checkpoint={wanted} is not a checkpoint; the last one here is {newest}.")
-    return CheckpointChoice(newest, newest, damaged)
-
-
-def find_start(folder: Path, wanted: str | None, settings: dict[str, Any], data: dict[str, str]) -> Start:
-    """Find where a run continues, with which changes; with other settings or data only if `wanted` requests it."""
-    record = RunRecord.read(folder)
-    choice = choose_checkpoint(folder, wanted)
-    if choice.newest is None:  # there is no earlier run, or nothing is left of it
-        return Start(choice.checkpoint, damaged=choice.damaged, goes_back=wanted is not None)
+    goes_back = wanted is not None
+    if newest is None:  # there is no earlier run, or nothing is left of it
+        return Start(checkpoint, damaged=damaged, goes_back=goes_back)
     changes = record.changes(settings, data)
     if wanted is None and changes:
         raise ValueError(
-            f"{choice.newest} belongs to a run with other {changes}: continue it with --resume_from_checkpoint last, "
+            f"{newest} belongs to a run with other {changes}: continue it with --resume_from_checkpoint last, "
             f"or choose another output_dir, or delete {folder}."
         )
-    return Start(
-        checkpoint=choice.checkpoint,
-        is_new=False,
-        matmul=record.matmul,
-        changes=changes,
-        earlier=record.parts_until(step_of(choice.checkpoint), changes) if choice.checkpoint else record.earlier,
-        damaged=choice.damaged,
-        goes_back=wanted is not None,
-    )
+    earlier = record.parts_until(step_of(checkpoint), changes) if checkpoint else record.earlier
+    return Start(checkpoint, False, record.matmul, changes, earlier, damaged, goes_back)
 
 
 def check_rate(start: Start, training: TrainingArguments) -> None:

@@ -6,8 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,47 +85,46 @@ def run_comparison(
     """
     continue_record(plan, output)
     with lock_folder(output):
-        return _run_waiting(plan, output, seconds, processes, tell)
-
-
-def _run_waiting(
-    plan: Plan, output: Path, seconds: float | None, processes: int, tell: Callable[[str], None]
-) -> list[MeasuredRun]:
-    waiting = [run for run in plan.runs if (read_result(run) or {}).get("status") not in (FINISHED, DIVERGED)]
-    if waiting:
-        tokenizer = prepare_data(plan, output)
-        for run in waiting:
-            write_recipe(run, tokenizer)
-            run.beside(".json").unlink(missing_ok=True)
-    tell(f"{len(plan.runs)} runs, {len(plan.runs) - len(waiting)} of them done before; {processes} at a time.")
-    _train(waiting, seconds, processes, tell)
-    return [MeasuredRun(run, read_result(run) or {"status": FAILED, "error": "no result"}) for run in plan.runs]
+        waiting = [run for run in plan.runs if (read_result(run) or {}).get("status") not in (FINISHED, DIVERGED)]
+        if waiting:
+            tokenizer = prepare_data(plan, output)
+            for run in waiting:
+                write_recipe(run, tokenizer)
+                run.beside(".json").unlink(missing_ok=True)
+        tell(f"{len(plan.runs)} runs, {len(plan.runs) - len(waiting)} of them done before; {processes} at a time.")
+        _train(waiting, seconds, processes, tell)
+        return [MeasuredRun(run, read_result(run) or {"status": FAILED, "error": "no result"}) for run in plan.runs]
 
 
 def _train(waiting: list[PlannedRun], seconds: float | None, processes: int, tell: Callable[[str], None]) -> None:
     count, began, done = len(waiting), time.perf_counter(), 0
     active: dict[PlannedRun, subprocess.Popen[bytes]] = {}
     queue = list(waiting)
-    with _exit_on_sigterm():
-        try:
-            while queue or active:
-                while queue and len(active) < processes:
-                    run = queue.pop(0)
-                    tell(f"{run}: training (output in {run.beside('.log')})")
-                    active[run] = start_process(run, seconds, processes)
-                ended = [run for run, process in active.items() if process.poll() is not None]
-                for run in ended:
-                    result = _finish(run, active.pop(run).returncode)
-                    done += 1
-                    left = (time.perf_counter() - began) / done * (count - done)
-                    tell(f"{run}: {_in_words(result)} [{done} of {count}, about {left / 60:.0f} min left]")
-                if not ended:
-                    time.sleep(PAUSE)
-        finally:
-            for process in active.values():
-                process.terminate()
-            for process in active.values():
-                process.wait()
+
+    def leave(number: int, frame: Any) -> None:  # an exception, so that the signal is passed on to the runs
+        sys.exit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        while queue or active:
+            while queue and len(active) < processes:
+                run = queue.pop(0)
+                tell(f"{run}: training (output in {run.beside('.log')})")
+                active[run] = start_process(run, seconds, processes)
+            ended = [run for run, process in active.items() if process.poll() is not None]
+            for run in ended:
+                result = _finish(run, active.pop(run).returncode)
+                done += 1
+                left = (time.perf_counter() - began) / done * (count - done)
+                tell(f"{run}: {_in_words(result)} [{done} of {count}, about {left / 60:.0f} min left]")
+            if not ended:
+                time.sleep(PAUSE)
+    finally:
+        for process in active.values():
+            process.terminate()
+        for process in active.values():
+            process.wait()
+        signal.signal(signal.SIGTERM, before)
 
 
 def _finish(run: PlannedRun, code: int) -> dict[str, Any]:
@@ -153,17 +151,3 @@ def _in_words(result: dict[str, Any]) -> str:
     if result.get("seconds"):
         parts.append(f"{result['seconds']:.0f} s of training")
     return ", ".join(parts)
-
-
-@contextmanager
-def _exit_on_sigterm() -> Iterator[None]:
-    """Turn SIGTERM into an exception, so that the signal is passed on to the runs."""
-
-    def leave(number: int, frame: Any) -> None:
-        sys.exit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -101,22 +101,15 @@ def markdown_table(rows: Sequence[Row], about: str = "") -> str:
     head = ["variant", *(column.heading for column in columns), *(["note"] if noted else [])]
     lines = [head, ["---", *("---:" for _ in columns), *(["---"] if noted else [])]]
     for row in rows:
-        cells = [_cell(row, column) for column in columns]
-        lines.append([f"`{row.variant}`", *cells, *([_one_line(row.note)] if noted else [])])
+        cells = [f"`{row.variant}`"]
+        for column in columns:
+            mean, deviation = row.mean(column.key), row.deviation(column.key)
+            text = "–" if mean is None else column.text.format(mean)
+            is_told = column.deviates and deviation is not None
+            cells.append(f"{text} ± {column.text.format(deviation)}" if is_told else text)
+        lines.append([*cells, *([" ".join(row.note.split()).replace("|", "\\|")] if noted else [])])
     table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
     return f"{about}\n\n{table}" if about else table
-
-
-def _cell(row: Row, column: Column) -> str:
-    mean, deviation = row.mean(column.key), row.deviation(column.key)
-    if mean is None:
-        return "–"
-    text = column.text.format(mean)
-    return f"{text} ± {column.text.format(deviation)}" if column.deviates and deviation is not None else text
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
 
 
 def csv_table(rows: Sequence[Row]) -> str:
@@ -133,12 +126,6 @@ def csv_table(rows: Sequence[Row]) -> str:
             cells += [row.mean(column.key), *([row.deviation(column.key)] if column.deviates else [])]
         writer.writerow([*cells, row.note])
     return file.getvalue()
-
-
-def _mean_curve(curves: list[dict[int, float]]) -> dict[int, float]:
-    """Step -> mean over the seeds, at the steps that all have."""
-    steps = [step for step in curves[0] if all(step in curve for curve in curves)]
-    return {step: statistics.fmean(curve[step] for curve in curves) for step in steps}
 
 
 def draw_comparison(runs: Sequence[MeasuredRun]) -> Figure:
@@ -164,7 +151,9 @@ def draw_comparison(runs: Sequence[MeasuredRun]) -> Figure:
         own = [each.result for each in with_curves if each.run.variant == name and each.result["curves"][kind]]
         if not own:
             continue
-        points = _mean_curve([dict(map(tuple, result["curves"][kind])) for result in own])
+        curves = [dict(map(tuple, result["curves"][kind])) for result in own]
+        steps = [step for step in curves[0] if all(step in curve for curve in curves)]
+        points = {step: statistics.fmean(curve[step] for curve in curves) for step in steps}
         paces = [1e-3 * result["cpu_ms_per_step"] if on_cpu else 1 / result["steps_per_second"] for result in own]
         diverged = "" if all(result["status"] == FINISHED for result in own) else " (diverged)"
         style, color = looks[name]

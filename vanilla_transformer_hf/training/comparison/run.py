@@ -55,9 +55,7 @@ class Stopwatch(TrainerCallback, ExportableState):
             "attributes": {"seconds": self.seconds, "cpu_seconds": self.cpu_seconds},
         }
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         states: Any = state.stateful_callbacks or {}
         if state.global_step and type(self).__name__ in states:
             counts = states[type(self).__name__]["attributes"]
@@ -66,9 +64,7 @@ class Stopwatch(TrainerCallback, ExportableState):
             control.should_training_stop = True
         self._start()
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         began, cpu_began = self._mark
         self._start()
         self.seconds += self._mark[0] - began
@@ -77,12 +73,10 @@ class Stopwatch(TrainerCallback, ExportableState):
             control.should_training_stop = control.should_save = True
             control.should_evaluate = args.eval_strategy != "no"
 
-    def on_evaluate(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self._start()
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self._start()
 
     def _is_used(self) -> bool:
@@ -106,13 +100,11 @@ class FinalScores(TrainerCallback):
         self._seconds += time.perf_counter() - began
         return found
 
-    def on_evaluate(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self._tokens, self._seconds = 0, 0.0
 
     def on_predict(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, metrics: Any = None, **kwargs: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, metrics: Any = None, **_: Any
     ) -> None:
         kept = ("_loss", "_bleu", "_chrf", "_exact_match")
         self.found |= {name: value for name, value in (metrics or {}).items() if name.endswith(kept)}

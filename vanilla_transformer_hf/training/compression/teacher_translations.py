@@ -1,8 +1,6 @@
 """Sequence-level distillation (Kim and Rush 2016, arXiv 1606.07947, section 3.2): the teacher's translations of the
 training text, made once, kept beside the student, and continued after an interruption."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from ...common.checksums import digest_of_all
@@ -28,58 +26,46 @@ FOLDER, PAIRS, TRANSLATIONS, SOURCES, RECORD = (
 )
 
 
-@dataclass(frozen=True)
-class TeacherSearch:
+def translate_training_text(
+    run: RunArguments,
+    teacher: str,
+    n_best: int = 1,
+    num_beams: int | None = None,
+    processes: Count = 1,
+    threads: Count | None = None,
+) -> Path:
     """
-    Settings of the teacher's search.
+    Write the pairs of training sources and the teacher's `n_best` translations as JSON lines; existing ones are kept.
 
-    Args:
-        teacher: Its folder, or the id of a Hub repository.
-        n_best: Number of translations of each sentence that the student learns.
-        num_beams: Beams; if None, the teacher's saved number, but at least `n_best`.
-        processes, threads: As in `translate`: numbers, or "auto"; threads may be None.
+    Without `num_beams` it is the teacher's saved number, but at least `n_best`.
     """
-
-    teacher: str
-    n_best: int = 1
-    num_beams: int | None = None
-    processes: Count = 1
-    threads: Count | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("n_best", "num_beams"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise ValueError(f"{name}={value}: must be at least 1")
-        if self.num_beams is not None and self.num_beams < self.n_best:
-            raise ValueError(f"n_best={self.n_best}: must be at most num_beams={self.num_beams}")
-
-
-def translate_training_text(search: TeacherSearch, run: RunArguments) -> Path:
-    """Write the pairs of training sources and the teacher's translations as JSON lines; existing ones are kept."""
+    for name, value in (("n_best", n_best), ("num_beams", num_beams)):
+        if value is not None and value < 1:
+            raise ValueError(f"{name}={value}: must be at least 1")
+    if num_beams is not None and num_beams < n_best:
+        raise ValueError(f"n_best={n_best}: must be at most num_beams={num_beams}")
     refuse_several(run.data, "distill")
     if not run.data.train_source:
         raise ValueError("train_source is not given: name the text that the teacher translates")
     folder = Path(str(run.training.output_dir)) / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     sources = _source_file(run.data, folder)
-    beams = search.num_beams if search.num_beams is not None or search.n_best == 1 else max(4, search.n_best)
-    options = {"num_beams": beams, "num_return_sequences": search.n_best}
-    of_teacher = ModelSearch(
-        search.teacher, options, processes=search.processes, threads=search.threads, matmul=run.training.matmul
-    )
+    beams = num_beams if num_beams is not None or n_best == 1 else max(4, n_best)
+    options = {"num_beams": beams, "num_return_sequences": n_best}
+    search = ModelSearch(teacher, options, processes=processes, threads=threads, matmul=run.training.matmul)
     settings = {
-        "teacher": of_teacher.settings["model"],
+        "teacher": search.settings["model"],
         "source_sha256": digest_of_all(sources),
-        "n_best": search.n_best,
-        "num_beams": search.num_beams,
+        "n_best": n_best,
+        "num_beams": num_beams,
         "columns": list(columns_of(run.data)),
     }
     pairs, translations = folder / PAIRS, folder / TRANSLATIONS
     begin(folder / RECORD, settings, [pairs, translations], instead="choose another output_dir")
-    if pairs.is_file():
-        return pairs
-    translate_file(of_teacher, sources, translations)
-    write_pairs(pairs, _pairs(sources, translations), columns_of(run.data))
+    if not pairs.is_file():
+        translate_file(search, sources, translations)
+        found = ((source, one["text"]) for _, source, many in read_translated(sources, translations) for one in many)
+        write_pairs(pairs, found, columns_of(run.data))  # each distinct pair
     return pairs
 
 
@@ -93,10 +79,3 @@ def _source_file(data: DataArguments, folder: Path) -> Path:
         for text in iterate_texts(load_corpora(data)["train"], "source"):
             file.write(" ".join(text.splitlines()).encode() + b"\n")
     return written
-
-
-def _pairs(sources: Path, translations: Path) -> Iterator[tuple[str, str]]:
-    """Each distinct pair of a source and one of its translations."""
-    for _, source, found in read_translated(sources, translations):
-        for one in found:
-            yield source, one["text"]

@@ -12,7 +12,17 @@ from transformers.trainer_pt_utils import LengthGroupedSampler
 from .mixture import Mixture
 
 
-class TokenBatchSampler(Sampler[list[int]]):
+class OfEpochs:
+    """Depends on a seed and on the epoch, which the Trainer sets, alone, so that runs continue inside an epoch."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch."""
+        self.epoch = epoch
+
+
+class TokenBatchSampler(OfEpochs, Sampler[list[int]]):
     """
     Yields lists of row numbers, whose sentences, padded to the longest of them, have at most `max_tokens` tokens.
 
@@ -41,7 +51,7 @@ class TokenBatchSampler(Sampler[list[int]]):
                 f"row {int(lengths.argmax())} has {longest} tokens, but a batch holds at most {max_tokens}: raise the "
                 "tokens per batch or lower the longest sentence."
             )
-        self.seed, self.epoch = seed, 0
+        self.seed = seed
         self.num_processes, self.process_index = num_processes, process_index
         # Longest first: the first sentence of a batch says how many fit.
         self._order = np.argsort(-lengths, kind="stable").astype(np.int32)
@@ -63,10 +73,6 @@ class TokenBatchSampler(Sampler[list[int]]):
             bounds.insert(largest + 1, (bounds[largest] + bounds[largest + 1]) // 2)
         return np.asarray(bounds)
 
-    def set_epoch(self, epoch: int) -> None:
-        """Set the epoch, on which the batches depend."""
-        self.epoch = epoch
-
     def __len__(self) -> int:
         return (len(self._bounds) - 1) // self.num_processes
 
@@ -79,7 +85,7 @@ class TokenBatchSampler(Sampler[list[int]]):
             yield order[self._bounds[batch] : self._bounds[batch + 1]].tolist()
 
 
-class MixedTokenBatchSampler(Sampler[list[int]]):
+class MixedTokenBatchSampler(OfEpochs, Sampler[list[int]]):
     """
     `TokenBatchSampler`, with its `options`, for several corpora, of which an epoch has the rows of a `Mixture`.
 
@@ -89,17 +95,13 @@ class MixedTokenBatchSampler(Sampler[list[int]]):
 
     def __init__(self, lengths: np.ndarray, max_tokens: int, mixture: Mixture, **options: Any):
         self.lengths, self.max_tokens, self.mixture, self.options = lengths, max_tokens, mixture, options
-        self.epoch, self._length = 0, len(self._sampler(0))
+        self._length = len(self._sampler(0))
 
     def _sampler(self, epoch: int, least_batches: int = 0) -> TokenBatchSampler:
         lengths = self.lengths[self.mixture.rows(epoch)]
         sampler = TokenBatchSampler(lengths, self.max_tokens, least_batches=least_batches, **self.options)
         sampler.set_epoch(epoch)
         return sampler
-
-    def set_epoch(self, epoch: int) -> None:
-        """Set the epoch, on which rows and batches depend."""
-        self.epoch = epoch
 
     def __len__(self) -> int:
         return self._length
@@ -164,16 +166,11 @@ class TokenBatchStream(IterableDataset[list[dict[str, Any]]]):
             yield [sentences[row] for row in rows]
 
 
-class MixedSampler(Sampler[int]):
+class MixedSampler(OfEpochs, Sampler[int]):
     """The rows of an epoch of a `Mixture`, for batches of sentences: in any order, or of like `lengths`."""
 
     def __init__(self, mixture: Mixture, seed: int, batch_size: int = 1, lengths: np.ndarray | None = None):
         self.mixture, self.seed, self.batch_size, self.lengths = mixture, seed, batch_size, lengths
-        self.epoch = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        """Set the epoch, on which the rows depend."""
-        self.epoch = epoch
 
     def __len__(self) -> int:
         return sum(self.mixture.counts)
@@ -189,16 +186,12 @@ class MixedSampler(Sampler[int]):
         yield from rows[order].tolist()
 
 
-class EpochLengthSampler(LengthGroupedSampler):
-    """transformers' sampler of like lengths, ordered by seed and epoch alone, so that runs continue inside one."""
+class EpochLengthSampler(OfEpochs, LengthGroupedSampler):
+    """transformers' sampler of like lengths, ordered by seed and epoch alone."""
 
     def __init__(self, batch_size: int, lengths: list[int], seed: int):
         super().__init__(batch_size, lengths=lengths, generator=torch.Generator())
-        self.seed, self.epoch = seed, 0
-
-    def set_epoch(self, epoch: int) -> None:
-        """Epochs differ in their order."""
-        self.epoch = epoch
+        self.seed = seed
 
     def __iter__(self) -> Iterator[int]:
         self.generator.manual_seed(hash((self.seed, self.epoch)))

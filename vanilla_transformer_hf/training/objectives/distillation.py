@@ -2,7 +2,6 @@
 1503.02531; Kim and Rush 2016, arXiv 1606.07947, section 3.1)."""
 
 import hashlib
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,19 @@ from transformers.utils import CONFIG_NAME
 
 from ...common.checksums import digest_of_all
 from ...common.opening import open_model, vocabularies
-from ...model.layers.loss import LossRows, loss_by_rows, smoothed_likelihood, subtract_target
+from ...model.layers.loss import LossRows, smoothed_likelihood, subtract_target
 from ...publishing.weight_files import weight_paths
 
 
 def distillation_rows(
     label_smoothing: float, weight: float, temperature: float, wanted: torch.Tensor, rows: LossRows
 ) -> torch.Tensor:
-    """`distillation_loss` as a `RowLoss`, where `wanted` are the teacher's logits (N, V)."""
+    """
+    (1 - w) · smoothed cross-entropy + w τ² · KL(teacher ‖ student), where both distributions of the divergence are
+    softmax(logits / τ), as a `RowLoss`. The factor τ² keeps its gradients as large as those of the cross-entropy.
+
+    w is `weight`, τ `temperature`, and `wanted` are the teacher's logits (N, V).
+    """
     scores = rows.logits.log_softmax(dim=-1)  # (1, R, V)
     soft = scores if temperature == 1 else (rows.logits / temperature).log_softmax(dim=-1)
     target = (wanted[rows.places].to(rows.logits.dtype) / temperature).log_softmax(dim=-1)  # (R, V)
@@ -33,28 +37,6 @@ def distillation_rows(
         d_logits.add_(scores.exp(), alpha=1 - weight)
         subtract_target(d_logits, rows.label, label_smoothing, 1 - weight)
         torch.mul(d_logits, rows.share, out=rows.gradient)
-    return loss
-
-
-def distillation_loss(
-    logits: torch.Tensor,
-    teacher_logits: torch.Tensor,
-    labels: torch.Tensor,
-    label_smoothing: float,
-    weight: float,
-    temperature: float,
-    num_items_in_batch: torch.Tensor | int | None = None,
-) -> torch.Tensor:
-    """
-    (1 - w) · smoothed cross-entropy + w τ² · KL(teacher ‖ student), in nats per token, where both distributions of the
-    divergence are softmax(logits / τ). The factor τ² keeps its gradients as large as those of the cross-entropy.
-
-    Logits are (B, T, V), labels (B, T), -100 where they do not count, w is `weight`, τ `temperature`, and
-    `num_items_in_batch` counts the labels of all accumulated batches.
-    """
-    options = label_smoothing, weight, temperature, teacher_logits.flatten(0, 1)
-    row_loss = partial(distillation_rows, *options)
-    loss: torch.Tensor = loss_by_rows(logits, labels, row_loss, num_items_in_batch)
     return loss
 
 

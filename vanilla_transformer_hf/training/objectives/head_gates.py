@@ -129,7 +129,7 @@ class HeadGatesCallback(TrainerCallback):
         state: TrainerState,
         control: TrainerControl,
         model: nn.Module | None = None,
-        **kwargs: Any,
+        **_: Any,
     ) -> None:
         self.model = model
         add_head_gates(model)

@@ -1,14 +1,15 @@
 """R-Drop, Liang et al. 2021, arXiv 2106.14448: the outputs of each sentence under two dropout masks must agree."""
 
-from functools import partial
-
 import torch
 
-from ...model.layers.loss import LossRows, loss_by_rows, smoothed_likelihood, softmax_and_log_sum, subtract_target
+from ...model.layers.loss import LossRows, smoothed_likelihood, softmax_and_log_sum, subtract_target
 
 
 def r_drop_rows(label_smoothing: float, weight: float, rows: LossRows) -> torch.Tensor:
-    """`r_drop_loss` as a `RowLoss` of two passes."""
+    """
+    Half of ½ α [KL(P₁‖P₂) + KL(P₂‖P₁)] - log P₁(y) - log P₂(y), equation 4, with smoothed labels, as a `RowLoss` of
+    two passes: with α = 0, `weight`, the mean of two losses.
+    """
     logits, half = rows.logits, weight / 2
     probabilities, log_sum = softmax_and_log_sum(logits)  # (2, R, V), (2, R, 1)
     likelihood = smoothed_likelihood(logits, rows.label, label_smoothing) - log_sum  # (2, R, 1)
@@ -22,23 +23,4 @@ def r_drop_rows(label_smoothing: float, weight: float, rows: LossRows) -> torch.
             d_logits.mul_(probabilities[own]).sub_(probabilities[other], alpha=half)
             subtract_target(d_logits, rows.label[own], label_smoothing)
             torch.mul(d_logits, rows.share, out=rows.gradient[own])
-    return loss
-
-
-def r_drop_loss(
-    logits: torch.Tensor,
-    labels: torch.Tensor,
-    label_smoothing: float,
-    weight: float,
-    num_items_in_batch: torch.Tensor | int | None = None,
-) -> torch.Tensor:
-    """
-    Half of ½ α [KL(P₁‖P₂) + KL(P₂‖P₁)] - log P₁(y) - log P₂(y), equation 4, with smoothed labels: with α = 0 the mean
-    of two losses. In nats per token.
-
-    Logits are (2B, T, V) of the same B sentences twice, under two dropout masks, labels (B, T), -100 where they are
-    ignored, α is `weight`, and `num_items_in_batch` counts the labels of each sentence once.
-    """
-    row_loss = partial(r_drop_rows, label_smoothing, weight)
-    loss: torch.Tensor = loss_by_rows(logits, labels, row_loss, num_items_in_batch)
     return loss

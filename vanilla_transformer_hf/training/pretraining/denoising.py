@@ -146,14 +146,13 @@ class DenoisingCollator(TranslationCollator):
         """Set the epoch, on which the noise depends."""
         self.epoch = epoch
 
-    def _with_noise(self, feature: dict[str, Any]) -> NoisyText:
-        rng = np.random.default_rng((self.seed, feature.get("epoch", self.epoch), feature["line"]))
-        noisy = self.plan.corrupt(rng, list(feature["labels"][:-1]), self.tokens)
-        tag = [token for token in feature["input_ids"][:1] if token in self.tags]
-        return noisy._replace(source=truncate([*tag, *noisy.source], self.limit))
-
     def __call__(self, features: list[dict[str, Any]], return_tensors: str | None = None) -> dict[str, torch.Tensor]:
-        texts = [self._with_noise(feature) for feature in features]
+        texts = []
+        for feature in features:
+            rng = np.random.default_rng((self.seed, feature.get("epoch", self.epoch), feature["line"]))
+            noisy = self.plan.corrupt(rng, list(feature["labels"][:-1]), self.tokens)
+            tag = [token for token in feature["input_ids"][:1] if token in self.tags]
+            texts.append(noisy._replace(source=truncate([*tag, *noisy.source], self.limit)))
         pairs = [
             {"line": feature["line"], "input_ids": text.source, "labels": text.labels}
             for feature, text in zip(features, texts)

@@ -7,19 +7,11 @@ from typing import Any
 from ...common.lines import read_lines
 from ...common.opening import open_tokenizer
 from ...translation.text.texts import TARGET_LANG_TAGS
-from ..arguments import DataArguments
 from ..data.column_names import SIDES
 from ..data.corpus import from_rows, iterate_rows
-from ..data.corpus_files import find_reader, kind_of
+from ..data.corpus_files import holds_both_sides
 from ..data.parts import ROLES
 from ..recipe import RunArguments
-
-
-def holds_pairs(path: str) -> bool:
-    """Whether a file or folder holds the texts of two sides."""
-    if not os.path.exists(path):
-        raise FileNotFoundError(f"{path}: no such file.")
-    return os.path.isdir(path) or kind_of(path) == ".parquet" or find_reader(path) is not None
 
 
 def text_rows(where: str, texts: list[tuple[str, list[str], dict[str, Any] | None]]) -> Iterator[dict[str, str]]:
@@ -58,35 +50,29 @@ def load_texts(run: RunArguments) -> dict[str, Any]:
     tags = {language: f"<2{language}>" for language in arguments.target_lang_tags or ()}
     if name := run.model.tokenizer_from:
         tags = open_tokenizer(name).init_kwargs.get(TARGET_LANG_TAGS) or {}
-    return {
-        role: from_rows(
-            text_rows,
-            paths,
-            arguments.streaming and role == "train",
-            where=", ".join(paths),
-            texts=_described(role, paths, arguments, tags),
-        )
-        for role in ROLES
-        if (paths := getattr(arguments, f"{role}_text"))
-    }
-
-
-def _described(role: str, paths: list[str], arguments: DataArguments, tags: dict[str, str]) -> list[Any]:
-    """The files of a text as `text_rows` takes them."""
-    plain = [path for path in paths if not holds_pairs(path)]
-    given = arguments.text_langs or []
-    if given and len(given) != len(plain):
-        raise ValueError(
-            f"text_langs={' '.join(given)}: {len(given)} languages, but {role}_text names {len(plain)} plain-text "
-            "files; name one for each, in their order."
-        )
-    languages = dict(zip(plain, given))
+    found, given = {}, arguments.text_langs or []
     both = (arguments.source_lang, arguments.target_lang)
     pairs = {f"{side}_{kind}": getattr(arguments, f"{side}_{kind}") for side in SIDES for kind in ("lang", "column")}
-    pairs["split"] = getattr(arguments, f"{role}_split")
-    return [
-        (path, [tag_of(languages.get(path), tags, path)], None)
-        if path in plain
-        else (path, [tag_of(each, tags, path) for each in both], pairs)
-        for path in paths
-    ]
+    for role in ROLES:
+        paths = getattr(arguments, f"{role}_text")
+        if not paths:
+            continue
+        for path in paths:
+            if not os.path.exists(path):
+                raise FileNotFoundError(f"{path}: no such file.")
+        plain = [path for path in paths if not (os.path.isdir(path) or holds_both_sides(path))]
+        if given and len(given) != len(plain):
+            raise ValueError(
+                f"text_langs={' '.join(given)}: {len(given)} languages, but {role}_text names {len(plain)} plain-text "
+                "files; name one for each, in their order."
+            )
+        languages, split = dict(zip(plain, given)), getattr(arguments, f"{role}_split")
+        texts = [
+            (path, [tag_of(languages.get(path), tags, path)], None)
+            if path in plain
+            else (path, [tag_of(each, tags, path) for each in both], {**pairs, "split": split})
+            for path in paths
+        ]
+        streams = arguments.streaming and role == "train"
+        found[role] = from_rows(text_rows, paths, streams, where=", ".join(paths), texts=texts)
+    return found

@@ -123,7 +123,8 @@ def find_origins(model: ModelArguments) -> list[Origin]:
 def fields_of_origins(origins: list[Origin], stated: dict[str, Any]) -> dict[str, Any]:
     """Fields of the config of a model that begins with these models, without those that are `stated` and free."""
     first, last = origins[0].config, origins[-1].config
-    fields = {name: getattr(last if _is_of_decoder(name) else first, name) for name in FIELDS}
+    of_decoder = {*OF_DECODER, *(name for name in FIELDS if name.startswith("decoder_"))}
+    fields = {name: getattr(last if name in of_decoder else first, name) for name in FIELDS}
     fields["encoder_d_model"] = first.d_model
     for name, value in fields.items():
         for origin in origins:
@@ -150,10 +151,6 @@ def fields_of_origins(origins: list[Origin], stated: dict[str, Any]) -> dict[str
             fields[f"{stack}_layer_sets"] = None
     own = {"vocab_size": first.vocab_size, "embedding_sharing": sharing, "decoder_start_token_id": origins[-1].start}
     return {**own, **fields, **stated}
-
-
-def _is_of_decoder(name: str) -> bool:
-    return name.startswith("decoder_") or name in OF_DECODER
 
 
 def _other_vocabulary(origins: list[Origin], how: str) -> str:
@@ -196,8 +193,18 @@ def begin_with(origins: list[Origin], model: PreTrainedModel) -> list[str]:
             weights.pop("lm_head.weight", None)
         names = [name for name in weights if name in state]
         for name in names:
-            _copy(weights[name], state[name], name, origin)
-            taken.add(state[name].data_ptr())
+            tensor, place = weights[name], state[name]
+            # A table of a vocabulary may have more rows here.
+            is_table = name.endswith(("embed_tokens.weight", "lm_head.weight", "lm_head.bias"))
+            fits = len(tensor) == len(place) or (is_table and len(tensor) < len(place))
+            if tensor.shape[1:] != place.shape[1:] or not fits:
+                raise ValueError(
+                    f"{origin.side}_from={origin.name}: {name} has shape {tuple(tensor.shape)}, expected "
+                    f"{tuple(place.shape)}."
+                )
+            with torch.no_grad():
+                place[: len(tensor)].copy_(tensor)
+            taken.add(place.data_ptr())
         told.append(f"The {origin.side} begins with {len(names)} tensors of {origin.about}.")
         if left := _modules(set(weights) - set(names)):
             told.append(f"Of these are left out: {left}.")
@@ -205,19 +212,6 @@ def begin_with(origins: list[Origin], model: PreTrainedModel) -> list[str]:
         told.append("The embeddings, which both stacks share, are those of the decoder.")
     new = [name for name, tensor in state.items() if tensor.data_ptr() not in taken]
     return [*told, f"Newly drawn are {len(new)} tensors: {_modules(new)}."]
-
-
-def _copy(tensor: torch.Tensor, place: torch.Tensor, name: str, origin: Origin) -> None:
-    """Copy a tensor to its place; a table of a vocabulary may have more rows there."""
-    is_table = name.endswith(("embed_tokens.weight", "lm_head.weight", "lm_head.bias"))
-    if tensor.shape[1:] != place.shape[1:] or not (
-        len(tensor) == len(place) or (is_table and len(tensor) < len(place))
-    ):
-        raise ValueError(
-            f"{origin.side}_from={origin.name}: {name} has shape {tuple(tensor.shape)}, expected {tuple(place.shape)}."
-        )
-    with torch.no_grad():
-        place[: len(tensor)].copy_(tensor)
 
 
 def _modules(names: Any) -> str:

@@ -39,13 +39,6 @@ def held_out_texts(data: DataArguments, side: Side) -> list[str]:
     return [text for corpus in corpora.values() for text in iterate_texts(corpus, side)]
 
 
-def tags_of(wanted: SyntheticText) -> list[str]:
-    """The special tokens in synthetic sources: the tag, and what noise puts in the place of words."""
-    if wanted.side == "source":
-        return []
-    return [*wanted.tag.split(), *([BLANK] if wanted.noise is not None and wanted.noise.replace else [])]
-
-
 def fields_of_pairs(
     data: DataArguments, wanted: SyntheticText, files: tuple[Path, Path], rate: tuple[int, int] | None, folder: Path
 ) -> dict[str, Any]:
@@ -61,7 +54,9 @@ def fields_of_pairs(
     if not data.corpus_name and not Path(data.train_source).exists():  # a file is not named after its data set
         fields["corpus_name"] = data.train_source
     known = [*(data.source_tags or ()), *(f"<2{language}>" for language in data.target_lang_tags or ())]
-    if tags := [*(data.source_tags or ()), *(tag for tag in tags_of(wanted) if tag not in known)]:
+    new = wanted.tag.split()  # and what noise puts in the place of words
+    new += [BLANK] if wanted.noise is not None and wanted.noise.replace else []
+    if tags := [*(data.source_tags or ()), *(tag for tag in new if tag not in known and wanted.side == "target")]:
         fields["source_tags"] = tags
     return fields
 

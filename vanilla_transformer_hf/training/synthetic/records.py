@@ -21,7 +21,9 @@ def begin(
     """
     known = read_object(record, {}) if record.is_file() else None
     now = json.loads(json.dumps(settings))
-    if known is not None and any(map(_is_begun, made)):
+    # Translations that were begun have a journal beside them (`ResumableOutput`).
+    begun = [*made, *(path.with_name(f"{path.name}.partial.json") for path in made)]
+    if known is not None and any(path.is_file() for path in begun):
         if changed := [name for name in {**now, **known} if known.get(name) != now.get(name)]:
             raise ValueError(
                 f"{record.parent} has translations that were made with another {' and '.join(changed)}: {instead}, or "
@@ -31,11 +33,6 @@ def begin(
     for path in inputs:  # of a run that went no further, perhaps with other settings
         path.unlink(missing_ok=True)
     write_json(record, settings)
-
-
-def _is_begun(path: Path) -> bool:
-    # Translations that were begun have a journal beside them (`ResumableOutput`).
-    return path.is_file() or path.with_name(f"{path.name}.partial.json").is_file()
 
 
 def is_made_with(record: Path, settings: dict[str, Any], made: Sequence[Path]) -> bool:

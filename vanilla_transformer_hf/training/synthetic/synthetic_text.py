@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -92,7 +93,7 @@ def make_synthetic_text(wanted: SyntheticText, folder: Path, held_out: Sequence[
     folder.mkdir(parents=True, exist_ok=True)
     begin(folder / BEGUN, settings, [translations], instead="choose another folder", inputs=[lines])
     selected = _select_lines(wanted, lines)
-    _say(f"{selected}; {wanted.search.model} translates it")
+    print(f"{selected}; {wanted.search.model} translates it", flush=True)
     translate_file(wanted.search, lines, translations)
     if wanted.round_trip is not None:
         _translate_back(wanted, folder)
@@ -103,48 +104,20 @@ def make_synthetic_text(wanted: SyntheticText, folder: Path, held_out: Sequence[
         "noise": None if wanted.noise is None else asdict(wanted.noise),
         "tag": wanted.tag,
         "round_trip": None if wanted.round_trip is None else wanted.round_trip.settings,
-        "held_out": _digest_of_texts(held_out),
+        "held_out": blake2b("\n".join(sorted(set(held_out))).encode(), digest_size=16).hexdigest(),
     }
     if not is_made_with(folder / RECORD, made_with, files):
         _write_pairs(wanted, folder, files, made_with, frozenset(held_out))
     return files
 
 
-def _say(text: str) -> None:
-    print(text, flush=True)
-
-
-def _digest_of_texts(texts: Sequence[str]) -> str:
-    return blake2b("\n".join(sorted(set(texts))).encode(), digest_size=16).hexdigest()
-
-
 def _select_lines(wanted: SyntheticText, output: Path) -> str:
-    """Write the lines to translate, unless they have been written; the numbers in words."""
-    counts = {"lines": 0, "empty": 0, "duplicate": 0}
+    """Write the lines to translate, each once unless duplicates are kept, unless there are some; numbers in words."""
+    counts, seen = {"lines": 0, "empty": 0, "duplicate": 0}, set[bytes]()
     with ExitStack() as stack:
         # Only read when an earlier run has written them; its translations are those of these lines.
         file: BinaryIO | None = None if output.is_file() else stack.enter_context(open_output(output))
-        for line in _distinct(wanted, counts):
-            if file is not None:
-                file.write(line.encode() + b"\n")
-    left = counts["lines"] - counts["empty"] - counts["duplicate"]
-    if left == 0:
-        output.unlink(missing_ok=True)
-        raise ValueError(f"{', '.join(wanted.texts)}: there is no text to translate")
-    names = ", ".join(Path(path).name for path in wanted.texts)
-    return (
-        f"{names}: {counts['lines']:,} lines, {counts['empty']:,} empty and {counts['duplicate']:,} duplicate ones "
-        f"left out, {left:,} to translate"
-    )
-
-
-def _distinct(wanted: SyntheticText, counts: dict[str, int]) -> Iterator[str]:
-    """The lines of all texts that have text, each once unless duplicates are kept; counts all."""
-    seen = set[bytes]()
-    for path in wanted.texts:
-        for line in read_lines(path):
-            if counts["lines"] == wanted.max_lines:
-                return
+        for line in islice(chain.from_iterable(map(read_lines, wanted.texts)), wanted.max_lines):
             counts["lines"] += 1
             text = normalize_space(" ".join(line.split("\0")))
             key = blake2b(text.encode(), digest_size=8).digest()
@@ -154,7 +127,17 @@ def _distinct(wanted: SyntheticText, counts: dict[str, int]) -> Iterator[str]:
                 counts["duplicate"] += 1
             else:
                 seen.add(key)
-                yield text
+                if file is not None:
+                    file.write(text.encode() + b"\n")
+    left = counts["lines"] - counts["empty"] - counts["duplicate"]
+    if left == 0:
+        output.unlink(missing_ok=True)
+        raise ValueError(f"{', '.join(wanted.texts)}: there is no text to translate")
+    names = ", ".join(Path(path).name for path in wanted.texts)
+    return (
+        f"{names}: {counts['lines']:,} lines, {counts['empty']:,} empty and {counts['duplicate']:,} duplicate ones "
+        f"left out, {left:,} to translate"
+    )
 
 
 def _translate_back(wanted: SyntheticText, folder: Path) -> None:
@@ -190,11 +173,14 @@ def _write_pairs(
     (folder / RECORD).unlink(missing_ok=True)  # it describes what both files have
     with open_output(files[0]) as sources, open_output(files[1]) as targets:
         for pair in kept_pairs(_candidates(wanted, folder), facts, dropped):
-            source, target = _sides(wanted, pair)
+            source, target = pair.original, normalize_space(pair.translation)
+            if wanted.side == "target":
+                noisy = target if wanted.noise is None else wanted.noise(target, pair.line)
+                source, target = " ".join(filter(None, (wanted.tag, noisy))), source
             sources.write(source.encode() + b"\n")
             targets.write(target.encode() + b"\n")
     for line in dropped.lines():
-        _say(line)
+        print(line, flush=True)
     if not dropped.kept:
         for path in files:
             path.unlink(missing_ok=True)
@@ -215,14 +201,4 @@ def _write_pairs(
             "settings": settings,
         },
     )
-    _say(f"written: {files[0]}, {files[1]}; how they were made: {folder / RECORD}")
-
-
-def _sides(wanted: SyntheticText, pair: Candidate) -> tuple[str, str]:
-    """The lines of both files."""
-    translation = normalize_space(pair.translation)
-    if wanted.side == "source":
-        return pair.original, translation
-    if wanted.noise is not None:
-        translation = wanted.noise(translation, pair.line)
-    return " ".join(filter(None, (wanted.tag, translation))), pair.original
+    print(f"written: {files[0]}, {files[1]}; how they were made: {folder / RECORD}", flush=True)

@@ -45,14 +45,6 @@ def _draw_losses(axis: Axes, log_history: list[dict[str, float]], best_step: int
         axis.legend(edgecolor="none", loc="upper right")
 
 
-def _draw_learning_rate(axis: Axes, log_history: list[dict[str, float]]) -> None:
-    rates = _points(log_history, "learning_rate")
-    axis.fill_between(list(rates), list(rates.values()), color=GREY, alpha=0.2, linewidth=0)
-    axis.plot(list(rates), list(rates.values()), color=GREY)
-    axis.set_ylim(bottom=0)
-    axis.set_title("Learning rate", loc="left")
-
-
 def _draw_scores(
     bleu: Axes,
     others: Axes,
@@ -96,7 +88,11 @@ def draw_curves(
         FigureCanvasAgg(figure)
         axes = figure.subplots(2, 2 if bleu else 1, sharex=True, squeeze=False, height_ratios=(2.4, 1))
     _draw_losses(axes[0, 0], log_history, best_step)
-    _draw_learning_rate(axes[1, 0], log_history)
+    rates = _points(log_history, "learning_rate")
+    axes[1, 0].fill_between(list(rates), list(rates.values()), color=GREY, alpha=0.2, linewidth=0)
+    axes[1, 0].plot(list(rates), list(rates.values()), color=GREY)
+    axes[1, 0].set_ylim(bottom=0)
+    axes[1, 0].set_title("Learning rate", loc="left")
     if bleu:
         _draw_scores(axes[0, 1], axes[1, 1], log_history, best_step, published)
     if epochs is None and log_history:

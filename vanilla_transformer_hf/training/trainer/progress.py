@@ -65,26 +65,20 @@ class Speedometer(TrainerCallback):
         seconds, self._began, self._tokens = now - self._began, now, 0
         return tokens / max(seconds, 1e-9)
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self._tokens = 0
         self._began = self._step_ended = time.perf_counter()
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if self.tokens_of_step is not None:
             self.add(self.tokens_of_step)
         self.tokens_of_step = None
         self._step_ended = time.perf_counter()
 
-    def on_evaluate(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self._leave_out()
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self._leave_out()
 
     def _leave_out(self) -> None:
@@ -131,7 +125,7 @@ class Progress(ProgressCallback):
         state: TrainerState,
         control: TrainerControl,
         eval_dataloader: Any = None,
-        **kwargs: Any,
+        **_: Any,
     ) -> None:
         if state.is_world_process_zero and has_length(eval_dataloader):
             if self.prediction_bar is None:
@@ -151,7 +145,7 @@ class Progress(ProgressCallback):
         state: TrainerState,
         control: TrainerControl,
         logs: dict[str, Any] | None = None,
-        **kwargs: Any,
+        **_: Any,
     ) -> None:
         if self.training_bar is None or not logs:
             return
@@ -230,9 +224,7 @@ class ShortRunWarning(TrainerCallback):
 class ZeroScoreWarning(TrainerCallback):
     """Warns at the end of a run whose score could choose no checkpoint: it was always 0, or of one text alone."""
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if not args.metric_for_best_model or not args.greater_is_better:
             return
         name = args.metric_for_best_model.removeprefix("eval_")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import datasets
-from transformers import PreTrainedModel, Seq2SeqTrainer
+from transformers import Seq2SeqTrainer
 from transformers.trainer_utils import HubStrategy
 from transformers.utils import logging
 
@@ -29,12 +29,6 @@ HOST_FACTS = {
     **{"finetuned_from": "base_model", "dataset": "corpus", "dataset_tags": "datasets", "model_name": "name"},
     **dict.fromkeys(("tasks", "tags", "language", "dataset_args")),
 }
-
-
-def facts_of_model(model: PreTrainedModel) -> CardFacts:
-    """The facts in a model itself: the repository that it was opened from."""
-    name = model.name_or_path
-    return CardFacts(further=bool(name), base_model=None if not name or Path(name).exists() else name)
 
 
 def _stated_facts(arguments: dict[str, Any]) -> dict[str, Any]:

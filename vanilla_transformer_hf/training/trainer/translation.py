@@ -58,11 +58,12 @@ from ..checkpoints.files import (
     remove_surplus,
 )
 from ..checkpoints.moving_average import MovingAverageCallback
-from ..checkpoints.optimizer_settings import optimizer_settings, set_optimizer_settings
 from ..checkpoints.sharding import (
     gather_optimizer_state,
     gather_weights,
     load_optimizer_state,
+    optimizer_settings,
+    set_optimizer_settings,
     shard,
     whole_model_generates,
 )
@@ -82,9 +83,8 @@ from ..objectives.first_moment import AdamWBfloat16Moment
 from ..objectives.head_gates import HeadGatesCallback
 from ..objectives.r_drop import r_drop_rows
 from ..recipe import TranslationTrainingArguments
-from .callbacks import AtTrainBegin
 from .progress import TOKENS_PER_SECOND, Progress, ShortRunWarning, Speedometer, ZeroScoreWarning
-from .publishing import PublishingMixin, facts_of_model
+from .publishing import PublishingMixin
 
 
 # Key in a checkpoint's state: the sum of each process's losses that are not logged yet.
@@ -174,7 +174,10 @@ class TranslationTrainer(PublishingMixin, Seq2SeqTrainer):
         super().__init__(*args, **kwargs)
         self.target_lang, self.train_collator, self.teacher = target_lang, train_collator, teacher
         self.target_langs, self.mixture = dict(target_langs or {}), mixture
-        self.facts = facts or facts_of_model(self.model)
+        if facts is None:  # but the repository that the model was opened from
+            name = self.model.name_or_path
+            facts = CardFacts(further=bool(name), base_model=None if not name or Path(name).exists() else name)
+        self.facts = facts
         self.translates = bool(self.model.config.is_encoder_decoder)
         self.gates: HeadGatesCallback | None = None
         for callback in self.callback_handler.callbacks:
@@ -335,7 +338,8 @@ class TranslationTrainer(PublishingMixin, Seq2SeqTrainer):
         if self.is_fsdp_enabled:
             shard(self.model, self.accelerator.state.fsdp_plugin)
         # It comes last, so that all callbacks have read their states; transformers has then set its sums to zero.
-        continuing = AtTrainBegin(partial(self._continue, ignore_keys_for_eval))
+        continuing = TrainerCallback()
+        vars(continuing)["on_train_begin"] = lambda *_, **__: self._continue(ignore_keys_for_eval)
         self.add_callback(continuing)
         try:
             with self.signals.listening():
@@ -352,16 +356,12 @@ class TranslationTrainer(PublishingMixin, Seq2SeqTrainer):
             self.remove_callback(continuing)
             self.is_in_train = False
         if self.gates is not None:
-            self._remove_closed_heads(self.gates)
+            model, told = self.gates.remove()
+            self.model = self.model_wrapped = self.callback_handler.model = model.to(self.args.device)
+            say(self.args, f"closed by gates and removed: {told}.")
+            about = f"Pruned by trained gates (hard concrete, penalty {self.gates.penalty:g} per open head): {told}."
+            self.facts = replace(self.facts, compression=[*self.facts.compression, about])
         return result
-
-    def _remove_closed_heads(self, gates: HeadGatesCallback) -> None:
-        """Give this Trainer the model without the heads that gates have closed."""
-        model, told = gates.remove()
-        self.model = self.model_wrapped = self.callback_handler.model = model.to(self.args.device)
-        say(self.args, f"closed by gates and removed: {told}.")
-        about = f"Pruned by trained gates (hard concrete, penalty {gates.penalty:g} per open head): {told}."
-        self.facts = replace(self.facts, compression=[*self.facts.compression, about])
 
     def _run_epoch(self, model: nn.Module, epoch: int, train_dataloader: Any, *args: Any, **kwargs: Any) -> None:
         # transformers would add one step to a continued run that is already complete or was stopped early.
@@ -539,7 +539,7 @@ class TranslationTrainer(PublishingMixin, Seq2SeqTrainer):
         except EvaluationStopped:
             self._save_without_evaluation()
             raise
-        if self.is_in_train and self.signals.has_come(self.args):  # between its batches or behind the last one
+        if self.is_in_train and self.signals.received_by_any(self.args):  # between its batches or behind the last one
             self.control.should_save = True
         return metrics if isinstance(data, str) else self._choosable(metrics)
 

@@ -1,13 +1,13 @@
 """
-Tasks of one stack: predicting masked tokens, continuing texts, classifying texts, classifying their words.
-
-A task defines its model, how texts become training data, and the scores on held-out texts.
+Training of one stack: predicting masked tokens, continuing texts, classifying texts, classifying their words.
 """
 
 import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,11 @@ from transformers import (
     DataCollatorForTokenClassification,
     DataCollatorWithPadding,
     EvalPrediction,
+    set_seed,
 )
 
+from ...common.lines import read_lines
+from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ...model.single_stacks.causal_lm import VanillaTransformerForCausalLM
 from ...model.single_stacks.encoder_models import (
     VanillaTransformerForMaskedLM,
@@ -27,8 +30,21 @@ from ...model.single_stacks.encoder_models import (
     VanillaTransformerForTokenClassification,
 )
 from ...model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+from ..checkpoints.resume import Start
+from ..checks import check_evaluation, refuse_unused
+from ..data.parts import ROLES, refuse_several
+from ..model import check_lengths, choose_attention
+from ..recipe import CORPUS_TEXTS
+from ..tokenizer import tokenizer_of_texts
+from .task import Task
 
 
+# Fields that these tasks use, of those that not all do.
+USED_FIELDS = (
+    *("task", *CORPUS_TEXTS, "source_lang", "corpus_name", "max_source_length", "preset", "tokenizer_name_or_path"),
+    *("tokenizer_model", "unicode_normalization", "attn_implementation", "license", "card_example", "project_url"),
+    *("adam_first_moment", "threads"),
+)
 MASK_TOKEN = "<mask>"
 IGNORED = -100  # label of tokens that have none, as in transformers
 
@@ -174,8 +190,95 @@ def to_examples(
     return examples
 
 
-def with_perplexity(task: StackTask, scores: dict[str, float]) -> dict[str, float]:
-    """The scores, with the perplexity of a language model in place of its loss."""
-    if task.classes_of:
-        return scores
-    return {**scores, "perplexity": math.exp(scores["loss"])}
+def read_texts(data: Any, role: str) -> tuple[list[str], list[list[str]] | None]:
+    """The lines of a text, and the classes of each line if it has classes."""
+    source, target = getattr(data, f"{role}_source"), getattr(data, f"{role}_target")
+    texts = list(read_lines(source))
+    if not texts:
+        raise ValueError(f"{source} is empty: expected a text on each line.")
+    if target is None:
+        return texts, None
+    classes_of: Any = TASKS[data.task].classes_of
+    classes = [classes_of(line) for line in read_lines(target)]
+    if len(classes) != len(texts):
+        raise ValueError(f"{target} has {len(classes):,} lines and {source} {len(texts):,}: expected as many.")
+    for number, (text, found) in enumerate(zip(texts, classes), start=1):
+        if classes_of is str.split and len(found) != len(text.split()):
+            raise ValueError(
+                f"line {number:,} of {target} has {len(found):,} classes and that of {source} {len(text.split()):,} "
+                "words: expected a class for each word, separated by spaces."
+            )
+    return texts, classes
+
+
+class OneStack(Task):
+    """An encoder alone or a decoder alone."""
+
+    def __init__(self, run: Any):
+        super().__init__(run)
+        self.kind = TASKS[run.data.task]
+        self.names: list[str] = []  # of the classes
+
+    def check(self, settings: dict[str, Any]) -> None:
+        data, name = self.run.data, self.run.data.task
+        refuse_several(data, f"task={name}")
+        if not data.train_source:
+            raise ValueError("train_source is not given: name the text to train on.")
+        refuse_unused(self.run, settings, USED_FIELDS)
+        check_evaluation(self.run, ("loss", "accuracy"))
+        for role in ROLES:
+            source, target = getattr(data, f"{role}_source"), getattr(data, f"{role}_target")
+            if source and self.kind.classes_of and not target:
+                each = "each line" if self.kind.classes_of is whole_line else "each word"
+                raise ValueError(f"{role}_target is not given: name the file with the class of {each} of {source}.")
+            if target and not (source and self.kind.classes_of):
+                raise ValueError(f"{role}_target={target} has no effect with task={name}: remove it.")
+
+    def load(self) -> dict[str, Any]:
+        data = self.run.data
+        texts = {role: read_texts(data, role) for role in ROLES if getattr(data, f"{role}_source")}
+        self.names = sorted(set(chain.from_iterable(texts["train"][1] or ())))
+        return texts
+
+    def make_tokenizer(self, texts: dict[str, Any], folder: Path, start: Start | None = None) -> Any:
+        longest = self.run.data.max_source_length
+        return tokenizer_of_texts(self.run, texts["train"][0], folder, self.kind.prepare, model_max_length=longest)
+
+    def make_data(self, texts: dict[str, Any], tokenizer: Any) -> dict[str, Any]:
+        places = {name: number for number, name in enumerate(self.names)}
+        data = {}
+        for role, (lines, classes) in texts.items():
+            if unknown := sorted(set(chain.from_iterable(classes or ())) - set(places)):
+                raise ValueError(f"class {unknown[0]!r} is not one of the training text: {', '.join(self.names)}.")
+            numbers = None if classes is None else [[places[name] for name in each] for each in classes]
+            data[role] = to_examples(self.kind, tokenizer, lines, numbers, self.run.data.max_source_length)
+        return data
+
+    def make_model(self, tokenizer: Any, data: dict[str, Any]) -> Any:
+        run, labels = self.run, dict[str, Any]()
+        if self.kind.classes_of:
+            labels["id2label"] = dict(enumerate(self.names))
+            labels["label2id"] = {name: number for number, name in enumerate(self.names)}
+        ids = {name: getattr(tokenizer, name) for name in ("pad_token_id", "eos_token_id", "bos_token_id")}
+        config = VanillaTransformerConfig.from_preset(
+            run.model.preset or "base", **{**run.config, "vocab_size": len(tokenizer), **ids, **labels}
+        )
+        if chosen := choose_attention(run, config):
+            config._attn_implementation = chosen["attn_implementation"]
+        model = self.kind.model(config)
+        check_lengths(model, data)
+        return model
+
+    def trainer_options(self, model: Any, tokenizer: Any) -> dict[str, Any]:
+        return {
+            "data_collator": self.kind.collator(tokenizer, self.run.training.seed),
+            "compute_metrics": self.kind.measure,
+            "preprocess_logits_for_metrics": best_ids,
+        }
+
+    def measure(self, trainer: Any, folder: Path, role: str, data: Any) -> dict[str, float]:
+        set_seed(trainer.args.seed)  # from which masks are drawn again
+        found = trainer.evaluate(data, metric_key_prefix=role)
+        names = ("loss", "accuracy", "most_frequent")
+        scores = {name: found[key] for name in names if (key := f"{role}_{name}") in found}
+        return scores if self.kind.classes_of else {**scores, "perplexity": math.exp(scores["loss"])}

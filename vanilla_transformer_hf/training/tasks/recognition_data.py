@@ -1,15 +1,17 @@
 """
-Batches of recordings or images with their texts, and the masks of SpecAugment.
+Recordings or images with their texts, their batches, and the masks of SpecAugment.
 
 Shapes: B sources, F frames, M mel bins, T target positions.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import Dataset
 
 from ...translation.recognition import batch_of
 from ..data.collators import IGNORED_LABEL
@@ -66,3 +68,36 @@ class RecognitionCollator:
         rng = np.random.default_rng([self.seed, *lines])
         sources = [self.masks.apply(row["source"], rng) if row["is_masked"] else row["source"] for row in rows]
         return {**batch, **batch_of(self.input_name, sources)}
+
+
+class SourcesWithTexts(Dataset[dict[str, Any]]):
+    """Sources, frames (F, M) or pixels (C, H, W), with labels; as in `datasets`, a name gives a column."""
+
+    column_names = ("source", "labels", "length", "target", "line", "is_masked")
+
+    def __init__(
+        self,
+        sources: Sequence[torch.Tensor],
+        labels: Sequence[list[int]],
+        texts: Sequence[str],
+        is_masked: bool = False,
+    ):
+        self.columns: dict[str, Sequence[Any]] = {
+            "source": sources,
+            "labels": labels,
+            # Of recordings; images have one size, and their texts differ in length.
+            "length": [
+                each.shape[0] if each.dim() == 2 else len(ids) for each, ids in zip(sources, labels, strict=True)
+            ],
+            "target": texts,
+            "line": range(len(texts)),
+            "is_masked": [is_masked] * len(texts),
+        }
+
+    def __len__(self) -> int:
+        return len(self.columns["target"])
+
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, str):
+            return self.columns[place]
+        return {name: values[place] for name, values in self.columns.items()}

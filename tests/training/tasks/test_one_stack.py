@@ -10,9 +10,10 @@ from transformers import AutoModel, AutoTokenizer, pipeline
 from vanilla_transformer_hf import VanillaTransformerTokenizer
 from vanilla_transformer_hf.common.checksums import verify_folder
 from vanilla_transformer_hf.training.recipe import RecipeParser
-from vanilla_transformer_hf.training.stacks.run import get_tokenizer, run_task
-from vanilla_transformer_hf.training.stacks.tasks import (
+from vanilla_transformer_hf.training.run import prepare_job, run_job
+from vanilla_transformer_hf.training.tasks.one_stack import (
     TASKS,
+    OneStack,
     add_mask,
     begin_with_end,
     label_words,
@@ -43,6 +44,13 @@ SETTINGS = {
     "disable_tqdm": True,
     "corpus_name": "number words",
 }
+
+
+def run_task(run, settings):
+    """Train; the scores of the held-out texts."""
+    job = prepare_job(run, settings)
+    run_job(job)
+    return job.trainer.facts.measured
 
 
 @pytest.fixture
@@ -103,12 +111,14 @@ def test_a_tokenizer_of_another_task_is_prepared_for_this_one(recipe, tmp_path):
         prepare(tokenizer)
         tokenizer.save_pretrained(tmp_path / name)
     run, _ = recipe("causal_lm", vocab_size=None, tokenizer_name_or_path=str(tmp_path / "masked"))
-    tokenizer = get_tokenizer(run, TASKS["causal_lm"], TEXTS, tmp_path / "new")
+    texts = {"train": (TEXTS, None)}
+    tokenizer = OneStack(run).make_tokenizer(texts, tmp_path / "new")
     (example,) = to_examples(TASKS["causal_lm"], tokenizer, ["one two"], None, 20)
     ends = [place for place, each in enumerate(example["input_ids"]) if each == tokenizer.eos_token_id]
     assert ends == [0, len(example["input_ids"]) - 1]
     run.model.tokenizer_name_or_path = str(tmp_path / "causal")
-    assert get_tokenizer(run, TASKS["masked_lm"], TEXTS, tmp_path / "new").mask_token == "<mask>"
+    run.data.task = "masked_lm"
+    assert OneStack(run).make_tokenizer(texts, tmp_path / "new").mask_token == "<mask>"
 
 
 @pytest.mark.slow

@@ -1,1 +1,0 @@
-"""Training of models that read speech or images: corpora of files, batches, runs."""

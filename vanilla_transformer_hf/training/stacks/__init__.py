@@ -1,1 +1,0 @@
-"""Runs of an encoder alone or a decoder alone."""

@@ -1,0 +1,1 @@
+"""What the runs of each task do of their own."""

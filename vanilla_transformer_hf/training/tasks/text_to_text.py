@@ -1,0 +1,95 @@
+"""Translation, which learns from pairs, and denoising, which learns from text."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+from ..checkpoints.resume import Start
+from ..checks import check_run
+from ..console import say
+from ..data.corpora import by_length, join_corpora, load_corpora, make_collators, mix, tokenize, training_text
+from ..doubts import find_doubts
+from ..model import check_lengths, make_model
+from ..pretraining.denoising import make_denoising_collators
+from ..pretraining.texts import load_texts
+from ..pretraining.warm_start import begin_with, find_origins
+from ..recipe import TranslationTrainingArguments
+from ..tokenizer import describe_tokenizer, get_tokenizer, record_longest_source, record_sentences, tags_of_corpora
+from ..transfer import describe_transfer
+from .task import Task
+
+
+class Translation(Task):
+    """A translation model, from parallel text."""
+
+    is_text_to_text = translates = True
+    unit = "pairs"
+
+    def check(self, settings: dict[str, Any]) -> None:
+        check_run(self.run, settings)
+
+    def decide(self, training: TranslationTrainingArguments) -> None:
+        pass
+
+    def load(self) -> dict[str, Any]:
+        return load_corpora(self.run.data)
+
+    def make_tokenizer(self, texts: dict[str, Any], folder: Path, start: Start) -> Any:
+        tokenizer = get_tokenizer(self.run, training_text(self.run, texts), folder, start)
+        self._tell([describe_tokenizer(tokenizer, self.run)])
+        self.origin = describe_transfer(self.run, tokenizer)
+        self._tell(self.origin)
+        return tokenizer
+
+    def _tell(self, sentences: list[str]) -> None:
+        for sentence in sentences:
+            say(self.run.training, sentence)
+
+    def make_data(self, texts: dict[str, Any], tokenizer: Any) -> dict[str, Any]:
+        run = self.run
+        with run.training.main_process_first(local=False, desc="data"):  # the others find it in the cache of datasets
+            joined = join_corpora(run, texts, tags_of_corpora(run, tokenizer))
+            data = tokenize(joined, tokenizer, run)
+            self.mixture = mix(run, texts, data["train"])
+            self.record(tokenizer, joined["train"], data["train"])
+            self._tell([f"Warning: {doubt}" for doubt in find_doubts(run, tokenizer, joined, data)])
+        return {role: corpus if role == "train" else by_length(corpus) for role, corpus in data.items()}
+
+    def record(self, tokenizer: Any, text: Any, train: Any) -> None:
+        """Keep in the tokenizer what translation has to know of the sentences of the training text."""
+        record_longest_source(tokenizer, self.run, train)
+        record_sentences(tokenizer, self.run, text)
+
+    def make_model(self, tokenizer: Any, data: dict[str, Any]) -> Any:
+        model = make_model(self.run, tokenizer)
+        check_lengths(model, data)
+        if origins := find_origins(self.run.model):
+            self.origin = begin_with(origins, model)
+            self._tell(self.origin)
+        return model
+
+    def trainer_options(self, model: Any, tokenizer: Any) -> dict[str, Any]:
+        return dict(make_collators(self.run, model, tokenizer))
+
+
+class Denoising(Translation):
+    """An encoder–decoder that restores text."""
+
+    translates = False
+    unit = "texts"
+
+    def decide(self, training: TranslationTrainingArguments) -> None:
+        training.predict_with_generate = False
+
+    def load(self) -> dict[str, Any]:
+        return load_texts(self.run)
+
+    def record(self, tokenizer: Any, text: Any, train: Any) -> None:
+        pass
+
+    def trainer_options(self, model: Any, tokenizer: Any) -> dict[str, Any]:
+        return dict(make_denoising_collators(self.run, model, tokenizer))
+
+    def measure(self, trainer: Any, folder: Path, role: str, data: Any) -> dict[str, float]:
+        loss = trainer.evaluate(data, metric_key_prefix=role)[f"{role}_loss"]
+        return {"loss": loss, "perplexity": math.exp(loss)}
