@@ -4,6 +4,8 @@ paid for; `python scripts/measure_size.py` prints them.
 """
 
 import runpy
+import subprocess
+import sys
 
 import pytest
 from hub_server import ROOT
@@ -41,3 +43,13 @@ def test_a_folder_does_not_grow(folder):
         name: (count, most) for (name, count), most in zip(found.items(), MOST[folder], strict=True) if count > most
     }
     assert not more, "now, and at most"
+
+
+@pytest.mark.slow
+def test_ways_to_the_work_are_short():
+    """A table of `scripts/measure_paths.py`; calls to the first product are also counted by the tests of the model."""
+    command = [sys.executable, str(ROOT / "scripts" / "measure_paths.py")]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    rows = {line[:34].strip(): line[34:].split() for line in lines[1:8]}
+    assert int(rows["forward, to a product"][0]) <= 7
+    assert all(int(row[-4].replace(",", "")) > 10 for row in rows.values()), rows
