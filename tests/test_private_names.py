@@ -117,6 +117,21 @@ def test_the_test_of_every_row_exists(rows):
         assert f"def {row['test']}(" in text, f"{row['names']}: {row['file']}::{row['test']}"
 
 
+# What a saved model takes of transformers, which may change with each of its releases: the fewer, the longer it opens.
+MOST_NAMES_OF_TRANSFORMERS = 59
+
+
+def test_models_take_few_names_of_transformers():
+    found = set()
+    for path, node in nodes():
+        if path.startswith("model/") and isinstance(node, ast.ImportFrom) and not node.level:
+            if (node.module or "").split(".")[0] == "transformers":
+                found |= {f"{node.module}.{each.name}" for each in node.names}
+        if path.startswith("model/") and isinstance(node, ast.Import):
+            found |= {each.name for each in node.names if each.name.split(".")[0] == "transformers"}
+    assert 30 < len(found) <= MOST_NAMES_OF_TRANSFORMERS, sorted(found)
+
+
 @pytest.mark.parametrize(
     "code, name",
     [

@@ -306,7 +306,26 @@ def deep_pickle(opening, closing, depth=200_000):
     return b"\x80\x02" + opening * depth + closing * depth + b"."
 
 
+def calls(function, argument, count=20_000):
+    """A function of `module name`, called with an argument that is taken from the memo."""
+    module, name = function.split()
+    call = f"c{module}\n{name}\n".encode() + b"q\x00" + argument + b"q\x01" + b"h\x00h\x01\x85R" * count
+    return b"\x80\x02](" + call + b"e."
+
+
+NAMES = b"".join(f"cfairseq\nName{number}\n".encode() for number in range(2_000))
+TEXT = b"X" + struct.pack("<I", 1_000_000) + b"a" * 1_000_000
+
 PICKLES = {
+    "a list that calls read": calls("collections OrderedDict", b"](" + b"K\x01K\x02\x86" * 20_000 + b"e"),
+    "a text that calls read": calls("_codecs encode", TEXT),
+    "names that calls look through": b"\x80\x02](" + NAMES + calls("fairseq Name", b")")[4:],
+    "a list that grows in another": b"\x80\x02](](]q\x00"
+    + b"h\x00" * 5_999
+    + b"eq\x01h\x00("
+    + b"K\x00" * 6_000
+    + b"ectorch\nTensor\nh\x01\x85Re.",
+    "memory of a number": b"\x80\x02cbuiltins\nbytearray\nJ" + struct.pack("<i", 2**31 - 1) + b"\x85R.",
     "deep lists": deep_pickle(b"]", b"a", 200_000)[: 2 + 200_000] + b"a" * 199_999 + b".",
     "deep tuples": b"\x80\x02)" + b"\x85" * 300_000 + b".",
     "a deep key": b"\x80\x02})" + b"\x85" * 300_000 + b"Ns.",

@@ -103,13 +103,13 @@ def _names_in_pickle(file: Any) -> Iterator[str]:
     The global names in one pickle, whose end `file` is left at.
 
     Raises:
-        ValueError: The pickle is damaged, too long, or has too large tuples.
+        ValueError: The pickle is damaged, too long, or costs too much, see [`Costs`].
     """
-    tuples = Tuples()
+    costs = Costs()
     for number, (opcode, argument, _) in enumerate(pickletools.genops(file)):
         if number > MOST_OPCODES:
             raise ValueError(f"its pickle has more than {MOST_OPCODES:,} instructions")
-        tuples.follow(opcode.name, argument)
+        costs.follow(opcode.name, argument)
         if opcode.name == "GLOBAL":
             module, name = str(argument).split(" ", 1)
             module, name = NAME_MAPPING.get((module, name), (IMPORT_MAPPING.get(module, module), name))
@@ -122,30 +122,45 @@ _MAKES: dict[str, int | None] = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3, "REDUCE"
 _MAKES |= {"BINPERSID": 1, **dict.fromkeys(("TUPLE", "FROZENSET", "LIST", "DICT", "OBJ", "INST"))}
 _ADDS: dict[str, int | None] = {"APPEND": 1, "SETITEM": 2, "BUILD": 1, "POP": 1}
 _ADDS |= dict.fromkeys(("APPENDS", "ADDITEMS", "SETITEMS", "POP_MARK"))
+_CALLS = ("REDUCE", "NEWOBJ", "NEWOBJ_EX", "OBJ", "INST", "BUILD")
 # What a tuple counts for beside the things in it; how much may be in one, and in all that are taken from the memo.
 TUPLE = 100
 LARGEST_TUPLE = 100 * TUPLE
 MOST_HASHED = 10 * MOST_OPCODES
+# What all calls together may read of their arguments, and of the allowed names, through which torch looks for each
+# call; what a name counts for, and how many characters count as one thing.
+MOST_READ = 10 * MOST_OPCODES
+NAME, CHARACTERS = 4, 10
 
 
-class Tuples:
+class Thing:
+    """What a pickle makes: how much its hash reads, and a call that has it as an argument; whether it stands twice."""
+
+    __slots__ = ("hashed", "is_shared", "read")
+
+    def __init__(self, hashed: int = 1, read: int = 1):
+        self.hashed, self.read, self.is_shared = hashed, read, False
+
+
+class Costs:
     """
-    How large a pickle's tuples are, found from its instructions only, in linear time.
+    What a pickle costs, found from its instructions in linear time: `torch.load(weights_only=True)` does not count it.
 
-    It is counted because `torch.load(weights_only=True)` does not. A tuple that is the key of a dict is hashed, level
-    by level in C: 300,000 in each other overflow the C stack, and the process ends by a segmentation fault, which no
-    `except` sees; 60 that each hold the one before twice take years. `test_hostile_costs.py` has both. Only tuples and
-    what is made of them are hashed: they are complete when they are made, so that their size is known then. Lists and
-    dicts load, however deep they are in each other.
+    A tuple that is the key of a dict is hashed, level by level in C: 300,000 in each other overflow the C stack, and
+    the process ends by a segmentation fault, which no `except` sees; 60 that each hold the one before twice take
+    years. Only tuples and what is made of them are hashed. A call reads all of its arguments, which may be one list or
+    text from the memo many times, and torch reads the list of allowed names for each call. `test_hostile_costs.py` has
+    each of these. Lists and dicts load, however deep they are in each other.
     """
 
     def __init__(self):
-        self.stack: list[int] = []  # the size of each thing
+        self.stack: list[Thing] = []
         self.marks = array("Q")  # places in the stack
-        self.memo: dict[Any, int] = {}
-        self.repeated = 0
+        self.memo: dict[Any, Thing] = {}
+        self.names: set[str] = set()
+        self.hashed, self.read = 0, 0
 
-    def _take(self, count: int | None) -> list[int]:
+    def _take(self, count: int | None) -> list[Thing]:
         least = self.marks[-1] if self.marks else 0
         if len(self.stack) - least < (count or 0) or (count is None and not self.marks):
             raise ValueError("invalid pickle: it takes more than there is")
@@ -156,27 +171,46 @@ class Tuples:
 
     def follow(self, name: str, argument: Any):
         """One instruction."""
-        size = 1
         if name == "MARK":
             self.marks.append(len(self.stack))
             return
-        if name in _MAKES:
-            parts = self._take(_MAKES[name])
-            size = 1 if name in ("LIST", "DICT") else TUPLE + sum(parts)
-        elif name in _ADDS:
-            self._take(_ADDS[name])
+        if name in ("PROTO", "FRAME", "STOP"):
             return
+        thing = PLAIN
+        if name == "GLOBAL":
+            self.names.add(argument)
+        if name in ("GET", "BINGET", "LONG_BINGET"):
+            thing = self.memo.get(argument, PLAIN)
+            self.hashed += thing.hashed
+            thing.is_shared = True
         elif name in ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"):
-            (size,) = self._take(1)
-            self.memo[len(self.memo) if name == "MEMOIZE" else argument] = size
-        elif name in ("GET", "BINGET", "LONG_BINGET"):
-            size = self.memo.get(argument, 1)
-            self.repeated += size
-        elif name in ("PROTO", "FRAME", "STOP"):
-            return
-        if size > LARGEST_TUPLE or self.repeated > MOST_HASHED:
+            (thing,) = self._take(1)
+            self.memo[len(self.memo) if name == "MEMOIZE" else argument] = thing
+        elif name in _MAKES or name in _ADDS:
+            parts = self._take(_MAKES[name] if name in _MAKES else _ADDS[name])
+            read = min(MOST_READ, 1 + sum(part.read for part in parts))
+            self.read += (read + NAME * len(self.names)) * (name in _CALLS)
+            if self.read > MOST_READ:
+                raise ValueError("its pickle has calls that read too much, or too many names")
+            if name in _MAKES:
+                thing = Thing(1 if name in ("LIST", "DICT") else TUPLE + sum(part.hashed for part in parts), read)
+            elif name in ("BUILD", "POP", "POP_MARK") or not self.stack:
+                return
+            elif self.stack[-1].is_shared:
+                raise ValueError("its pickle adds to a list or dict that is nested elsewhere already, maybe in itself")
+            else:
+                self.stack[-1].read = min(MOST_READ, self.stack[-1].read + read)
+                return
+        elif name in ("EMPTY_LIST", "EMPTY_DICT", "EMPTY_SET"):
+            thing = Thing()
+        elif isinstance(argument, (str, bytes)) and len(argument) > CHARACTERS:
+            thing = Thing(read=1 + len(argument) // CHARACTERS)
+        if thing.hashed > LARGEST_TUPLE or self.hashed > MOST_HASHED:
             raise ValueError("its pickle has tuples nested more than 100 deep, or of too many things")
-        self.stack.append(size)
+        self.stack.append(thing)
+
+
+PLAIN = Thing()  # all things whose size does not matter
 
 
 def _names_in_checkpoint(path: Path) -> set[str]:
@@ -231,7 +265,8 @@ def load_torch(path: Path, trust: bool = False) -> Any:
             return torch.load(path, map_location="cpu", weights_only=False, mmap=is_zip)
         stand_ins: list[Any] = []
         refused = []
-        allowed = set(torch._weights_only_unpickler._get_allowed_globals())
+        # A bytearray is made of its size, which may be any number.
+        allowed = set(torch._weights_only_unpickler._get_allowed_globals()) - {"builtins.bytearray"}
         for name in sorted(_names_in_checkpoint(path) - allowed):
             if _is_inert(name):
                 stand_ins.append((_stand_in(name), name))
