@@ -123,12 +123,11 @@ MOST_NAMES_OF_TRANSFORMERS = 59
 
 def test_models_take_few_names_of_transformers():
     found = set()
-    for path, node in nodes():
-        if path.startswith("model/") and isinstance(node, ast.ImportFrom) and not node.level:
-            if (node.module or "").split(".")[0] == "transformers":
-                found |= {f"{node.module}.{each.name}" for each in node.names}
-        if path.startswith("model/") and isinstance(node, ast.Import):
-            found |= {each.name for each in node.names if each.name.split(".")[0] == "transformers"}
+    for node in (node for path, node in nodes() if path.startswith("model/")):
+        module = node.module or "" if isinstance(node, ast.ImportFrom) and not node.level else ""
+        names = [f"{module}.{each.name}" for each in node.names] if module else []
+        names += [each.name for each in node.names] if isinstance(node, ast.Import) else []
+        found |= {name for name in names if name.split(".")[0] == "transformers"}
     assert 30 < len(found) <= MOST_NAMES_OF_TRANSFORMERS, sorted(found)
 
 
