@@ -31,7 +31,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from vanilla_transformer_hf import VanillaTransformerConfig
 from vanilla_transformer_hf.commands.compare import VARIANTS
 from vanilla_transformer_hf.common.files import open_output, refuse_overwriting
-from vanilla_transformer_hf.model.config.attention_scores import SCALES
+from vanilla_transformer_hf.model.config.attention_kinds import SCALES
 from vanilla_transformer_hf.model.config.stacks import encoder_sizes
 from vanilla_transformer_hf.model.layers.parts import TokenBatchNorm
 from vanilla_transformer_hf.model.modeling_vanilla_transformer import (

@@ -91,7 +91,7 @@ def test_a_class_without_its_row_is_refused():
         type("Near", (PositionEncoding,), {}, scheme="near")
     with pytest.raises(ValueError, match="Near: 'near' is not a row of a table in config/; add it there first"):
         type("Near", (VanillaTransformerAttention,), {}, kind="near")
-    POSITION_SCHEMES["near"] = PositionScheme(about="near")
+    POSITION_SCHEMES["near"] = PositionScheme()
     try:
         with pytest.raises(ValueError, match="Near: is_relative=True, and the row 'near' has is_relative=False"):
             type("Near", (RelativePositionEncoding,), {}, scheme="near")

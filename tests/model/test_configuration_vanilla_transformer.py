@@ -130,8 +130,8 @@ def test_preset_with_override_and_unknown_preset():
         ({"type_vocab_size": -1}, r"type_vocab_size=-1: must be at least 0"),
         (
             {"rotary_fraction": 0.5, "position_encoding": "t5_bias"},
-            r"rotary_fraction=0.5: only position_encoding='rotary' or 'rotary_halves' has it, and here it is 't5_"
-            r"bias', in the decoder 't5_bias'; leave rotary_fraction out, or set such a scheme",
+            r"rotary_fraction=0.5: only position_encoding='rotary' or 'rotary_halves' has it; leave rotary_fraction "
+            r"out, or set position_encoding or decoder_position_encoding",
         ),
         ({"max_relative_distance": 9}, r"max_relative_distance=9: only position_encoding='shaw' or 't5_bias' has it"),
         ({"relative_buckets": 8}, r"relative_buckets=8: only position_encoding='t5_bias' has it"),
@@ -263,7 +263,7 @@ def test_every_choice_has_exactly_the_rows_of_its_table():
 
 def test_every_field_is_read_outside_the_config(tiny_config):
     package = Path(modeling.__file__).parent
-    checks = {"attention_kinds", "checks", "kinds", "pooling", "position_schemes"}
+    checks = {"attention_kinds", "conflicts", "kinds", "position_schemes"}
     code = "".join(
         path.read_text()
         for path in package.rglob("*.py")

@@ -18,7 +18,7 @@ from transformers import BartConfig, BartForConditionalGeneration, MarianConfig,
 
 from ..common.files import check_new, new_folder
 from ..common.opening import open_by, settings_without_ours
-from ..model.config.kept_heads import HEAD_FIELDS
+from ..model.config.stacks import HEAD_FIELDS
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..model.tokenization_vanilla_transformer import VanillaTransformerTokenizer

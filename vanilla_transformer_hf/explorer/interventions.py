@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..model.config.kept_heads import heads_of_layers
+from ..model.config.stacks import heads_of_layers
 from ..model.layers.parts import SharesProjections
 from .requests import PARTS, RequestError
 

@@ -26,7 +26,7 @@ from ctranslate2.specs import common_spec, model_spec, transformer_spec
 from transformers import GenerationConfig
 
 from ..model.config.generation import SEARCH_OPTIONS
-from ..model.config.kept_heads import HEAD_FIELDS
+from ..model.config.stacks import HEAD_FIELDS
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import (
     VanillaTransformerAttention,

@@ -20,7 +20,7 @@ from transformers.generation import GenerationConfig, GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 from ..model.config.front_ends import reads_tokens
-from ..model.config.kept_heads import heads_of_layers
+from ..model.config.stacks import heads_of_layers
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.layers.base_model import VanillaTransformerPreTrainedModel
 from ..model.modeling_vanilla_transformer import (

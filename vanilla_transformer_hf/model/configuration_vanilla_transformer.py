@@ -1,30 +1,20 @@
 """Configuration of the Transformer of "Attention Is All You Need" (Vaswani et al. 2017, arXiv 1706.03762)."""
 
+import re
 from typing import Any, Literal
 
 from huggingface_hub.dataclasses import strict
 from transformers.utils import logging
 
-from .config.attention_kinds import (
-    ATTENTION_KINDS,
-    CROSS_KINDS,
-    OTHER_KINDS,
-    attention_kind,
-    check_attention_of_stacks,
-)
-from .config.attention_scores import check_attention_score
+from .config.attention_kinds import ATTENTION_KINDS, CROSS_KINDS, OTHER_KINDS, attention_kind
 from .config.auto_classes import auto_models, classes_of, whole_auto_map
-from .config.checks import check_head_widths, check_norms, check_sizes, check_special_tokens, check_tied_embeddings
+from .config.conflicts import OPTIONS, conflicts
 from .config.errors import refusing_with_value_errors
-from .config.front_ends import FRONT_ENDS, check_front_end, reads_tokens
-from .config.kept_heads import HeadOptions, check_heads_by_layer
-from .config.kinds import check_sizes_of_options, documented, groups_of, name_in, nearest, options_of
-from .config.pooling import PoolingOptions, check_pooling
-from .config.position_schemes import POSITION_SCHEMES, check_positions_of_stacks, check_width_of_positions
+from .config.front_ends import FRONT_ENDS, reads_tokens
+from .config.kinds import name_in, nearest
+from .config.position_schemes import POSITION_SCHEMES
 from .config.presets import PRESETS
 from .config.release import VERSION
-from .config.sharing import SharingOptions, check_sharing
-from .config.version import VERSION_FIELD, check_version
 from .releases.configs import BaseConfig
 from .saving.saved_code import ConfigSavesCode
 
@@ -42,22 +32,20 @@ FOLLOWERS = {
     "decoder_layer_sets": "decoder_layers",
 }
 
-# Fields that only some kinds of models have: each group is a class beside what it belongs to.
-OPTION_GROUPS = (
-    *(SharingOptions, HeadOptions, PoolingOptions),
-    *groups_of(POSITION_SCHEMES, ATTENTION_KINDS, FRONT_ENDS),
-)
 # Fields of single variants; a saved config omits those that have their default values.
 VARIANT_FIELDS = (
-    *(option.name for option in options_of(*OPTION_GROUPS)),
-    *("encoder_attention_type", "decoder_attention_type", "cross_attention_type"),
+    *("encoder_layer_sets", "decoder_layer_sets", "layer_sharing", "feed_forward_sharing", "projection_sharing"),
+    *("decoder_attention_sharing", "encoder_heads_by_layer", "decoder_heads_by_layer", "cross_heads_by_layer"),
+    *("encoder_pooling", "encoder_attention_type", "decoder_attention_type", "cross_attention_type"),
     *("type_vocab_size", "is_decoder", "classifier_dropout", "front_end", "attention_score"),
+    *OPTIONS,
 )
+VERSION_FIELD = "vanilla_transformer_hf_version"
 
 
 @refusing_with_value_errors
 @strict
-class VanillaTransformerConfig(*OPTION_GROUPS, ConfigSavesCode, BaseConfig):  # type: ignore[misc]
+class VanillaTransformerConfig(ConfigSavesCode, BaseConfig):  # type: ignore[misc]
     r"""
     Sizes and switches of a [`VanillaTransformerModel`]. The defaults are the paper's base model (Table 3).
 
@@ -85,6 +73,12 @@ class VanillaTransformerConfig(*OPTION_GROUPS, ConfigSavesCode, BaseConfig):  # 
         type_vocab_size (`int`): Number of segments in `token_type_ids` of the source, as in pairs of sentences: a
             trained vector of each is added to the embeddings (arXiv 1810.04805, section 3.2). 0: none.
         front_end (`str`): What a source is, and how it becomes the input of the encoder's first layer.
+            `"tokens"`: embeddings of token ids (section 3.4); `"speech"`: convolutions over frames of speech, which
+            shorten them (arXiv 2212.04356, section 2.2); `"speech_whisper"`: such convolutions over frames that stand
+            last, as Whisper's feature extractor makes them: recordings filled up with silence to one length, to which
+            the model attends (arXiv 2212.04356, section 2.2); `"speech_stacked"`: a linear map of `stacked_frames`
+            neighbouring frames of speech; `"image"`: a linear map of each patch of an image, row by row (arXiv
+            2010.11929).
         scale_embedding (`bool`): Multiply embeddings by √d_model (section 3.4).
         layernorm_embedding (`bool`): Normalise the sum of embeddings and positions, before its dropout.
         embedding_sharing (`str`): `"all"`: one matrix serves source, target and output (section 3.4), or target and
@@ -92,10 +86,32 @@ class VanillaTransformerConfig(*OPTION_GROUPS, ConfigSavesCode, BaseConfig):  # 
             `"decoder"`: target and output share one; `"none"`: three matrices.
         position_encoding (`str`): How the order of tokens enters the model. Sinusoids, learned and hierarchical
             positions are added to the embeddings; all others act in self-attention alone.
+            `"sinusoidal"`: sines and cosines interleaved (section 3.5); `"sinusoidal_halves"`: the sines, then the
+            cosines; `"sinusoidal_halves_inclusive"`: the same with frequencies 10000^(-i/(d_model/2 - 1)), which reach
+            1/10000 itself, as in tensor2tensor and fairseq; `"sinusoidal_grid"`: of an image's patches: sinusoids of
+            the row in half of the features, of the column in the others; `"learned"`: a trained vector per position
+            (Table 3, row E); `"none"`: no positions; `"rotary"`: queries and keys rotated by their positions,
+            neighbouring features together (arXiv 2104.09864); `"rotary_halves"`: the same with the features i and i +
+            d_k/2 together, as in Llama; `"t5_bias"`: a trained number for each head and distance added to the scores
+            (arXiv 1910.10683); `"alibi"`: the distance times a slope for each head subtracted from the scores (arXiv
+            2108.12409); `"shaw"`: trained vectors of each distance added to keys and values (arXiv 1803.02155);
+            `"gated_alibi"`: the logarithms of gates, made of the states between query and key, added to the scores
+            (arXiv 2503.02130); `"distance_mlp"`: the output of a small network of the distance added to the scores
+            (arXiv 2108.00154); `"hierarchical"`: `"learned"` with n² positions from n = max_position_embeddings
+            vectors (Su 2020).
         decoder_position_encoding (`str`, *optional*): The decoder's `position_encoding`; the encoder's if not given.
         position_offset (`int`): Position number of the first token, for encodings that are added to the embeddings.
         encoder_attention_type, decoder_attention_type (`str`): The keys that a query of self-attention attends to.
             Time and memory grow with the length, not with its square, of all but `"full"` and the synthesizers.
+            `"full"`: all, in the decoder those before it; `"window"`: those at most `attention_window` positions away
+            (arXiv 2004.05150); `"window_global"`: the same, and global tokens, which attend to all tokens, and all to
+            them; `"blocks"`: those of its block of `attention_block` positions and of the blocks next to it (arXiv
+            1802.05751); `"chunk"`: those of its own block; `"linformer"`: `linformer_k` trained sums over all keys
+            (arXiv 2006.04768; not in the decoder); `"lsh"`: those that random rotations put into its bucket (arXiv
+            2001.04451); `"performer"`: all, by random features (arXiv 2009.14794); `"recurrent"`: the `memory_length`
+            positions before it, across segments (arXiv 1901.02860; in the decoder alone); `"synthesizer_dense"`: all,
+            with weights made of the query's token alone (arXiv 2005.00743); `"synthesizer_random"`: all, with weights
+            trained for each pair of positions (arXiv 2005.00743).
         cross_attention_type (`str`): What the decoder attends to in the source: `"full"`: its positions;
             `"linformer"`: `linformer_k` trained sums over them.
         attention_score (`str`): The score of a query q and a key k: `"scaled_dot"`: q·k / √d_k (section 3.2.1);
@@ -124,6 +140,60 @@ class VanillaTransformerConfig(*OPTION_GROUPS, ConfigSavesCode, BaseConfig):  # 
         is_encoder_decoder (`bool`): Whether the model has both stacks. The classes of one stack set it to `False`.
         is_decoder (`bool`): Whether a model of one stack has the decoder; else it has the encoder.
         classifier_dropout (`float`, *optional*): Dropout before the classifier of an encoder; `dropout` if not given.
+        encoder_layer_sets, decoder_layer_sets (`int`, *optional*): M, the sets of weights of each stack's layers; as
+            many as layers if not given. With one set, all layers are the same, as in Universal Transformers.
+        layer_sharing (`str`): Which layers share a set, with fewer sets than layers (arXiv 2104.06022): `"sequence"`:
+            A A B B C C; `"cycle"`: A B C A B C; `"cycle_reverse"`: A B C C B A.
+        feed_forward_sharing (`str`): `"none"`: each set of a layer's weights has a feed-forward; `"stack"`: one for
+            all layers of a stack; `"all"`: one for all layers of both; `"encoder_only"`: one for all layers of the
+            encoder, none in the decoder (arXiv 2309.01826).
+        projection_sharing (`str`): `"none"`: W^Q, W^K and W^V; `"key_value"`: W^K = W^V; `"query_key"`: W^Q = W^K;
+            `"query_key_value"`: one matrix for all three. In each attention of both stacks.
+        decoder_attention_sharing (`bool`): Whether self-attention and cross-attention of a decoder layer share their
+            weights (but not their norms).
+        encoder_heads_by_layer, decoder_heads_by_layer, cross_heads_by_layer (`list[int]`, *optional*): The heads that
+            pruning (arXiv 1905.10650) has left in each layer, or set of a layer's weights, of self-attention in the
+            encoder and in the decoder, and of attention to the source; all of h if not given. Widths of heads follow
+            from h.
+        encoder_pooling (`list[int]`, *optional*): Layers of the encoder before each pooling, which halves the length:
+            `[2, 2]` pools before the third and before the fifth layer (arXiv 2006.03236). The decoder attends to the
+            short output.
+        rotary_base (`float`): Base of the angles of rotary encodings.
+        rotary_fraction (`float`): Share of each head's features that rotary encodings turn.
+        relative_buckets (`int`): Rows of the table of `"t5_bias"`.
+        max_relative_distance (`int`, *optional*): Distance beyond which `"shaw"` and `"t5_bias"` treat all distances
+            alike; 20 and 128 if not given.
+        hierarchical_alpha (`float`): Weight α of the coarse position in `"hierarchical"` encodings; must not be 0.5.
+        attention_window (`int`): Positions on each side of `"window"` and `"window_global"` attention.
+        global_tokens (`int`): Tokens at the begin of a sequence that all others see, and that see all others, in
+            `"window_global"` attention; in the encoder `global_attention_mask` of a call takes their place.
+        global_projections (`str`): Projections of global tokens in the encoder: `"separate"`, as in Longformer, or
+            `"shared"` with the others.
+        attention_block (`int`): Positions of a block of `"blocks"` and `"chunk"` attention.
+        chunk_summary (`str`): What a query of `"chunk"` attention sees of each earlier chunk: `"none"`, or `"mean"`:
+            the mean of its keys, with that of its values.
+        linformer_k (`int`): Sums over the positions in `"linformer"` attention.
+        lsh_buckets (`int`): Buckets of `"lsh"` attention, an even number or 1.
+        lsh_rounds (`int`): Rounds of `"lsh"` attention, with rotations of their own.
+        lsh_chunk (`int`): Tokens of a bucket of `"lsh"` attention that see each other and those just before.
+        lsh_seed (`int`): Seed of the rotations of `"lsh"` attention.
+        performer_features (`int`, *optional*): Random features of `"performer"` attention; ⌊d_k ln d_k⌋ if not given.
+        performer_redraw (`int`): Passes of training after which the features of `"performer"` attention are drawn
+            anew.
+        memory_length (`int`): Positions before a query that it sees in `"recurrent"` attention, and states of each
+            layer that a decoder alone keeps for the next segment.
+        num_mel_bins (`int`): Features of a frame of speech.
+        conv_strides (`list[int]`, *optional*): Strides of the convolutions of `front_end="speech"` or
+            `"speech_whisper"`, one each; if not given, two of 2: four frames become one position.
+        conv_kernel_size (`int`): Frames that a convolution sees, an odd number.
+        conv_channels (`int`, *optional*): Outputs of all convolutions but the last, which has the encoder's width;
+            that width if not given.
+        conv_activation (`str`): Behind each convolution: a key of transformers' `ACT2FN`, or `"glu"`, a gate in the
+            second half of the outputs.
+        stacked_frames (`int`): Frames that become one position with `front_end="speech_stacked"`.
+        num_channels (`int`): Channels of an image: 1 for grey, 3 for colours.
+        image_height, image_width (`int`): Pixels of an image.
+        patch_height, patch_width (`int`): Pixels of a patch; they divide those of the image.
 
     Raises:
         ConfigValueError: A value has the wrong type or is out of range, or two fields exclude each other; the message
@@ -205,6 +275,45 @@ class VanillaTransformerConfig(*OPTION_GROUPS, ConfigSavesCode, BaseConfig):  # 
     is_decoder: bool = False
     classifier_dropout: float | int | None = None
     use_cache: bool = True
+    encoder_layer_sets: int | None = None
+    decoder_layer_sets: int | None = None
+    layer_sharing: Literal["sequence", "cycle", "cycle_reverse"] = "sequence"
+    feed_forward_sharing: Literal["none", "stack", "all", "encoder_only"] = "none"
+    projection_sharing: Literal["none", "key_value", "query_key", "query_key_value"] = "none"
+    decoder_attention_sharing: bool = False
+    encoder_heads_by_layer: list[int] | None = None
+    decoder_heads_by_layer: list[int] | None = None
+    cross_heads_by_layer: list[int] | None = None
+    encoder_pooling: list[int] | None = None
+    rotary_base: float | int = 10000.0
+    rotary_fraction: float | int = 1.0
+    relative_buckets: int = 32
+    max_relative_distance: int | None = None
+    hierarchical_alpha: float | int = 0.4
+    attention_window: int = 128
+    global_tokens: int = 1
+    global_projections: Literal["separate", "shared"] = "separate"
+    attention_block: int = 128
+    chunk_summary: Literal["none", "mean"] = "none"
+    linformer_k: int = 256
+    lsh_buckets: int = 32
+    lsh_rounds: int = 2
+    lsh_chunk: int = 64
+    lsh_seed: int = 0
+    performer_features: int | None = None
+    performer_redraw: int = 1000
+    memory_length: int = 128
+    num_mel_bins: int = 80
+    conv_strides: list[int] | None = None
+    conv_kernel_size: int = 3
+    conv_channels: int | None = None
+    conv_activation: str = "gelu"
+    stacked_frames: int = 4
+    num_channels: int = 3
+    image_height: int = 224
+    image_width: int = 224
+    patch_height: int = 16
+    patch_width: int = 16
 
     @classmethod
     def from_preset(cls, name: str, **overrides: Any) -> "VanillaTransformerConfig":
@@ -286,7 +395,16 @@ class VanillaTransformerConfig(*OPTION_GROUPS, ConfigSavesCode, BaseConfig):  # 
         """
         fields = {name: kwargs.pop(name) for name in list(kwargs) if name in cls.__annotations__}
         config_dict = {**config_dict, **fields}
-        check_version(config_dict.pop(VERSION_FIELD, VERSION), current=VERSION)
+        written = config_dict.pop(VERSION_FIELD, VERSION)
+        theirs, ours = (re.match(r"(\d+)\.(\d+)(?!\d)", str(version)) for version in (written, VERSION))
+        if theirs is None:
+            raise ValueError(f"{VERSION_FIELD}={written!r}: must be a version, such as {VERSION!r}")
+        if ours and [*map(int, theirs.groups())] > [*map(int, ours.groups())]:
+            raise ValueError(
+                f"vanilla_transformer_hf {written} wrote this config, and {VERSION} would not understand all of it: "
+                "upgrade the package; or, in a process that does not import it, open the model with "
+                "trust_remote_code=True, which takes the code that came with it"
+            )
         return super().from_dict(config_dict, **kwargs)
 
     def to_dict(self) -> dict[str, Any]:
@@ -349,41 +467,31 @@ class VanillaTransformerConfig(*OPTION_GROUPS, ConfigSavesCode, BaseConfig):  # 
             ValueError: A value is out of range, or two exclude each other.
         """
         super().validate_architecture()
-        if self.is_encoder_decoder and self.is_decoder:
-            raise ValueError("is_decoder=True with is_encoder_decoder=True: set is_encoder_decoder=False, too")
-        check_sizes(self)
-        check_sizes_of_options(self, *groups_of(POSITION_SCHEMES, ATTENTION_KINDS, FRONT_ENDS))
-        check_head_widths(self)
-        check_sharing(self)
-        check_heads_by_layer(self)
-        check_tied_embeddings(self)
-        check_width_of_positions(self)
-        check_positions_of_stacks(self)
-        check_attention_of_stacks(self)
-        check_attention_score(self)
-        check_pooling(self)
-        check_norms(self)
-        check_front_end(self)
-        check_special_tokens(self)
+        if message := next(conflicts(self), None):
+            raise ValueError(message)
+
+    @property
+    def sliding_window(self) -> int:
+        """What transformers' caches read: `memory_length` and the query itself, in a decoder alone with a memory."""
+        self._check_memory()
+        return self.memory_length + 1
+
+    @sliding_window.setter
+    def sliding_window(self, value: int) -> None:
+        self._check_memory()
+        self.memory_length = value - 1
+
+    def _check_memory(self) -> None:
+        if self.decoder_attention_type != "recurrent" or self.is_encoder_decoder:  # then hasattr() must be False
+            raise AttributeError("sliding_window: only a decoder alone with decoder_attention_type='recurrent' has it")
 
 
-# What belongs to single kinds is said beside them. Values that the command line offers are the rows of the tables.
-VanillaTransformerConfig.__doc__ = documented(
-    VanillaTransformerConfig.__doc__ or "",
-    {
-        "front_end": FRONT_ENDS,
-        "position_encoding": POSITION_SCHEMES,
-        "encoder_attention_type, decoder_attention_type": ATTENTION_KINDS,
-    },
-    OPTION_GROUPS,
-)
+# The values that a command line offers. `name_in` checks them, so that a program may add rows of its own.
 VanillaTransformerConfig.__annotations__ |= {
     "front_end": Literal[(*FRONT_ENDS,)],
     "position_encoding": Literal[(*POSITION_SCHEMES,)],
     "decoder_position_encoding": Literal[(*POSITION_SCHEMES,)] | None,
-    "encoder_attention_type": Literal[(*ATTENTION_KINDS,)],
-    "decoder_attention_type": Literal[(*ATTENTION_KINDS,)],
-    **{option.name: option.type for option in options_of(*OPTION_GROUPS)},
+    **dict.fromkeys(("encoder_attention_type", "decoder_attention_type"), Literal[(*ATTENTION_KINDS,)]),
 }
 
 

@@ -29,15 +29,12 @@ from transformers.modeling_outputs import (
 )
 from transformers.utils.generic import TransformersKwargs, can_return_tuple, is_flash_attention_requested
 
-from .config.attention_kinds import ATTENTION_KINDS, CROSS_KINDS, OTHER_KINDS, attention_kind
-from .config.attention_scores import SCALES
-from .config.checks import check_stacks
+from .config.attention_kinds import ATTENTION_KINDS, CROSS_KINDS, OTHER_KINDS, SCALES, attention_kind
 from .config.front_ends import FRONT_ENDS, check_marks, check_sources, shortened_padding
-from .config.kept_heads import heads_of_layers
 from .config.kinds import Classes
 from .config.position_schemes import POSITION_SCHEMES
 from .config.sharing import FEED_FORWARD_OWNERS, INNER_PROJECTIONS, PROJECTIONS
-from .config.stacks import StackSizes, decoder_sizes, encoder_sizes
+from .config.stacks import StackSizes, check_stacks, decoder_sizes, encoder_sizes, heads_of_layers
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .layers.base_model import (
     DECODER_PP_PLAN,

@@ -14,7 +14,7 @@ from ..common.command_line import message_of
 from ..common.opening import open_config
 from ..evaluation.scores import METRICS
 from ..model.config.front_ends import reads_tokens
-from ..model.config.kept_heads import HEAD_FIELDS, heads_of_layers
+from ..model.config.stacks import HEAD_FIELDS, heads_of_layers
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..publishing.model_card import check_metadata, check_project_url
 from .arguments import FIELDS_OF_NEW_TOKENIZERS, DataArguments, ModelArguments, OwnTrainingArguments

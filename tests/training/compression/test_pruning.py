@@ -13,7 +13,7 @@ from transformers import AutoModelForSeq2SeqLM
 
 from vanilla_transformer_hf import Translator, VanillaTransformerConfig
 from vanilla_transformer_hf.commands.main import main
-from vanilla_transformer_hf.model.config.kept_heads import HEAD_FIELDS, heads_of_layers
+from vanilla_transformer_hf.model.config.stacks import HEAD_FIELDS, heads_of_layers
 from vanilla_transformer_hf.publishing.model_card import NOT_TRAINED
 from vanilla_transformer_hf.publishing.upload_plan import plan_upload
 from vanilla_transformer_hf.training.compression.pruning import (

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM
 
 from vanilla_transformer_hf.common.checksums import verify_folder
-from vanilla_transformer_hf.model.config.kept_heads import HEAD_FIELDS
+from vanilla_transformer_hf.model.config.stacks import HEAD_FIELDS
 from vanilla_transformer_hf.training.compression.pruning import attentions
 from vanilla_transformer_hf.training.objectives.head_gates import (
     HeadGates,

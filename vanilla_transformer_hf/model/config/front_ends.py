@@ -1,14 +1,14 @@
 """
 Front ends, as the config has them: what a source is, and what makes the input of the encoder's first layer of it.
-A row each, and their options; `front_ends/` computes them.
+A row each; `front_ends/` computes them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from .kinds import Kind, nearest, option_group, users_of_options
+from .kinds import Kind, nearest
 
 
 # Tokens or frames of an example.
@@ -72,119 +72,53 @@ class FrontEndKind(Kind):
     has_padding: bool = True
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Options
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-@option_group
-class MelOptions:
-    """
-    Args:
-        num_mel_bins (`int`): Features of a frame of speech.
-    """
-
-    num_mel_bins: int = 80
-
-
-@option_group
-class ConvolutionOptions:
-    """
-    Args:
-        conv_strides (`list[int]`, *optional*): Strides of the convolutions of `front_end="speech"` or
-            `"speech_whisper"`, one each; if not given, two of 2: four frames become one position.
-        conv_kernel_size (`int`): Frames that a convolution sees, an odd number.
-        conv_channels (`int`, *optional*): Outputs of all convolutions but the last, which has the encoder's width;
-            that width if not given.
-        conv_activation (`str`): Behind each convolution: a key of transformers' `ACT2FN`, or `"glu"`, a gate in the
-            second half of the outputs.
-    """
-
-    conv_strides: list[int] | None = None
-    conv_kernel_size: int = 3
-    conv_channels: int | None = None
-    conv_activation: str = "gelu"
-
-
-@option_group
-class StackingOptions:
-    """
-    Args:
-        stacked_frames (`int`): Frames that become one position with `front_end="speech_stacked"`.
-    """
-
-    stacked_frames: int = 4
-
-
-@option_group
-class ImageOptions:
-    """
-    Args:
-        num_channels (`int`): Channels of an image: 1 for grey, 3 for colours.
-        image_height, image_width (`int`): Pixels of an image.
-        patch_height, patch_width (`int`): Pixels of a patch; they divide those of the image.
-    """
-
-    num_channels: int = 3
-    image_height: int = 224
-    image_width: int = 224
-    patch_height: int = 16
-    patch_width: int = 16
-
-
 def strides_of_convolutions(config: Any) -> list[int]:
     """Those of the config, or two of 2."""
     return [2, 2] if config.conv_strides is None else config.conv_strides
 
 
-def check_convolutions(config: Any, stack: str) -> None:
+def convolution_conflicts(config: Any, stack: str) -> Iterator[str]:
     strides = strides_of_convolutions(config)
     if not strides or not all(0 < stride <= 8 for stride in strides) or len(strides) > 8:
-        raise ValueError(f"conv_strides={strides!r}: must be one to eight numbers from 1 to 8, one for a convolution")
+        yield f"conv_strides={strides!r}: must be one to eight numbers from 1 to 8, one for a convolution"
     if config.conv_kernel_size % 2 == 0:
-        raise ValueError(
-            f"conv_kernel_size={config.conv_kernel_size}: must be odd, so that it has a frame in its middle"
-        )
+        yield f"conv_kernel_size={config.conv_kernel_size}: must be odd, so that it has a frame in its middle"
     if (name := config.conv_activation) == "glu":
         if config.conv_channels is not None and config.conv_channels % 2:
-            raise ValueError(f"conv_channels={config.conv_channels}: must be even with conv_activation='glu'")
+            yield f"conv_channels={config.conv_channels}: must be even with conv_activation='glu'"
         return
     from transformers.activations import ACT2FN  # heavy: it brings torch.distributed and torch's compiler
 
     if name not in ACT2FN:
-        raise ValueError(
-            f"conv_activation={name!r}{nearest(name, ACT2FN)}: must be 'glu' or one of {', '.join(sorted(ACT2FN))}"
-        )
+        yield f"conv_activation={name!r}{nearest(name, ACT2FN)}: must be 'glu' or one of {', '.join(sorted(ACT2FN))}"
 
 
-def check_patches(config: Any, stack: str) -> None:
+def patch_conflicts(config: Any, stack: str) -> Iterator[str]:
     for side in ("height", "width"):
         image, patch = getattr(config, f"image_{side}"), getattr(config, f"patch_{side}")
         if image % patch:
-            raise ValueError(f"patch_{side}={patch}: must divide image_{side}={image}")
+            yield f"patch_{side}={patch}: must divide image_{side}={image}"
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Rows: `front_end` -> what the config has of it
-# ---------------------------------------------------------------------------------------------------------------------
+MEL_OPTIONS = ("num_mel_bins",)
+CONVOLUTION_OPTIONS = ("conv_strides", "conv_kernel_size", "conv_channels", "conv_activation")
+IMAGE_OPTIONS = ("num_channels", "image_height", "image_width", "patch_height", "patch_width")
 
+# `front_end` -> what the config has of it
 FRONT_ENDS: dict[str, FrontEndKind] = {
-    "tokens": FrontEndKind(about="embeddings of token ids (section 3.4)", input_name="input_ids"),
+    "tokens": FrontEndKind(input_name="input_ids"),
     "speech": FrontEndKind(
         module="front_ends.speech",
-        about="convolutions over frames of speech, which shorten them (arXiv 2212.04356, section 2.2)",
-        options=(MelOptions, ConvolutionOptions),
-        check=check_convolutions,
+        options=MEL_OPTIONS + CONVOLUTION_OPTIONS,
+        conflicts=convolution_conflicts,
         input_name="input_features",
         strides=strides_of_convolutions,
         shape=shape_of_frames,
     ),
     "speech_whisper": FrontEndKind(
         module="front_ends.speech",
-        about="such convolutions over frames that stand last, as Whisper's feature extractor makes them: recordings "
-        "filled up with silence to one length, to which the model attends (arXiv 2212.04356, section 2.2)",
-        options=(MelOptions, ConvolutionOptions),
-        check=check_convolutions,
+        options=MEL_OPTIONS + CONVOLUTION_OPTIONS,
+        conflicts=convolution_conflicts,
         input_name="input_features",
         strides=strides_of_convolutions,
         length=length_in_last,
@@ -193,17 +127,15 @@ FRONT_ENDS: dict[str, FrontEndKind] = {
     ),
     "speech_stacked": FrontEndKind(
         module="front_ends.speech",
-        about="a linear map of `stacked_frames` neighbouring frames of speech",
-        options=(MelOptions, StackingOptions),
+        options=(*MEL_OPTIONS, "stacked_frames"),
         input_name="input_features",
         strides=lambda config: [config.stacked_frames],
         shape=shape_of_frames,
     ),
     "image": FrontEndKind(
         module="front_ends.image",
-        about="a linear map of each patch of an image, row by row (arXiv 2010.11929)",
-        options=(ImageOptions,),
-        check=check_patches,
+        options=IMAGE_OPTIONS,
+        conflicts=patch_conflicts,
         input_name="pixel_values",
         length=count_patches,
         shape=lambda config: (config.num_channels, config.image_height, config.image_width),
@@ -267,32 +199,6 @@ def check_class_of_front_end(config: Any, model: Any) -> None:
             f"{model.__name__} reads {model.main_input_name}, and the config's front_end={config.front_end!r} reads "
             f"{name}; open it with {CLASSES_OF_INPUTS[name]}"
         )
-
-
-def check_front_end(config: Any) -> None:
-    """
-    Raises:
-        ValueError: The front end cannot be combined with other fields, or an option is set that it does not use.
-    """
-    kind = config.front_end
-    for name, users in users_of_options(FRONT_ENDS).items():
-        if kind not in users and getattr(config, name) != getattr(type(config), name):
-            raise ValueError(
-                f"{name}={getattr(config, name)!r}: only front_end={' or '.join(map(repr, users))} has it, and here "
-                f"it is {kind!r}; leave {name} out, or set such a front end"
-            )
-    if kind == "tokens":
-        return
-    if config.stacks != "encoder_decoder":
-        raise ValueError(
-            f"front_end={kind!r} with is_encoder_decoder=False: only models with an encoder and a decoder have it"
-        )
-    for name, value in {"source_vocab_size": None, "type_vocab_size": 0}.items():
-        if getattr(config, name) != value:
-            raise ValueError(
-                f"front_end={kind!r} with {name}={getattr(config, name)!r}: its source has no tokens; leave {name} out"
-            )
-    FRONT_ENDS[kind].check(config, "encoder")
 
 
 def check_sources(model: Any, given: dict[str, Any]) -> None:

@@ -10,33 +10,6 @@ finds one parameter in the groups of several layers, and `tie_word_embeddings=Fa
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
-from .kinds import option_group
-
-
-@option_group
-class SharingOptions:
-    """
-    Args:
-        encoder_layer_sets, decoder_layer_sets (`int`, *optional*): M, the sets of weights of each stack's layers; as
-            many as layers if not given. With one set, all layers are the same, as in Universal Transformers.
-        layer_sharing (`str`): Which layers share a set, with fewer sets than layers (arXiv 2104.06022): `"sequence"`:
-            A A B B C C; `"cycle"`: A B C A B C; `"cycle_reverse"`: A B C C B A.
-        feed_forward_sharing (`str`): `"none"`: each set of a layer's weights has a feed-forward; `"stack"`: one for
-            all layers of a stack; `"all"`: one for all layers of both; `"encoder_only"`: one for all layers of the
-            encoder, none in the decoder (arXiv 2309.01826).
-        projection_sharing (`str`): `"none"`: W^Q, W^K and W^V; `"key_value"`: W^K = W^V; `"query_key"`: W^Q = W^K;
-            `"query_key_value"`: one matrix for all three. In each attention of both stacks.
-        decoder_attention_sharing (`bool`): Whether self-attention and cross-attention of a decoder layer share their
-            weights (but not their norms).
-    """
-
-    encoder_layer_sets: int | None = None
-    decoder_layer_sets: int | None = None
-    layer_sharing: Literal["sequence", "cycle", "cycle_reverse"] = "sequence"
-    feed_forward_sharing: Literal["none", "stack", "all", "encoder_only"] = "none"
-    projection_sharing: Literal["none", "key_value", "query_key", "query_key_value"] = "none"
-    decoder_attention_sharing: bool = False
-
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Layers: (sets of weights, layers) -> the set of each layer
@@ -120,65 +93,3 @@ FEED_FORWARD_OWNERS: dict[str, FeedForwardOwners] = {
     "all": FeedForwardOwners(encoder="stack", decoder="encoder"),
     "encoder_only": FeedForwardOwners(encoder="stack", decoder="nobody"),
 }
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Checks
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-def check_sharing(config: Any) -> None:
-    """
-    Raises:
-        ValueError: The config's sharing is impossible or has no effect.
-    """
-    fewer = False
-    for stack in ("encoder", "decoder"):
-        layers, sets = layers_and_sets(config, stack)
-        if not 0 < sets <= layers:
-            raise ValueError(f"{stack}_layer_sets={sets}: must be at least 1 and at most {stack}_layers={layers}")
-        fewer |= sets < layers
-    if config.layer_sharing != "sequence" and not fewer:
-        raise ValueError(
-            f"layer_sharing={config.layer_sharing!r} shares nothing while each layer has weights of its own: set "
-            f"encoder_layer_sets to less than {config.encoder_layers} or decoder_layer_sets to less than "
-            f"{config.decoder_layers}"
-        )
-    kind = config.projection_sharing
-    _, key, value = PROJECTIONS[kind]
-    for stack, width in (("encoder", config.encoder_d_model), ("decoder", config.d_model)):
-        heads = getattr(config, f"{stack}_attention_heads")
-        d_k, d_v = config.d_k or width // heads, config.d_v or width // heads
-        if key == value and d_k != d_v:
-            raise ValueError(
-                f"projection_sharing={kind!r} with keys of width {d_k} and values of width {d_v} in the {stack}: one "
-                "projection cannot make both; set d_k and d_v to one width"
-            )
-    if config.encoder_d_model != config.d_model:
-        _check_widths(config)
-    activations = config.activation_function, config.decoder_activation_function
-    if config.feed_forward_sharing == "all" and activations[0] != activations[1]:
-        raise ValueError(
-            f"feed_forward_sharing='all' with activation_function={activations[0]!r} and "
-            f"decoder_activation_function={activations[1]!r}: one feed-forward has only one; take one, or 'stack'"
-        )
-    if config.feed_forward_sharing == "all" and config.encoder_ffn_dim != config.decoder_ffn_dim:
-        raise ValueError(
-            f"feed_forward_sharing='all' with encoder_ffn_dim={config.encoder_ffn_dim} and "
-            f"decoder_ffn_dim={config.decoder_ffn_dim}: one feed-forward cannot have two widths; set them to one "
-            "width, or take 'stack'"
-        )
-
-
-def _check_widths(config: Any) -> None:
-    query, key, _ = PROJECTIONS[config.projection_sharing]
-    for is_shared, name, instead in (
-        (query == key, "projection_sharing", "'none' or 'key_value'"),
-        (config.decoder_attention_sharing, "decoder_attention_sharing", "False"),
-        (config.feed_forward_sharing == "all", "feed_forward_sharing", "'stack'"),
-    ):
-        if is_shared:
-            raise ValueError(
-                f"{name}={getattr(config, name)!r} with encoder_d_model={config.encoder_d_model} and "
-                f"d_model={config.d_model}: one matrix cannot read states of two widths; take {instead}, or one width"
-            )

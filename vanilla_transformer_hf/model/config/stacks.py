@@ -1,9 +1,37 @@
 """The fields of one stack, which the config has under names of their own for the encoder and for the decoder."""
 
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
-from .kept_heads import heads_of_layers
-from .sharing import FEED_FORWARD_OWNERS, layer_order
+from .sharing import FEED_FORWARD_OWNERS, layer_order, layers_and_sets
+
+
+# Attention -> function of the config that returns the number of heads that its width is divided into, and the number
+# of heads of each layer with its own weights if pruning has removed some.
+HEADS: dict[str, Callable[[Any], tuple[int, list[int] | None]]] = {
+    "encoder": lambda config: (config.encoder_attention_heads, config.encoder_heads_by_layer),
+    "decoder": lambda config: (config.decoder_attention_heads, config.decoder_heads_by_layer),
+    "cross": lambda config: (config.decoder_attention_heads, config.cross_heads_by_layer),
+}
+# Attention -> the config field of the second value.
+HEAD_FIELDS = {attention: f"{attention}_heads_by_layer" for attention in HEADS}
+# Stacks -> their name in messages.
+STACK_NAMES = {
+    "encoder_decoder": "an encoder and a decoder",
+    "encoder": "an encoder alone",
+    "decoder": "a decoder alone",
+}
+
+
+def stack_of(attention: str) -> str:
+    """The stack of "encoder", "decoder" or "cross" attention."""
+    return "encoder" if attention == "encoder" else "decoder"
+
+
+def heads_of_layers(config: Any, attention: str) -> list[int]:
+    """The number of heads of an attention, for each layer with its own weights."""
+    every, each = HEADS[attention](config)
+    return each or [every] * layers_and_sets(config, stack_of(attention))[1]
 
 
 class StackSizes(NamedTuple):
@@ -80,3 +108,15 @@ def decoder_sizes(config: Any) -> StackSizes:
         layer_order=layer_order(config, "decoder"),
         has_feed_forward=FEED_FORWARD_OWNERS[config.feed_forward_sharing].decoder != "nobody",
     )
+
+
+def check_stacks(config: Any, needed: str, model: str) -> None:
+    """
+    Raises:
+        ValueError: The config describes a model with other stacks than those of the class `model`.
+    """
+    if config.stacks != needed:
+        raise ValueError(
+            f"{model} has {STACK_NAMES[needed]}, and the config (is_encoder_decoder={config.is_encoder_decoder}, "
+            f"is_decoder={config.is_decoder}) is of a model with {STACK_NAMES[config.stacks]}; open it with AutoModel"
+        )

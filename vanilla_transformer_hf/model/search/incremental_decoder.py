@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..config.kept_heads import heads_of_layers
+from ..config.stacks import heads_of_layers
 from ..layers.parts import is_unchanged, memory_padding
 from ..layers.position_bias import PositionBias
 from ..packing.most_likely import best_candidates, first_highest, most_likely

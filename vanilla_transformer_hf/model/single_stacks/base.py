@@ -3,8 +3,8 @@
 import copy
 from typing import Any, ClassVar, Literal
 
-from ..config.checks import check_stacks
 from ..config.sharing import layers_and_sets
+from ..config.stacks import check_stacks
 from ..configuration_vanilla_transformer import FOLLOWERS, VanillaTransformerConfig
 from ..layers.base_model import SharedEmbeddings, VanillaTransformerPreTrainedModel
 

@@ -13,7 +13,7 @@ from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHT
 
 from ...common.opening import check_one_set
 from ...common.settings import read_object
-from ...model.config.version import VERSION_FIELD
+from ...model.configuration_vanilla_transformer import VERSION_FIELD
 
 
 # Fields of a config that do not affect the weights.

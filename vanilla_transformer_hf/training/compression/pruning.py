@@ -20,8 +20,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ...model.config.kept_heads import HEAD_FIELDS, HEADS, heads_of_layers, stack_of
 from ...model.config.sharing import INNER_PROJECTIONS, layers_and_sets
+from ...model.config.stacks import HEAD_FIELDS, HEADS, heads_of_layers, stack_of
 
 
 # Attention -> its stack, and its name in a layer.
