@@ -16,6 +16,8 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "scripts"))
 os.environ["HF_HUB_OFFLINE"] = "1"
 # Nor write into the caches of whoever runs it.
 os.environ["HF_ASSETS_CACHE"] = os.path.join(tempfile.gettempdir(), "vanilla_transformer_hf-tests")
+# Behind all packages, of which translate-toolkit is called as a script is.
+sys.path.append(str(Path(__file__).parents[1] / "scripts"))
 
 import datasets
 import pytest

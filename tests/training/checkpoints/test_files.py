@@ -139,7 +139,7 @@ def test_a_signal_asks_for_a_checkpoint_behind_the_step_and_then_stops(arguments
 def test_processes_ask_each_other_wherever_they_could_part(arguments, place, monkeypatch):
     """One that alone knows of a signal would wait in a checkpoint for others that have gone on."""
     callback, asked = StopOnSignal(), []
-    monkeypatch.setattr(callback, "_received_by_any", lambda args: asked.append(place) or signal.SIGTERM)
+    monkeypatch.setattr(callback, "received_by_any", lambda args: asked.append(place) or signal.SIGTERM)
     state, control = TrainerState(global_step=8, epoch=2.0), TrainerControl()
     if place == "on_save":
         with pytest.raises(TrainingInterrupted):
