@@ -1,4 +1,4 @@
-"""How long the Hub's client may wait at the server's wish."""
+"""The Hub's client: its HTTP library, and how long it may wait at the server's wish."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +11,13 @@ from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.utils import parse_ratelimit_headers
 
 
+try:  # of huggingface_hub, whichever of the two it has
+    import httpx2 as httpx
+except ImportError:
+    import httpx  # type: ignore[no-redef]
+
+
+__all__ = ["LONGEST_WAIT", "bounded_waits", "httpx", "wanted_wait"]
 LONGEST_WAIT = 300.0  # seconds
 
 

@@ -34,16 +34,10 @@ from ..model.tokenization_vanilla_transformer import TOKENIZER_FILES
 from ..model.tokenizer.limits import check_tokenizer_file, is_failure
 from .checksums import check_unchanged
 from .command_line import message_of
-from .hub_waits import bounded_waits
+from .hub_waits import bounded_waits, httpx
 from .machine import device_type
 from .model_settings import check_model_settings
 from .settings import read_bounded, read_json
-
-
-try:  # of huggingface_hub, whichever of the two it has
-    import httpx2 as httpx
-except ImportError:
-    import httpx  # type: ignore[no-redef]
 
 
 OwnConfig = VanillaTransformerConfig | RecurrentSeq2SeqConfig

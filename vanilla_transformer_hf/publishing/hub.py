@@ -21,16 +21,11 @@ from huggingface_hub.errors import (
 )
 
 from ..common.files import check_regular_file, read_regular_file
-from ..common.hub_waits import LONGEST_WAIT, bounded_waits, wanted_wait
+from ..common.hub_waits import LONGEST_WAIT, bounded_waits, httpx, wanted_wait
 from .private_text import find_private_text, hide_secrets
 from .upload_plan import Plan, plan_upload
 from .weight_files import CleanedWeights
 
-
-try:  # huggingface_hub 2 has moved to the second generation of its HTTP library
-    import httpx2 as httpx
-except ImportError:
-    import httpx  # type: ignore[no-redef]
 
 T = TypeVar("T")
 
