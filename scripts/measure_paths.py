@@ -23,6 +23,7 @@ import torch
 
 import vanilla_transformer_hf
 from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
+from vanilla_transformer_hf.common.command_line import run
 from vanilla_transformer_hf_command import main as command
 
 
@@ -185,4 +186,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -19,6 +19,9 @@ os.environ["HF_ASSETS_CACHE"] = os.path.join(tempfile.gettempdir(), "vanilla_tra
 # Behind all packages, of which translate-toolkit is called as a script is.
 sys.path.append(str(Path(__file__).parents[1] / "scripts"))
 
+# The scripts that make corpora: behind all packages, one of which is named as scripts/translate.py is.
+sys.path.append(str(Path(__file__).parents[1] / "scripts"))
+
 import datasets
 import pytest
 import torch

@@ -9,9 +9,8 @@ import sys
 import pytest
 from filelock import Timeout
 
-from vanilla_transformer_hf.common import locks
-from vanilla_transformer_hf.common.files import new_files, new_folder
-from vanilla_transformer_hf.common.locks import lock_open_file, lock_path
+from vanilla_transformer_hf.common import files
+from vanilla_transformer_hf.common.files import lock_open_file, lock_path, new_files, new_folder
 from vanilla_transformer_hf.training.checkpoints.resume import lock_folder
 
 
@@ -109,7 +108,7 @@ def test_an_open_file_is_locked_against_a_second_opening(tmp_path):
         lock_open_file(third, third.name)
 
 
-@pytest.mark.parametrize("number", locks.NO_LOCKS)
+@pytest.mark.parametrize("number", files.NO_LOCKS)
 def test_file_systems_without_locks_are_written_to_with_a_warning(number, tmp_path, monkeypatch, caplog):
     def refuse(descriptor, operation):
         raise OSError(number, os.strerror(number))

@@ -8,8 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from huggingface_hub import constants
 
-from vanilla_transformer_hf.common.files import new_folder
-from vanilla_transformer_hf.common.locks import lock_path
+from vanilla_transformer_hf.common.files import lock_path, new_folder
 from vanilla_transformer_hf.export import kept_copy
 
 

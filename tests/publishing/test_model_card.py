@@ -17,12 +17,13 @@ from vanilla_transformer_hf.publishing.model_card import (
     TEMPLATE,
     CardFacts,
     ConversionFacts,
+    ModelFolder,
     ScoredText,
     SourceFile,
     check_metadata,
     check_project_url,
     make_card,
-    missing_in,
+    missing_facts,
     public_settings,
     read_emissions,
     write_card,
@@ -124,8 +125,8 @@ def test_no_fact_is_more_than_text(field, facts, folder):
     kind = get_type_hints(CardFacts)[field]
     if (value := hostile(kind, field)) is None:
         return
-    plain = make_card(facts(**({field: None} if field in ("conversion", "name") else {})), folder)
-    card = make_card(facts(**{field: value}), folder)
+    plain = make_card(facts(**({field: None} if field in ("conversion", "name") else {})), ModelFolder(folder))
+    card = make_card(facts(**{field: value}), ModelFolder(folder))
     for language, code in BLOCK.findall(card.text):
         if language == "python":
             called = {ast.unparse(node.func) for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call)}
@@ -185,7 +186,7 @@ def test_what_is_escaped_in_a_card_is_searched_as_it_is_read(facts, folder):
 
 def test_a_command_is_quoted_for_a_shell(facts, folder):
     conversion = replace(CONVERSION, command="vanilla-transformer convert $(evil) `evil`; evil\nevil")
-    text = make_card(facts(conversion=conversion), folder).text
+    text = make_card(facts(conversion=conversion), ModelFolder(folder)).text
     assert "vanilla-transformer convert '$(evil)' '`evil`;' evil evil" in text
 
 
@@ -198,7 +199,7 @@ def test_what_a_folder_says_of_its_model_is_quoted_by_models_made_of_it(facts):
 
 def test_a_card_states_what_was_measured(facts, folder):
     model = AutoModelForSeq2SeqLM.from_pretrained(folder)
-    card = ModelCard(str(make_card(facts(), folder)))
+    card = ModelCard(str(make_card(facts(), ModelFolder(folder))))
     data = card.data
     assert (data.library_name, data.pipeline_tag, data.license) == ("transformers", "translation", "cc0-1.0")
     assert (data.language, data.metrics) == (["en", "de"], ["bleu", "chrf", "exact_match"])
@@ -229,23 +230,23 @@ def test_a_card_states_what_was_measured(facts, folder):
     assert "![" not in card.text, "no curves there"
     for text in ("/home", "somebody/", "hf_secret", "~/", "resume"):
         assert text not in str(card), "nothing of the training machine"
-    assert "Missing metadata" not in card.text and missing_in(facts(), folder) == []
+    assert "Missing metadata" not in card.text and missing_facts(facts(), ModelFolder(folder).languages(facts())) == []
 
 
 def test_nothing_is_made_up(facts, folder):
     bare = facts(license=None, source_lang=None, target_lang=None, corpus=None, scored=[], minutes=None)
-    card = ModelCard(str(make_card(bare, folder)))
+    card = ModelCard(str(make_card(bare, ModelFolder(folder))))
     assert card.data.license is None and card.data.language is None and not card.data.eval_results
     assert "No held-out text was scored." in card.text
     assert "(1.0 epochs) on 2 CPU threads." in card.text
     missing = card.text.split("## Missing metadata")[1]
     for word in ("Licence", "Languages", "Training data", "Scores"):
         assert f"- {word}:" in missing
-    assert [sentence in missing for sentence in missing_in(bare, folder)] == [True] * 4
+    assert [sentence in missing for sentence in missing_facts(bare, ModelFolder(folder).languages(bare))] == [True] * 4
 
 
 def test_a_card_of_nothing_but_files(folder):
-    card = ModelCard(str(make_card(CardFacts(), folder)))
+    card = ModelCard(str(make_card(CardFacts(), ModelFolder(folder))))
     assert card.text.strip().startswith("# numbers\n") and 'name = "numbers"' in card.text
     assert "## Training" not in card.text and "parameters.\n" in card.text
 
@@ -281,36 +282,38 @@ def test_a_card_of_nothing_but_files(folder):
     ],
 )
 def test_each_fact_has_its_place(changes, metadata, text, facts, folder):
-    card = ModelCard(str(make_card(facts(**changes), folder)))
+    card = ModelCard(str(make_card(facts(**changes), ModelFolder(folder))))
     assert text in card.text
     assert {name: getattr(card.data, name) for name in metadata} == metadata
     assert check_metadata(card.data) == []
 
 
 def test_the_card_says_where_the_package_is_if_somebody_has_said_it(facts, folder):
-    assert "pip install" not in make_card(facts(), folder).text
-    text = make_card(facts(project_url="https://example.org/someone/package"), folder).text
+    assert "pip install" not in make_card(facts(), ModelFolder(folder)).text
+    text = make_card(facts(project_url="https://example.org/someone/package"), ModelFolder(folder)).text
     assert (
         "With the package `vanilla_transformer_hf` ([https://example.org/someone/package]"
         "(https://example.org/someone/package)) installed:\n\n```bash\n"
         'pip install "vanilla_transformer_hf @ git+https://example.org/someone/package"\n```\n\n```python\n'
     ) in text
     assert "\n\n\n" not in text
-    assert "installed:\n\n```python" in make_card(facts(), folder).text
+    assert "installed:\n\n```python" in make_card(facts(), ModelFolder(folder)).text
     for url in ("somewhere", "https://example.org", "file:///home/me/x", "https://example.org/a b", "http://e.org/a"):
         assert "is not an address to install from" in check_project_url(url)[0]
 
 
 def test_tables_have_no_gaps(facts, folder):
-    text = make_card(facts(conversion=CONVERSION), folder).text
+    text = make_card(facts(conversion=CONVERSION), ModelFolder(folder)).text
     tables = re.findall(r"(?:^\|.*\|\n)+", text, flags=re.MULTILINE)
     assert len(tables) == 5 and all(table.split("\n")[1].startswith("| ---") for table in tables)
     assert "\n\n\n" not in text
-    assert "\n\n\n" not in make_card(CardFacts(), folder).text
+    assert "\n\n\n" not in make_card(CardFacts(), ModelFolder(folder)).text
 
 
 def test_the_usage_example_runs(facts, folder, capsys):
-    code = re.search(r"```python\n(.*?)```", make_card(facts(name=str(folder)), folder).text, re.DOTALL)[1]
+    code = re.search(r"```python\n(.*?)```", make_card(facts(name=str(folder)), ModelFolder(folder)).text, re.DOTALL)[
+        1
+    ]
     exec(compile(code, "card", "exec"), {})
     assert capsys.readouterr().out.startswith("[")
 
@@ -321,7 +324,7 @@ def test_facts_are_kept_beside_the_model(conversion, facts, folder):
     (folder / "training_curves.png").write_bytes(b"")
     write_card(known, folder)
     read = CardFacts.read(folder)
-    assert str(make_card(read, folder)) == (folder / "README.md").read_text(encoding="utf-8")
+    assert str(make_card(read, ModelFolder(folder))) == (folder / "README.md").read_text(encoding="utf-8")
     assert replace(read, card_sha256=None) == replace(known, conversion=read.conversion)
     assert "![Loss and scores over training steps](training_curves.png)" in (folder / "README.md").read_text()
     later = json.loads((folder / "card_facts.json").read_text()) | {"something": "of a later version"}
@@ -397,7 +400,7 @@ def test_the_card_of_one_stack_says_what_it_does(tiny_config, tmp_path):
     model = VanillaTransformerForMaskedLM(tiny_config())
     model.save_pretrained(tmp_path)
     VanillaTransformerTokenizer.train(["one two"], vocab_size=300).save_pretrained(tmp_path)
-    card = make_card(CardFacts(corpus="numbers"), tmp_path)
+    card = make_card(CardFacts(corpus="numbers"), ModelFolder(tmp_path))
     assert card.data.pipeline_tag == "fill-mask"
     assert "Predicts masked tokens with the encoder of the Transformer" in card.text
     assert 'pipeline("fill-mask", model=name' in card.text and "ranslat" not in card.text

@@ -8,8 +8,8 @@ Align the words of sentences with the words of their translations, one pair per 
 import argparse
 from typing import get_args
 
+from ..common.choices import TooLongToScore
 from ..common.command_line import make_parser
-from ..common.too_long import TooLongToScore
 from .score import add_pairs, run_on_pairs
 from .translate import add_split_sentences_of_pairs, split_sentences_option
 

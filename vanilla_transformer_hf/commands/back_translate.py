@@ -69,34 +69,7 @@ def parse_arguments(prog: str, argv: list[str]) -> tuple[argparse.Namespace, lis
         help="train N models one after the other, each on the translations of a better reverse model, which learns "
         "from those that the model before has made of --source (default: 1)",
     )
-    _add_search(parser.add_argument_group("search of the synthetic side"))
-    _add_filters(parser.add_argument_group("which pairs are left out, beside empty, copied and repeating ones"))
-    arguments, others = parser.parse_known_args(argv)
-    # An optional positional argument could not stand behind options.
-    arguments.recipe = others.pop(0) if others and not others[0].startswith("-") else None
-    if problem := _problem(arguments, others):
-        parser.error(problem)
-    return arguments, others
-
-
-def _problem(arguments: argparse.Namespace, others: list[str]) -> str | None:
-    """What is wrong with the arguments together, or None."""
-    if arguments.recipe is None and others:
-        return f"{others[0]}: fields of a recipe need a recipe before them"
-    if arguments.rounds < 1:
-        return f"--rounds {arguments.rounds}: must be at least 1"
-    if arguments.rounds > 1:
-        if not (arguments.target and arguments.source and arguments.recipe):
-            return f"--rounds {arguments.rounds} needs text of both languages, --target and --source, and a recipe"
-        return None if arguments.text_dir is None else "--text_dir: each of several rounds has a folder of its own"
-    if bool(arguments.target) == bool(arguments.source):
-        return "one of --target and --source is needed: the text that MODEL translates"
-    if arguments.recipe is None and arguments.text_dir is None:
-        return "--text_dir is missing: without a recipe, the text has no other folder"
-    return None
-
-
-def _add_search(group: argparse._ArgumentGroup) -> None:
+    group = parser.add_argument_group("search of the synthetic side")
     group.add_argument(
         "--search",
         default="beam",
@@ -136,9 +109,7 @@ def _add_search(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--window", type=int, metavar="N", help="lines that are sorted by length and written together (default: 2048)"
     )
-
-
-def _add_filters(group: argparse._ArgumentGroup) -> None:
+    group = parser.add_argument_group("which pairs are left out, beside empty, copied and repeating ones")
     group.add_argument(
         "--max_ratio",
         type=float,
@@ -162,6 +133,29 @@ def _add_filters(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--min_round_trip", type=float, metavar="CHRF", help="those whose round trip has a lower chrF, such as 30"
     )
+    arguments, others = parser.parse_known_args(argv)
+    # An optional positional argument could not stand behind options.
+    arguments.recipe = others.pop(0) if others and not others[0].startswith("-") else None
+    if problem := _problem(arguments, others):
+        parser.error(problem)
+    return arguments, others
+
+
+def _problem(arguments: argparse.Namespace, others: list[str]) -> str | None:
+    """What is wrong with the arguments together, or None."""
+    if arguments.recipe is None and others:
+        return f"{others[0]}: fields of a recipe need a recipe before them"
+    if arguments.rounds < 1:
+        return f"--rounds {arguments.rounds}: must be at least 1"
+    if arguments.rounds > 1:
+        if not (arguments.target and arguments.source and arguments.recipe):
+            return f"--rounds {arguments.rounds} needs text of both languages, --target and --source, and a recipe"
+        return None if arguments.text_dir is None else "--text_dir: each of several rounds has a folder of its own"
+    if bool(arguments.target) == bool(arguments.source):
+        return "one of --target and --source is needed: the text that MODEL translates"
+    if arguments.recipe is None and arguments.text_dir is None:
+        return "--text_dir is missing: without a recipe, the text has no other folder"
+    return None
 
 
 def read_wanted(arguments: argparse.Namespace, data: Any) -> Any:

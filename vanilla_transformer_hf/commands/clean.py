@@ -14,11 +14,11 @@ are shown. Pairs are read from every format that train reads, and written with s
 import argparse
 import gzip
 import json
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from ..common.command_line import make_parser
 
@@ -84,18 +84,33 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
 
 def main(prog: str, argv: list[str]) -> None:
     arguments = parse_arguments(prog, argv)
-    outputs = [Path(path) for path in arguments.output or []]
-    _check_outputs(outputs, arguments)
-    from ..training.data.cleaning import CleaningOptions, CleaningReport, clean_pairs
+    from ..common.files import open_output, refuse_overwriting
+    from ..common.lines import read_lines
+    from ..training.data.cleaning import CleaningOptions, CleaningReport, clean_pairs, held_out_sentences
     from ..training.data.corpus import iterate_rows
+    from ..training.data.corpus_files import holds_both_sides
 
+    outputs = [Path(path) for path in arguments.output or []]
+    if len(outputs) > 2 or len({path.resolve() for path in outputs}) < len(outputs):
+        raise ValueError("--output takes one file, or two different ones for source and target.")
+    if len(outputs) == 1 and _kind(outputs[0]) not in (".tsv", ".jsonl"):
+        raise ValueError(
+            f"--output {outputs[0]}: one file for both sides is .tsv or .jsonl (or .gz of these); or name two."
+        )
+    for path in [*outputs, *([Path(arguments.report)] if arguments.report else [])]:
+        refuse_overwriting(path, [arguments.source, arguments.target or arguments.source, *arguments.held_out])
     languages = {"source_lang": arguments.source_lang, "target_lang": arguments.target_lang}
+    held_out = frozenset[str]()
+    for path in arguments.held_out:
+        lines = ({"text": line} for line in read_lines(path))
+        texts: Any = iterate_rows(path, **languages) if holds_both_sides(path) else lines
+        held_out |= held_out_sentences(texts)
     options = CleaningOptions(
         **languages,
         max_length=arguments.max_length,
         max_length_ratio=arguments.max_length_ratio,
         keep=tuple(arguments.keep),
-        held_out=_read_held_out(arguments.held_out, languages),
+        held_out=held_out,
         check_language=arguments.check_language,
     )
     columns = {"source_column": arguments.source_column, "target_column": arguments.target_column}
@@ -109,83 +124,42 @@ def main(prog: str, argv: list[str]) -> None:
             print(describe(report), flush=True)
             raise ValueError(f"{arguments.source}: no pair is left; nothing is written.")
     if arguments.report:
-        _write_report(Path(arguments.report), report, arguments)
+        with open_output(arguments.report) as file:
+            settings = {name: value for name, value in vars(arguments).items() if name not in ("report", "dry_run")}
+            text = json.dumps(asdict(report) | {"settings": settings}, ensure_ascii=False, indent=2)
+            file.write(text.encode() + b"\n")
     print(describe(report))
     if outputs:
         print(f"{', '.join(map(str, outputs))}: written.")
-
-
-def _check_outputs(outputs: list[Path], arguments: argparse.Namespace) -> None:
-    from ..common.files import refuse_overwriting
-
-    if len(outputs) > 2 or len({path.resolve() for path in outputs}) < len(outputs):
-        raise ValueError("--output takes one file, or two different ones for source and target.")
-    if len(outputs) == 1 and _kind(outputs[0]) not in (".tsv", ".jsonl"):
-        raise ValueError(
-            f"--output {outputs[0]}: one file for both sides is .tsv or .jsonl (or .gz of these); or name two."
-        )
-    inputs = [arguments.source, arguments.target or arguments.source, *arguments.held_out]
-    for path in [*outputs, *([Path(arguments.report)] if arguments.report else [])]:
-        refuse_overwriting(path, inputs)
 
 
 def _kind(path: Path) -> str:
     return Path(path.stem).suffix.lower() if path.suffix.lower() == ".gz" else path.suffix.lower()
 
 
-def _read_held_out(files: list[str], languages: dict[str, Any]) -> frozenset[str]:
-    from ..common.lines import read_lines
-    from ..training.data.cleaning import held_out_sentences
-    from ..training.data.corpus import iterate_rows
-    from ..training.data.corpus_files import holds_both_sides
-
-    found = frozenset[str]()
-    for path in files:
-        lines = ({"text": line} for line in read_lines(path))
-        rows: Any = iterate_rows(path, **languages) if holds_both_sides(path) else lines
-        found |= held_out_sentences(rows)
-    return found
-
-
-def _writer(outputs: list[Path], stack: ExitStack) -> Any:
+def _writer(outputs: list[Path], stack: ExitStack) -> Callable[[str, str], Any]:
     """A function that writes a pair into the output files, which are complete or not written at all."""
-    files = [stack.enter_context(_open(path)) for path in outputs]
-    if not files:
-        return lambda source, target: None
-    if len(files) == 2:
+    from ..common.files import open_output
 
-        def write_lines(source: str, target: str) -> None:
-            for file, text in zip(files, (source, target)):
-                file.write(f"{text}\n".encode())
-
-        return write_lines
-    if _kind(outputs[0]) == ".tsv":
+    files: list[Any] = [stack.enter_context(open_output(path)) for path in outputs]
+    for place, path in enumerate(outputs):
+        if path.suffix.lower() == ".gz":  # the same bytes in every run
+            files[place] = stack.enter_context(gzip.GzipFile("", "wb", 6, fileobj=files[place], mtime=0))
+    is_table = len(files) == 1 and _kind(outputs[0]) == ".tsv"
+    if is_table:
         files[0].write(b"source\ttarget\n")
-        return lambda source, target: files[0].write(f"{source}\t{target}\n".encode())
-    return lambda source, target: files[0].write(
-        json.dumps({"source": source, "target": target}, ensure_ascii=False).encode() + b"\n"
-    )
 
+    def write(source: str, target: str) -> None:
+        if len(files) == 2:
+            files[0].write(f"{source}\n".encode())
+            files[1].write(f"{target}\n".encode())
+        elif is_table:
+            files[0].write(f"{source}\t{target}\n".encode())
+        elif files:
+            content = json.dumps({"source": source, "target": target}, ensure_ascii=False)
+            files[0].write(f"{content}\n".encode())
 
-@contextmanager
-def _open(path: Path) -> Iterator[BinaryIO]:
-    from ..common.files import open_output
-
-    with open_output(path) as file:
-        if path.suffix.lower() != ".gz":
-            yield file
-            return
-        with gzip.GzipFile("", "wb", 6, fileobj=file, mtime=0) as compressed:  # the same bytes in every run
-            yield compressed  # type: ignore[misc]
-
-
-def _write_report(path: Path, report: Any, arguments: argparse.Namespace) -> None:
-    from ..common.files import open_output
-
-    with open_output(path) as file:
-        settings = {name: value for name, value in vars(arguments).items() if name not in ("report", "dry_run")}
-        text = json.dumps(asdict(report) | {"settings": settings}, ensure_ascii=False, indent=2)
-        file.write(text.encode() + b"\n")
+    return write
 
 
 def describe(report: Any) -> str:

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from ..common.command_line import run
-from ..common.kernels import keep_few_kernels
-from ..common.threads import wait_briefly
+from ..common.process import keep_few_kernels, wait_briefly
 from ..model.config.release import VERSION
 
 

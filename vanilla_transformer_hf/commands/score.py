@@ -16,8 +16,8 @@ import tempfile
 from pathlib import Path
 from typing import Any, get_args
 
+from ..common.choices import TooLongToScore
 from ..common.command_line import make_parser, other_options
-from ..common.too_long import TooLongToScore
 from .translate import add_split_sentences_of_pairs, split_sentences_option
 
 

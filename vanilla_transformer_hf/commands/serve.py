@@ -23,35 +23,6 @@ from ..common.command_line import make_parser
 from .translate import add_engine_arguments, add_split_sentences, add_without_letters
 
 
-def add_model_arguments(parser: argparse.ArgumentParser) -> None:
-    add_engine_arguments(parser)
-    add_split_sentences(parser)
-    add_without_letters(parser)
-    parser.add_argument("--device", help="cpu, cuda, cuda:1, … (default: an accelerator if there is one)")
-    parser.add_argument(
-        "--dtype",
-        default="auto",
-        choices=["auto", "float32", "bfloat16", "float16"],
-        help="floating-point type of the weights (default: the one they were saved in)",
-    )
-    parser.add_argument("--batch_size", type=int, default=128, metavar="N", help="most sentences that are searched "
-                        "together; 1: one after the other (default: 128)")  # fmt: skip
-    parser.add_argument("--batch_tokens", type=int, default=2048, metavar="N", help="most source tokens that are "
-                        "(default: 2048)")  # fmt: skip
-
-
-def add_limits(limits: argparse._ArgumentGroup) -> None:
-    limits.add_argument("--max_characters", type=int, metavar="N", help="of its texts (default: 50000)")
-    limits.add_argument("--max_texts", type=int, metavar="N", help="of a list (default: 128)")
-    limits.add_argument("--max_body_bytes", type=int, metavar="N", help="of the body (default: 1048576)")
-    limits.add_argument("--max_seconds", type=float, metavar="S", help="until it is answered (default: 60)")
-    limits.add_argument("--max_file_bytes", type=int, metavar="N", help="of a file that is translated; 0: none are "
-                        "(default: 10485760)")  # fmt: skip
-    limits.add_argument("--file_seconds", type=float, metavar="S", help="until a translated file is removed (default: "
-                        "600)")  # fmt: skip
-    limits.add_argument("--max_body_seconds", type=float, metavar="S", help="until its body is there (default: 10)")
-
-
 def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
     parser = make_parser(prog, __doc__)
     parser.add_argument(
@@ -95,8 +66,30 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
         metavar="PAIR",
         help="language pair of each model, such as en-de (default: that of its tokenizer)",
     )
-    add_model_arguments(parser)
-    add_limits(parser.add_argument_group("limits of a request"))
+    add_engine_arguments(parser)
+    add_split_sentences(parser)
+    add_without_letters(parser)
+    parser.add_argument("--device", help="cpu, cuda, cuda:1, … (default: an accelerator if there is one)")
+    parser.add_argument(
+        "--dtype",
+        default="auto",
+        choices=["auto", "float32", "bfloat16", "float16"],
+        help="floating-point type of the weights (default: the one they were saved in)",
+    )
+    parser.add_argument("--batch_size", type=int, default=128, metavar="N", help="most sentences that are searched "
+                        "together; 1: one after the other (default: 128)")  # fmt: skip
+    parser.add_argument("--batch_tokens", type=int, default=2048, metavar="N", help="most source tokens that are "
+                        "(default: 2048)")  # fmt: skip
+    limits = parser.add_argument_group("limits of a request")
+    limits.add_argument("--max_characters", type=int, metavar="N", help="of its texts (default: 50000)")
+    limits.add_argument("--max_texts", type=int, metavar="N", help="of a list (default: 128)")
+    limits.add_argument("--max_body_bytes", type=int, metavar="N", help="of the body (default: 1048576)")
+    limits.add_argument("--max_seconds", type=float, metavar="S", help="until it is answered (default: 60)")
+    limits.add_argument("--max_file_bytes", type=int, metavar="N", help="of a file that is translated; 0: none are "
+                        "(default: 10485760)")  # fmt: skip
+    limits.add_argument("--file_seconds", type=float, metavar="S", help="until a translated file is removed (default: "
+                        "600)")  # fmt: skip
+    limits.add_argument("--max_body_seconds", type=float, metavar="S", help="until its body is there (default: 10)")
     parser.add_argument(
         "--max_queue",
         type=int,

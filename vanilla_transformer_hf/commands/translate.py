@@ -21,9 +21,8 @@ killed leaves whole lines in FILE.partial; the same command continues it, and FI
 import argparse
 from typing import Any, get_args
 
+from ..common.choices import SplitSentences, TooLongToTranslate
 from ..common.command_line import make_parser, other_options
-from ..common.split_sentences import SplitSentences
-from ..common.too_long import TooLongToTranslate
 
 
 # Options of the search that recordings and images have, too, and all that they have.

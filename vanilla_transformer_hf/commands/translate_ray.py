@@ -17,8 +17,8 @@ import importlib.util
 import sys
 from typing import get_args
 
+from ..common.choices import TooLongToTranslate
 from ..common.command_line import make_parser
-from ..common.too_long import TooLongToTranslate
 from .translate import add_search_arguments, add_split_sentences, search_options
 
 

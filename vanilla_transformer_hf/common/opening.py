@@ -132,12 +132,17 @@ def open_model(
         raise ValueError(f"{name} reads {reads}")
     tokenizer = open_tokenizer(name, trust_remote_code, revision)
     model = open_weights(name, config=config, dtype=dtype, trust_remote_code=trust_remote_code, revision=revision)
-    cached = None if Path(name).is_dir() else try_to_load_from_cache(str(name), "config.json", revision=revision)
-    if isinstance(cached, str):
+    if (cached := in_cache(name, revision)) is not None:
         with naming("files", name):  # which are all there by now
-            check_settings(Path(cached).parent)
-            check_unchanged(Path(cached).parent)
+            check_settings(cached)
+            check_unchanged(cached)
     return to_device(model, device), tokenizer
+
+
+def in_cache(name: str | os.PathLike, revision: str | None = None) -> Path | None:
+    """The folder of a model of the Hub in its cache, if it is there."""
+    config = None if Path(name).is_dir() else try_to_load_from_cache(str(name), "config.json", revision=revision)
+    return Path(config).parent if isinstance(config, str) else None
 
 
 def open_config(
@@ -161,13 +166,14 @@ def open_any_config(
     with naming("config", name):
         check_settings(Path(name))
         check_unchanged(name)
-        _reach_hub(str(name))
+        if not (constants.HF_HUB_OFFLINE or Path(name).is_dir() or in_cache(name)):
+            with suppress(HfHubHTTPError):  # asked once: without a network, transformers retries for half a minute
+                HfApi().model_info(str(name), timeout=HUB_TIMEOUT)
         config: PreTrainedConfig = open_by(
             AutoConfig, name, trust_remote_code=trust_remote_code, revision=revision, **fields
         )
-        cached = None if Path(name).is_dir() else try_to_load_from_cache(str(name), "config.json", revision=revision)
-        if isinstance(cached, str):  # of the Hub: before a model is made of it
-            check_model_settings(Path(cached).parent)
+        if (cached := in_cache(name, revision)) is not None:  # before a model is made of it
+            check_model_settings(cached)
         return config
 
 
@@ -201,17 +207,13 @@ def open_processor(name: str | os.PathLike) -> Any:
         return open_by(AutoProcessor, name)
 
 
-def open_weights(name: str | os.PathLike, kind: Any = AutoModelForSeq2SeqLM, **settings: Any) -> PreTrainedModel:
-    """A model with all of its weights, by the Auto class `kind`; `settings` are those of `from_pretrained`."""
-    return _open_weights(name, kind, settings, is_part=False)
-
-
-def open_part(name: str | os.PathLike, kind: Any, **settings: Any) -> PreTrainedModel:
-    """`open_weights` of a part of the model in a folder, such as one stack of it; its other tensors are left."""
-    return _open_weights(name, kind, settings, is_part=True)
-
-
-def _open_weights(name: str | os.PathLike, kind: Any, settings: dict[str, Any], is_part: bool) -> PreTrainedModel:
+def open_weights(
+    name: str | os.PathLike, kind: Any = AutoModelForSeq2SeqLM, *, is_part: bool = False, **settings: Any
+) -> PreTrainedModel:
+    """
+    A model with all of its weights, by the Auto class `kind`; `settings` are those of `from_pretrained`. What is part
+    of the model in a folder, such as one stack of it, leaves the other tensors.
+    """
     with naming("weights", name):
         check_one_set(Path(name))
         check_cost(settings.get("config"), Path(name))
@@ -225,7 +227,9 @@ def _open_weights(name: str | os.PathLike, kind: Any, settings: dict[str, Any], 
                 f"{len(unexpected)} tensors do not belong to the model that the config describes, the first is "
                 f"{unexpected[0]}"
             )
-        check_finite(model)
+        for key, tensor in model.state_dict().items():
+            if torch.is_tensor(tensor) and not is_finite(tensor):
+                raise ValueError(f"{key} holds NaN or infinite values: its training failed, or the file is damaged")
     return model
 
 
@@ -259,21 +263,6 @@ def check_cost(config: Any, folder: Path):
         raise ValueError(
             f"its config describes a model of at least {least:,} parameters, and the weights have {sum(sizes):,} bytes"
         )
-
-
-def _reach_hub(name: str) -> None:
-    """Ask the Hub once for a model that is not here: without a network, transformers retries for half a minute."""
-    if constants.HF_HUB_OFFLINE or Path(name).is_dir() or try_to_load_from_cache(name, "config.json") is not None:
-        return
-    with suppress(HfHubHTTPError):
-        HfApi().model_info(name, timeout=HUB_TIMEOUT)
-
-
-def check_finite(model: torch.nn.Module) -> None:
-    """Check that all weights are finite."""
-    for name, tensor in model.state_dict().items():
-        if torch.is_tensor(tensor) and not is_finite(tensor):
-            raise ValueError(f"{name} holds NaN or infinite values: its training failed, or the file is damaged")
 
 
 def is_finite(tensor: torch.Tensor) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 from huggingface_hub import cached_assets_path, constants
 
 from ..common.checksums import digest, verify_folder
-from ..common.locks import lock_path
+from ..common.files import lock_path
 from ..model.config.release import VERSION
 from .export import export_for
 

@@ -13,7 +13,7 @@ import os
 import re
 import shlex
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -345,24 +345,36 @@ def public_settings(settings: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-class _Folder:
-    """The facts in the files of a model."""
+class ModelFolder:
+    """The folder of a model, whose files are read once, for its card and for the plan of its upload."""
 
-    def __init__(self, folder: Path):
-        self.config = read_config(folder)
-        self.task = TASKS.get((self.config.architectures or [""])[0], TRANSLATION)
-        self.generation: Any = VanillaTransformerGenerationConfig()
-        if (folder / GENERATION_CONFIG_NAME).is_file():
-            self.generation = VanillaTransformerGenerationConfig.from_pretrained(folder)
-        settings = folder / TOKENIZER_CONFIG_FILE
-        self.has_tokenizer = settings.is_file()
-        tokenizer = read_object(settings, {}) if self.has_tokenizer else {}
-        self.languages = [tokenizer.get(side) for side in ("src_lang", "tgt_lang")]
-        self.parameters = 0
-        for path in weight_paths(folder):
+    def __init__(self, path: str | os.PathLike):
+        self.path = Path(path)
+
+    @cached_property
+    def config(self) -> OwnConfig:
+        return read_config(self.path)
+
+    @cached_property
+    def generation(self) -> Any:
+        """How the model decodes; `ValueError` if that cannot be."""
+        if (self.path / GENERATION_CONFIG_NAME).is_file():
+            return VanillaTransformerGenerationConfig.from_pretrained(self.path)
+        return VanillaTransformerGenerationConfig()
+
+    @cached_property
+    def tokenizer(self) -> dict[str, Any] | None:
+        """The settings of the tokenizer, if there is one."""
+        settings = self.path / TOKENIZER_CONFIG_FILE
+        return read_object(settings, {}) if settings.is_file() else None
+
+    @cached_property
+    def parameters(self) -> int:
+        count = 0
+        for path in weight_paths(self.path):
             with safe_open(path, framework="pt") as file:
-                self.parameters += sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
-        self.has_curves = (folder / CURVES_FILE).is_file()
+                count += sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
+        return count
 
     @property
     def decoding(self) -> str:
@@ -376,13 +388,11 @@ class _Folder:
         words = ["greedy search" if beams == 1 else f"{as_text(beams)} beams"]
         return ", ".join(words + [f"`{as_code(name)}` {as_text(value)}" for name, value in stated.items()])
 
-
-def _languages(facts: CardFacts, folder: _Folder) -> list[str]:
-    """Source and target language, as far as known, or those of the text of another task."""
-    if facts.languages:
-        return facts.languages
-    named = (facts.source_lang or folder.languages[0], facts.target_lang or folder.languages[1])
-    return [name for name in named if isinstance(name, str)]
+    def languages(self, facts: CardFacts) -> list[str]:
+        """Source and target language, as far as known, or those of the text of another task."""
+        tokenizer = self.tokenizer or {}
+        sides = (facts.source_lang or tokenizer.get("src_lang"), facts.target_lang or tokenizer.get("tgt_lang"))
+        return facts.languages or [name for name in sides if isinstance(name, str)]
 
 
 def _codes(languages: list[str]) -> list[str]:
@@ -424,7 +434,7 @@ def _evaluation_results(facts: CardFacts, languages: list[str]) -> list[EvalResu
     return results
 
 
-def _card_data(facts: CardFacts, files: _Folder, title: str, languages: list[str]) -> ModelCardData:
+def _card_data(facts: CardFacts, config: OwnConfig, task: Task, title: str, languages: list[str]) -> ModelCardData:
     relation = facts.base_model_relation or ("quantized" if facts.conversion else "finetune")
     more: dict[str, Any] = {"base_model_relation": relation} if facts.base_model else {}
     more |= {"co2_eq_emissions": facts.co2} if facts.co2 else {}
@@ -434,8 +444,8 @@ def _card_data(facts: CardFacts, files: _Folder, title: str, languages: list[str
         license_name=facts.license_name,
         license_link=facts.license_link,
         library_name="transformers",
-        pipeline_tag=files.task.pipeline_tag,
-        tags=[files.config.model_type, *([facts.conversion.source] if facts.conversion else [])],
+        pipeline_tag=task.pipeline_tag,
+        tags=[config.model_type, *([facts.conversion.source] if facts.conversion else [])],
         datasets=facts.datasets or None,
         base_model=facts.base_model,
         metrics=list(METRICS) if facts.scored else None,
@@ -468,38 +478,39 @@ def _value(config: VanillaTransformerConfig, name: str) -> Any:
     )
 
 
-def make_card(facts: CardFacts, folder: str | os.PathLike, curves: bool | None = None) -> ModelCard:
+def make_card(facts: CardFacts, folder: ModelFolder, curves: bool | None = None) -> ModelCard:
     """The card of the model in a folder; `curves`: whether training curves are shown; None: if it has them."""
-    folder = Path(folder)
-    files = _Folder(folder)
+    task = TASKS.get((folder.config.architectures or [""])[0], TRANSLATION)
     if facts.task == "denoising":
-        files.task = DENOISING
-    languages = _languages(facts, files)
-    name = facts.name or folder.resolve().name
+        task = DENOISING
+    languages = folder.languages(facts)
+    name = facts.name or folder.path.resolve().name
     if problems := check_project_url(facts.project_url):
-        raise ValueError(f"{folder}: {problems[0]}")
+        raise ValueError(f"{folder.path}: {problems[0]}")
+    if curves is None:
+        curves = (folder.path / CURVES_FILE).is_file()
     title = name.split("/")[-1]
-    data = _card_data(facts, files, title, languages)
+    data = _card_data(facts, folder.config, task, title, languages)
     named = {
         "facts": facts,
         "conversion": facts.conversion,
         "further": facts.further or facts.base_model is not None,
         "name": name,
         "title": title,
-        "task": files.task,
-        "translates": files.task is TRANSLATION,
-        "denoises": files.task is DENOISING,
-        "recurrent": not isinstance(files.config, VanillaTransformerConfig),
-        "does": files.task.does.format(direction=" to ".join(languages) if len(languages) == 2 else "text"),
-        "call": files.task.call.format(example=as_python(facts.example or "...")),
-        "parameters": files.parameters,
-        "decoding": files.decoding,
-        "max_new_tokens": files.generation.max_new_tokens,
+        "task": task,
+        "translates": task is TRANSLATION,
+        "denoises": task is DENOISING,
+        "recurrent": not isinstance(folder.config, VanillaTransformerConfig),
+        "does": task.does.format(direction=" to ".join(languages) if len(languages) == 2 else "text"),
+        "call": task.call.format(example=as_python(facts.example or "...")),
+        "parameters": folder.parameters,
+        "decoding": folder.decoding,
+        "max_new_tokens": folder.generation.max_new_tokens,
         "example": as_python(facts.example or "..."),
         "base_on_hub": facts.base_model is not None and is_repo_id(facts.base_model),
-        "tokenizer": files.has_tokenizer,
-        "architecture": _architecture(files.config),
-        "curves": CURVES_FILE if (files.has_curves if curves is None else curves) else None,
+        "tokenizer": folder.tokenizer is not None,
+        "architecture": _architecture(folder.config),
+        "curves": CURVES_FILE if curves else None,
         "missing": missing_facts(facts, languages),
     }
     return ModelCard(_template().render({**data.to_dict(), **named, "card_data": data.to_yaml()}))
@@ -513,14 +524,9 @@ def _template() -> Template:
     return environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
 
 
-def missing_in(facts: CardFacts, folder: str | os.PathLike) -> list[str]:
-    """The missing facts of the card of the model in a folder."""
-    return missing_facts(facts, _languages(facts, _Folder(Path(folder))))
-
-
 def write_card(facts: CardFacts, folder: str | os.PathLike):
     """Write the card of the model in a folder, and the file of its facts."""
-    text = str(make_card(facts, folder)).encode()
+    text = str(make_card(facts, ModelFolder(folder))).encode()
     # In this order, a process that is killed leaves no card that seems to be edited.
     Path(folder, CARD_FILE).unlink(missing_ok=True)
     replace(facts, card_sha256=digest(text)).write(Path(folder))

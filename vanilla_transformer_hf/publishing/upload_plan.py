@@ -16,8 +16,7 @@ from transformers.utils import CONFIG_NAME, FEATURE_EXTRACTOR_NAME, GENERATION_C
 
 from ..common.files import check_regular_file, read_regular_file
 from ..common.model_settings import check_model_settings
-from ..common.opening import OwnConfig, read_config
-from ..model.config.generation import VanillaTransformerGenerationConfig
+from ..common.opening import OwnConfig
 from ..model.tokenization_vanilla_transformer import TOKENIZER_FILES
 from .model_card import (
     CARD_FILE,
@@ -25,13 +24,13 @@ from .model_card import (
     FACTS_FILE,
     TOKENIZER_CONFIG_FILE,
     CardFacts,
+    ModelFolder,
     check_metadata,
     check_project_url,
     is_edited,
     is_repo_id,
     make_card,
     missing_facts,
-    missing_in,
 )
 from .pictures import clean_picture
 from .private_text import find_private_text, hide_secrets, parse_json
@@ -165,8 +164,9 @@ def plan_upload(
     if curves is None and (folder / CURVES_FILE).is_file():
         curves = read_regular_file(folder / CURVES_FILE)
     if (folder / CONFIG_NAME).is_file():
-        sources, problems = _model(folder)
-        card, missing = _card(folder, name, facts, stated, bool(curves))
+        files = ModelFolder(folder)
+        sources, problems = _model(files)
+        card, missing = _card(files, name, facts, stated, bool(curves))
     elif (folder / ADAPTER_CONFIG_NAME).is_file():
         sources, card, missing = _adapter(folder, facts or CardFacts(), stated)
         problems = []
@@ -188,8 +188,8 @@ def plan_upload(
     problems += _find_private_text(folder, sources)
     if problems:
         raise ValueError(hide_secrets(f"{folder} cannot be published: " + "; ".join(problems) + "."))
-    files = [PlannedFile(each, sources[each]) for each in sorted(sources)]
-    return Plan(folder, files, _left_out(folder, sources), missing)
+    planned = [PlannedFile(each, sources[each]) for each in sorted(sources)]
+    return Plan(folder, planned, _left_out(folder, sources), missing)
 
 
 def _refuse_links(folder: Path):
@@ -205,15 +205,19 @@ def _refuse_links(folder: Path):
         raise ValueError(f"{folder} cannot be published: {'; '.join(wrong)}.")
 
 
-def _model(folder: Path) -> tuple[dict[str, Path | bytes | CleanedWeights], list[str]]:
+def _model(files: ModelFolder) -> tuple[dict[str, Path | bytes | CleanedWeights], list[str]]:
     """Weights, configs, tokenizer or processor, and code, and their problems."""
+    folder = files.path
     check_model_settings(folder)
-    config = read_config(folder)
     sources: dict[str, Path | bytes | CleanedWeights] = {**find_weights(folder)}
-    problems = check_weights(config, sources)
-    texts = _configs(folder, config) | _tokenizer(folder) | _processor(folder)
+    problems = check_weights(files.config, sources)
+    texts = _configs(folder, files.config) | _tokenizer(folder) | _processor(folder)
     code, wrong = find_code(folder, _modules(texts))
-    return {**sources, **texts, **code}, problems + wrong + _check_generation(folder)
+    try:
+        files.generation.validate(strict=True)
+    except ValueError as error:
+        wrong.append(f"{GENERATION_CONFIG_NAME} is not valid ({' '.join(str(error).split())})")
+    return {**sources, **texts, **code}, problems + wrong
 
 
 def _modules(texts: dict[str, bytes]) -> set[str]:
@@ -338,25 +342,15 @@ def _read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def _check_generation(folder: Path) -> list[str]:
-    if not (folder / GENERATION_CONFIG_NAME).is_file():
-        return []
-    try:
-        VanillaTransformerGenerationConfig.from_pretrained(folder).validate(strict=True)
-    except ValueError as error:
-        return [f"{GENERATION_CONFIG_NAME} is not valid ({' '.join(str(error).split())})"]
-    return []
-
-
 def _card(
-    folder: Path, name: str | None, facts: CardFacts | None, stated: dict[str, Any], curves: bool
+    files: ModelFolder, name: str | None, facts: CardFacts | None, stated: dict[str, Any], curves: bool
 ) -> tuple[ModelCard, list[str]]:
     """The card and its missing facts."""
-    known = facts or CardFacts.read(folder)
-    if facts is None and is_edited(folder):
-        return _edited_card(read_regular_file(folder / CARD_FILE).decode("utf-8"), stated)
+    known = facts or CardFacts.read(files.path)
+    if facts is None and is_edited(files.path):
+        return _edited_card(read_regular_file(files.path / CARD_FILE).decode("utf-8"), stated)
     known = replace(known, **{**stated, "name": name or stated.get("name") or known.name})
-    return make_card(known, folder, curves), missing_in(known, folder)
+    return make_card(known, files, curves), missing_facts(known, files.languages(known))
 
 
 def _edited_card(text: str, stated: dict[str, Any]) -> tuple[ModelCard, list[str]]:

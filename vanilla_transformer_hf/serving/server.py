@@ -17,8 +17,8 @@ import torch
 from starlette.applications import Starlette
 from transformers.utils.logging import disable_progress_bar
 
+from ..common.choices import SplitSentences, check_choice
 from ..common.lines import read_lines
-from ..common.split_sentences import SplitSentences, check_split_sentences
 from ..translation.text.texts import WithoutLetters
 from ..translation.translator import Translator
 from .application import ServedModel, create_application
@@ -87,7 +87,7 @@ class ServerSettings:
             raise ValueError(f"log={self.log!r}: must be one of {', '.join(map(repr, LOGS))}")
         if self.workers < 1:
             raise ValueError(f"workers={self.workers}: must be at least 1")
-        check_split_sentences(self.split_sentences)
+        check_choice("split_sentences", self.split_sentences, SplitSentences)
         Limits(**self.limits)
 
 

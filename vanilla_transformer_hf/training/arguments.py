@@ -6,7 +6,7 @@ nothing here imports torch or transformers.
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ..common.too_long import TooLongToTrain
+from ..common.choices import TooLongToTrain
 from ..model.config.presets import PRESETS
 
 

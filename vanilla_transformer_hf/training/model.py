@@ -133,7 +133,7 @@ def _new_model(run: RunArguments, tokenizer: PreTrainedTokenizerBase) -> PreTrai
     return model
 
 
-def choose_attention(run: RunArguments, config: Any) -> dict[str, str]:
+def choose_attention(run: RunArguments, config: Any) -> dict[str, Any]:
     """The argument `attn_implementation` of a model to be trained; empty for transformers' default."""
     # At the lengths of sentences, the CPU's fused kernel is slower, above all in the backward pass. Local attention
     # is computed in blocks with the fused kernel only.

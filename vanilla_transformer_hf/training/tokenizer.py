@@ -12,9 +12,9 @@ from tokenizers import AddedToken
 from transformers import PreTrainedTokenizerBase
 from transformers.tokenization_utils_base import LARGE_INTEGER
 
+from ..common.choices import MULTI_SENTENCE_SHARE
 from ..common.files import new_folder
 from ..common.opening import open_config, open_tokenizer
-from ..common.split_sentences import MULTI_SENTENCE_SHARE
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from ..translation.text.splitting import sentences

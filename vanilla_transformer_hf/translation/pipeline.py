@@ -8,8 +8,7 @@ import torch
 from transformers.pipelines.base import ChunkPipeline
 from transformers.tokenization_utils_base import TruncationStrategy
 
-from ..common.split_sentences import SplitSentences
-from ..common.too_long import TooLongToTranslate
+from ..common.choices import SplitSentences, TooLongToTranslate
 from .text.tally import Tally
 from .text.texts import TARGET_LANG_TAGS, is_constrained
 from .translator import Translator

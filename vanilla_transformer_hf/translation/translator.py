@@ -8,10 +8,9 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..common.choices import SplitSentences, TooLongToTranslate
 from ..common.matmul import MatmulRow, choose_matmul, describe_matmul, probe_matmul
 from ..common.opening import is_own, open_model, vocabularies
-from ..common.split_sentences import SplitSentences
-from ..common.too_long import TooLongToTranslate
 from ..common.white_space import normalize_space
 from ..model.config.generation import EXTRA_TARGET_TOKENS, LENGTH_LIMITS
 from ..model.packing.packed import MAKERS

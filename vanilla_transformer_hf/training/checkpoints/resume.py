@@ -12,8 +12,7 @@ from typing import Any
 from filelock import Timeout
 from transformers import SchedulerType, TrainingArguments
 
-from ...common.files import UNFINISHED
-from ...common.locks import lock_path
+from ...common.files import UNFINISHED, lock_path
 from ...publishing.model_card import EMISSIONS_FILE
 from .files import find_damage, list_checkpoints, set_aside_later, step_of
 from .record import Changes, RunRecord, value_in_words

@@ -11,7 +11,7 @@ import numpy as np
 from datasets.fingerprint import Hasher
 from transformers import PreTrainedTokenizerBase
 
-from ...common.too_long import TooLongToTrain, check_too_long
+from ...common.choices import TooLongToTrain, check_choice
 from ...common.white_space import normalize_space
 from .column_names import SIDES
 
@@ -50,7 +50,7 @@ class CorpusFilter:
     drop_duplicates: bool = False
 
     def __post_init__(self) -> None:
-        self.too_long = check_too_long(self.too_long, TooLongToTrain)  # type: ignore[assignment]
+        check_choice("too_long", self.too_long, TooLongToTrain)
 
     @property
     def limits(self) -> tuple[int, int]:

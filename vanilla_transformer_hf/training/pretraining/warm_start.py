@@ -12,7 +12,7 @@ import torch
 from tokenizers import processors
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ...common.opening import is_own, open_any_config, open_part, open_tokenizer
+from ...common.opening import is_own, open_any_config, open_tokenizer, open_weights
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ...model.single_stacks.base import of_one_stack
 from ...model.single_stacks.causal_lm import VanillaTransformerDecoderModel, VanillaTransformerForCausalLM
@@ -103,7 +103,7 @@ class Origin:
         elif self.kind == "VanillaTransformerDecoderModel":  # which has no output layer
             kind = VanillaTransformerDecoderModel
         with errors_only():  # transformers would list the tensors that are left, such as those of a head
-            model = open_part(self.name, kind, dtype=torch.float32)
+            model = open_weights(self.name, kind, is_part=True, dtype=torch.float32)
         found = {}
         for name, tensor in model.state_dict().items():
             name = name.removeprefix("model.")

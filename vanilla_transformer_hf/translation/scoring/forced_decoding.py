@@ -3,8 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from ...common.split_sentences import SplitSentences
-from ...common.too_long import TooLongToScore, check_too_long
+from ...common.choices import SplitSentences, TooLongToScore, check_choice
 from ..search.token_translator import quantized
 from ..text.splitting import Segment, pair_segments
 from ..text.tally import ProgressBar, Tally
@@ -108,7 +107,7 @@ class ForcedDecoding(TextModel):
         self, too_long: str, split_sentences: SplitSentences | None = None
     ) -> tuple[TextEncoder, TextEncoder]:
         """The encoders of both sides; `ValueError` for choices that pairs do not have."""
-        check_too_long(too_long, TooLongToScore)
+        check_choice("too_long", too_long, TooLongToScore)
         options: dict[str, Any] = {"too_long": too_long, "split_sentences": split_sentences}
         return self.encoder(**options), self.encoder(**options, is_target=True)
 

@@ -9,9 +9,8 @@ from typing import Any
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.tokenization_utils_base import LARGE_INTEGER
 
+from ...common.choices import ENOUGH_LINES, MULTI_SENTENCE_SHARE, SplitSentences, TooLongToTranslate, check_choice
 from ...common.opening import check_fit, is_own
-from ...common.split_sentences import ENOUGH_LINES, MULTI_SENTENCE_SHARE, SplitSentences, check_split_sentences
-from ...common.too_long import TooLongToTranslate
 from ...model.config.attention_kinds import ATTENTION_KINDS
 from ..text.tally import Tally
 from ..text.texts import PART_MAX_LENGTH, TARGET_LANG_TAGS, LanguageTags, TextEncoder, WithoutLetters, pad_rows
@@ -154,7 +153,7 @@ class TextModel:
 
     def _splits_sentences(self, choice: SplitSentences, too_long: str) -> bool:
         """Whether the sentences of a line are translated one by one; a text that is to stay whole stays whole."""
-        if check_split_sentences(choice) != "auto":
+        if check_choice("split_sentences", choice, SplitSentences) != "auto":
             return choice == "always"
         # Models that do not record their training text, such as converted ones, were most likely trained on sentences.
         return too_long != "whole" and self.tokenizer.init_kwargs.get(MULTI_SENTENCE_SHARE, 0) < ENOUGH_LINES

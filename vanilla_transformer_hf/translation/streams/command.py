@@ -15,10 +15,10 @@ import torch
 from transformers.utils import logging
 
 from ...common.files import refuse_overwriting
-from ...common.heap import keep_heap_small
 from ...common.lines import open_input, read_lines
 from ...common.matmul import choose_matmul, describe_matmul
 from ...common.opening import vocabularies
+from ...common.process import keep_heap_small
 from ..scoring.text_model import WINDOW
 from ..text.texts import WithoutLetters
 from ..translator import Translator

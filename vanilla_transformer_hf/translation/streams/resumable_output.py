@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ...common.files import open_output
-from ...common.locks import lock_open_file
+from ...common.files import lock_open_file, open_output
 from ...common.settings import read_object
 
 

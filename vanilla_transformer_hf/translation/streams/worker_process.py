@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from ... import registration
-from ...common.heap import give_back_memory, keep_heap_small
 from ...common.machine import accelerators, device_type
+from ...common.process import give_back_memory, keep_heap_small
 from ..text.tally import Tally
 
 

@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from ...common.characters import as_text
-from ...common.too_long import TooLongToTranslate, check_too_long
+from ...common.choices import TooLongToTranslate, check_choice
 from ...common.white_space import word_starts
 from ...model.tokenizer.limits import failing_in_one_line
 from .splitting import Segment, split_segments, split_text
@@ -167,7 +167,7 @@ class TextEncoder:
         self.language, self.in_sentences = language, in_sentences
         self.copies_without_letters = copies_without_letters
         self.positions = positions
-        self.limit, self.too_long = limit, check_too_long(too_long, TooLongToTranslate)
+        self.limit, self.too_long = limit, check_choice("too_long", too_long, TooLongToTranslate)
         self.part_limit, self._is_guess = limit if part_limit is None else min(part_limit, limit), is_guess
         self._prefix = prefix
         self._tokenizer, self._argument = tokenizer, "text_target" if is_target else "text"
