@@ -18,7 +18,9 @@ from counting_model import SOURCES
 
 from vanilla_transformer_hf import Translator
 from vanilla_transformer_hf.commands import serve
+from vanilla_transformer_hf.serving import server
 from vanilla_transformer_hf.serving.batcher import Batcher
+from vanilla_transformer_hf.serving.http import bind
 from vanilla_transformer_hf.serving.server import (
     ServerSettings,
     languages_of,
@@ -181,6 +183,18 @@ def test_workers_are_replaced_and_reloaded_and_never_left_behind(counting_folder
         assert "Traceback" not in "".join(lines)
     finally:
         process.kill()
+
+
+def test_what_documents_are_read_by_starts_while_models_are_opened(monkeypatch):
+    order = []
+    for name in ("begin", "make_application", "run_server"):
+        monkeypatch.setattr(server, name, lambda *given, name=name, **options: order.append(name))
+    monkeypatch.setattr(server, "ending_in_time", contextlib.nullcontext)
+    listening = bind("127.0.0.1", 0)
+    for limits in ({}, {"file_bytes": 0}):
+        server.serve(ServerSettings(["one"], limits=limits), listening)
+    listening.close()
+    assert order == ["begin", "make_application", "run_server", "make_application", "run_server"]
 
 
 def test_what_cannot_be_served_is_said_before_the_server_starts(counting_folder, monkeypatch):

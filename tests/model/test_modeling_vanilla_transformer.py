@@ -212,18 +212,19 @@ def real(batch):
 
 @every_switch
 def test_equals_the_papers_equations(fields, tiny_model, batch):
-    model = tiny_model(**fields)
+    model = tiny_model(**fields).double()
     reference = Reference(model.state_dict(), model.config)
     ours = logits_of(model, batch)
     for row in range(2):
         source = batch["input_ids"][row][batch["attention_mask"][row].bool()].tolist()
         target = batch["decoder_input_ids"][row][real(batch)[row]].tolist()
-        expected = reference.logits(source, target).float()
-        torch.testing.assert_close(ours[row, : len(target)], expected, atol=1e-5, rtol=0)
+        expected = reference.logits(source, target)
+        # The weights and all sums are float64; tables of positions are rounded to float32.
+        torch.testing.assert_close(ours[row, : len(target)], expected, atol=1e-6, rtol=0)
     with contextlib.suppress(ValueError):  # the plain model of examples/ refuses what it does not compute
-        plain = build(model.config.to_dict(), model.state_dict())
+        plain = build(model.config.to_dict(), model.state_dict()).double()
         found = plain(batch["input_ids"], batch["decoder_input_ids"])
-        torch.testing.assert_close(found[real(batch)], ours[real(batch)], atol=1e-5, rtol=0)
+        torch.testing.assert_close(found[real(batch)], ours[real(batch)], atol=1e-10, rtol=0)
 
 
 # -------------------------------------------------------------------------------------- proof by other implementations
@@ -237,17 +238,21 @@ def test_equals_torch_nn_transformer(tiny_model, batch):
             encoder_final_norm=True,  # torch's stacks always end with one
             decoder_final_norm=True,
             attention_bias=True,
+        ).double()
+        theirs = (
+            nn.Transformer(
+                d_model=32,
+                nhead=4,
+                num_encoder_layers=2,
+                num_decoder_layers=2,
+                dim_feedforward=64,
+                dropout=0.0,
+                batch_first=True,
+                norm_first=norm_position == "pre",
+            )
+            .eval()
+            .double()
         )
-        theirs = nn.Transformer(
-            d_model=32,
-            nhead=4,
-            num_encoder_layers=2,
-            num_decoder_layers=2,
-            dim_feedforward=64,
-            dropout=0.0,
-            batch_first=True,
-            norm_first=norm_position == "pre",
-        ).eval()
         theirs.load_state_dict(torch_names(model.model.state_dict()))
         encoder, decoder = model.model.encoder, model.model.decoder
         source = encoder.embed(encoder.embed_tokens(batch["input_ids"]), torch.arange(7)[None])
@@ -257,12 +262,12 @@ def test_equals_torch_nn_transformer(tiny_model, batch):
             states = theirs(
                 source,
                 target,
-                tgt_mask=nn.Transformer.generate_square_subsequent_mask(6),
+                tgt_mask=nn.Transformer.generate_square_subsequent_mask(6, dtype=torch.float64),
                 src_key_padding_mask=padding,
                 memory_key_padding_mask=padding,
             )
         expected = model.lm_head(states)[real(batch)]
-        torch.testing.assert_close(logits_of(model, batch)[real(batch)], expected, atol=1e-5, rtol=0)
+        torch.testing.assert_close(logits_of(model, batch)[real(batch)], expected, atol=1e-10, rtol=0)
 
 
 def torch_names(weights):
@@ -345,7 +350,7 @@ def test_no_position_sees_a_later_one(fields, tiny_model, batch):
 @every_switch
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_padding_changes_nothing(fields, side, tiny_model, batch):
-    model = tiny_model(**fields)
+    model = tiny_model(**fields).double()
     if side == "left":
         for key in batch:
             pad = 3
@@ -354,7 +359,7 @@ def test_padding_changes_nothing(fields, side, tiny_model, batch):
     alone = model(
         input_ids=batch["input_ids"][1:, kept_source], decoder_input_ids=batch["decoder_input_ids"][1:, kept_target]
     ).logits
-    torch.testing.assert_close(logits_of(model, batch)[1, kept_target], alone[0], atol=1e-5, rtol=0)
+    torch.testing.assert_close(logits_of(model, batch)[1, kept_target], alone[0], atol=1e-10, rtol=0)
 
 
 @torch.no_grad()
@@ -371,7 +376,7 @@ def test_a_ready_made_mask_of_four_dimensions_does_what_padding_does(tiny_model,
 @every_switch
 @pytest.mark.parametrize("cache_class", ["dynamic", "static"])
 def test_cache_changes_nothing(fields, cache_class, tiny_model, batch):
-    model = tiny_model(**fields)
+    model = tiny_model(**fields).double()
     del batch["decoder_attention_mask"]
     whole = logits_of(model, batch)
     target = batch.pop("decoder_input_ids")
@@ -385,7 +390,7 @@ def test_cache_changes_nothing(fields, cache_class, tiny_model, batch):
             out = model(**batch, decoder_input_ids=pieces, past_key_values=cache, use_cache=True)
             cache = out.past_key_values
             steps.append(out.logits)
-    torch.testing.assert_close(torch.cat(steps, dim=1), whole, atol=1e-5, rtol=0)
+    torch.testing.assert_close(torch.cat(steps, dim=1), whole, atol=1e-10, rtol=0)
 
 
 @pytest.mark.parametrize("encoding", OF_TEXT)
@@ -418,7 +423,7 @@ def test_float64_changes_nothing(encoding, backend, tiny_model, batch):
 @every_switch
 @torch.compiler.set_stance("force_eager")  # the compiler of flex attention takes seconds for each shape
 def test_attention_backends_agree(fields, tiny_model, batch):
-    model = tiny_model(**fields)
+    model = tiny_model(**fields).double()
     expected = None
     is_relative = any(stack.embed_positions.is_relative for stack in (model.model.encoder, model.model.decoder))
     for backend in ("eager", "sdpa", "flex_attention"):
@@ -430,7 +435,7 @@ def test_attention_backends_agree(fields, tiny_model, batch):
             continue
         ours = logits_of(model, batch)[real(batch)]
         expected = ours if expected is None else expected
-        torch.testing.assert_close(ours, expected, atol=1e-5, rtol=0)
+        torch.testing.assert_close(ours, expected, atol=1e-10, rtol=0)
 
 
 @pytest.mark.slow

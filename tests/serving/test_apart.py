@@ -77,6 +77,19 @@ def test_memory_and_characters_are_bounded():
         read(b"x", "a.docx")
 
 
+@pytest.mark.parametrize(("file_bytes", "expected"), [(2000, ["none.txt"]), (0, [])])
+def test_documents_are_read_at_once_when_a_server_takes_requests(opened_translator, monkeypatch, file_bytes, expected):
+    found = []
+
+    async def texts(self, client, ends, content, reading):
+        found.append(reading.name)
+
+    monkeypatch.setattr(Apart, "texts", texts)
+    model = ServedModel("en-de", Batcher(opened_translator), "en", {"de": None})
+    with TestClient(create_application([model], Limits(file_bytes=file_bytes))) as client:
+        assert found == expected and client.get("/ready").status_code == 200
+
+
 def fail(align):
     raise KeyError("a mistake of ours")
 

@@ -1,5 +1,6 @@
 """The server's two protocols, its limits, and what it answers to wrong requests: never 500, never a traceback."""
 
+import asyncio
 import copy
 import dataclasses
 import json
@@ -15,13 +16,15 @@ import pytest
 import uvicorn
 from counting_model import SOURCES
 from huggingface_hub import InferenceClient
+from starlette.requests import Request
+from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from vanilla_transformer_hf import Translator
-from vanilla_transformer_hf.serving.application import ServedModel, Service, create_application
+from vanilla_transformer_hf.serving.application import ServedModel, Service, counted, create_application
 from vanilla_transformer_hf.serving.batcher import Batcher
 from vanilla_transformer_hf.serving.http import RequestError, address_of, bind
-from vanilla_transformer_hf.serving.metrics import forget_dead_workers
+from vanilla_transformer_hf.serving.metrics import Metrics, forget_dead_workers
 from vanilla_transformer_hf.serving.protocols import (
     Limits,
     TranslationRequest,
@@ -317,6 +320,16 @@ def test_the_time_limit_holds_while_texts_are_encoded_and_whatever_the_batcher_d
             assert (
                 answer.status_code == (200 if stream else 504) and "not translated within 0.1 seconds" in answer.text
             )
+
+
+def test_a_request_that_has_no_more_time_when_the_server_stops_gets_503(caplog):
+    async def cancelled(request):
+        raise asyncio.CancelledError
+
+    request = Request({"type": "http", "state": {}, "route": Route("/translate", cancelled)})
+    with pytest.raises(RequestError, match="the server is stopping") as error:
+        asyncio.run(counted(Metrics(["en-de"]), cancelled)(request))
+    assert error.value.status == 503
 
 
 def test_names_and_origins_are_checked_where_names_are_given(serve):

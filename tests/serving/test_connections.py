@@ -123,6 +123,10 @@ def test_a_process_that_does_not_stop_ends_in_time():
         "threading.Thread(target=time.sleep, args=(60,)).start()\n"
         "server.handle_exit(signal.SIGTERM, None)\n"
     )
+    waits = "with connections.ending_in_time():\n    threading.Thread(target=time.sleep, args=(60,)).start()\n"
+    after = code.partition("connections.MARGIN")[0] + waits
     began = time.monotonic()
+    assert subprocess.run([sys.executable, "-c", after], timeout=60).returncode == 0
+    assert time.monotonic() - began < 9, "what is left is not waited for"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert ended.returncode == 1 and "it ends now" in ended.stderr and time.monotonic() - began < 50

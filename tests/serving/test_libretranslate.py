@@ -5,6 +5,8 @@ code, LibreTranslate's own page, and libretranslatepy.
 
 import threading
 import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import uvicorn
@@ -12,6 +14,7 @@ from libretranslatepy import LibreTranslateAPI
 from starlette.testclient import TestClient
 
 from vanilla_transformer_hf import Translator
+from vanilla_transformer_hf.serving import application
 from vanilla_transformer_hf.serving.application import ServedModel, create_application
 from vanilla_transformer_hf.serving.batcher import Batcher
 from vanilla_transformer_hf.serving.http import address_of, bind
@@ -274,10 +277,38 @@ def test_files_need_a_form_a_key_and_a_server_that_takes_them(serve):
     assert not settings["filesTranslation"] and settings["supportedFilesFormat"] == []
 
 
-def test_texts_of_windows_are_read_and_come_back_as_utf_8(serve):
-    client = serve()
-    url = client.post("/translate_file", files={"file": ("a.txt", b"two\n\x93\xff\x94")}).json()["translatedFileUrl"]
-    assert client.get(url).content.decode().startswith("zwei\n")
+def test_a_text_that_is_not_utf_8_has_the_encoding_that_is_named_and_none_is_guessed(serve):
+    client, sent = serve(), {"files": {"file": ("a.txt", "two\n“…”\n".encode("cp1252"))}}
+    url = client.post("/translate_file", **sent, data={"encoding": "cp1252"}).json()["translatedFileUrl"]
+    assert client.get(url).content.decode() == "zwei\n“…”\n"
+    for encoding, message in ((None, "file: a.txt, byte 5: not UTF-8; name its encoding"),
+                              ("ascii", "file: a.txt, byte 5: not ascii"), ("punycode", "encoding: must be"),
+                              ("cp1", "encoding: must be an encoding of text such as cp1252, got 'cp1'")):  # fmt: skip
+        answer = client.post("/translate_file", **sent, data={"encoding": encoding} if encoding else {})
+        assert answer.status_code == 400 and answer.json()["error"].startswith(message)
+
+
+def test_markup_of_one_client_is_read_one_after_the_other(serve, monkeypatch):
+    running, most = [], Counter()
+
+    class Slow(application.MarkupText):
+        def __init__(self, text):
+            running.append(text)
+            most[text] = max(most[text], running.count(text))
+            time.sleep(0.05)
+            running.remove(text)
+            super().__init__(text)
+
+    monkeypatch.setattr(application, "MarkupText", Slow)
+    client = serve(api_keys=["a", "b"])
+
+    def ask(key):
+        sent = {"q": f"<b>{key}</b>", "format": "html", "api_key": key}
+        assert client.post("/translate", json=sent).status_code == 200
+
+    with ThreadPoolExecutor(8) as threads:
+        [*threads.map(ask, "aaaabbbb")]
+    assert most == {"<b>a</b>": 1, "<b>b</b>": 1}
 
 
 def test_a_file_is_gone_when_its_time_is_over(serve):

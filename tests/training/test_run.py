@@ -744,6 +744,27 @@ def test_what_scores_need_is_looked_for_before_training(prepare, monkeypatch, ca
     assert all("tok:char" in part.scores.bleu_signature for part in scored)
 
 
+def test_evaluations_during_training_have_a_limit_of_their_own(prepare):
+    """Scores of young models are of texts that are cut; those at the end, and the model, are as without it."""
+    lengths = []
+    for fields in ({}, {"eval_max_extra_tokens": 1, "output_dir": f"{prepare.out}-2"}):
+        job, found = prepare(**fields), []
+
+        def listening(*args, generate=job.trainer.model.generate, trainer=job.trainer, found=found, **kwargs):
+            tokens = generate(*args, **kwargs)
+            found.append((trainer.is_in_train, tokens.shape[1] - kwargs["input_ids"].shape[1]))
+            return tokens
+
+        job.trainer.model.generate = listening
+        job.trainer.train()
+        job.trainer.predict(job.scored_data["validation"])
+        assert job.trainer.model.generation_config.max_extra_tokens is None
+        lengths.append({kind: [more for in_train, more in found if in_train == kind] for kind in (True, False)})
+    plain, limited = lengths
+    assert max(plain[True]) > 2 >= max(limited[True]), "with the first token"
+    assert limited[False] == plain[False]
+
+
 def test_a_sample_of_the_validation_text_is_scored_during_training(prepare):
     job = prepare(eval_sample=4)
     sample, whole = job.trainer.eval_dataset, job.scored_data["validation"]

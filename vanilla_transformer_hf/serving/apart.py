@@ -26,6 +26,8 @@ from ..translation.text.places import Align
 
 # Processes of all clients at a time, of which a client has one; and seconds between looks whether one is not needed.
 MOST, LOOK_INTERVAL = 4, 0.05
+# Seconds until a first process has to be there: what it is a copy of imports torch.
+START_SECONDS = 120.0
 # Added to the priority of the serving processes.
 NICENESS = 5
 
@@ -37,6 +39,10 @@ class Apart:
         self._memory = memory
         self._slots, self._clients = asyncio.Semaphore(MOST), WeakValueDictionary[Hashable, asyncio.Lock]()
         self._threads = ThreadPoolExecutor(MOST, thread_name_prefix="documents")
+
+    async def start(self) -> None:
+        """Wait until documents are read at once, and not only after four seconds of imports."""
+        await self.texts(None, asyncio.get_running_loop().time() + START_SECONDS, b"", Reading("none.txt"))
 
     async def texts(self, client: Hashable, ends: float, content: bytes, reading: Reading) -> list[str]:
         """The texts of a document, until the loop's time `ends`; `ValueError` also where they need too much memory."""
@@ -109,6 +115,14 @@ def run_apart(
 
 def _too_much(memory: int) -> str:
     return f"it needs more than the {memory // 2**20:,} MiB, or the time, that a document may take"
+
+
+def begin() -> None:
+    """Begin to start the process that others are copied from, which takes seconds, beside what this one does."""
+    if _context().get_start_method() == "forkserver":
+        from multiprocessing import forkserver  # on Unix alone
+
+        forkserver.ensure_running()
 
 
 def _context() -> Any:

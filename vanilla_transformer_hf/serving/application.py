@@ -19,6 +19,7 @@ from pathlib import PurePosixPath
 from time import monotonic, perf_counter
 from typing import Any
 from urllib.parse import quote
+from weakref import WeakValueDictionary
 
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.applications import Starlette
@@ -77,7 +78,7 @@ logger = logging.getLogger(__name__)
 # Seconds that the batcher has to answer a request whose time is over, before it is answered without.
 GRACE = 1.0
 # Seconds that the batcher has to stop, after the requests have been answered.
-STOP_SECONDS = 5.0
+STOP_SECONDS = 1.0
 # Threads that encode texts, beside those that other parts of the process share.
 ENCODING_THREADS = 4
 # Seconds between checks whether a client is still connected.
@@ -180,7 +181,8 @@ class Service:
         seconds, most_bytes = limits.file_seconds, WAITING * limits.file_bytes
         self.downloads = Downloads(seconds, most_bytes, files_folder)
         self._threads = ThreadPoolExecutor(ENCODING_THREADS, thread_name_prefix="encoding")
-        self._documents = Apart(LEAST_MEMORY + MEMORY * limits.file_bytes)
+        self._clients = WeakValueDictionary[str, asyncio.Lock]()  # whose markup is read
+        self.documents = Apart(LEAST_MEMORY + MEMORY * limits.file_bytes)
 
     # ------------------------------------------------------------------------------------------------ translations
 
@@ -227,18 +229,17 @@ class Service:
         if not isinstance(upload, UploadFile) or not upload.filename:
             raise RequestError("missing; send one file with its name, as multipart/form-data", "file")
         name = PurePosixPath(as_text(upload.filename).replace("\\", "/")).name
-        # Subtitles and texts of Windows are often in its own encoding, and nobody can be asked here.
         most_bytes, most_characters = UNPACKED * self.limits.file_bytes, self.limits.characters
-        reading = Reading(name, fallback="cp1252", most_bytes=most_bytes, most_characters=most_characters)
+        reading = Reading(name, "strict", wanted.encoding, most_bytes, most_characters)
         async with self._in_time() as ends:
             given = (client, ends, upload.file.read(), reading)
             try:
-                texts = await self._documents.texts(*given)
+                texts = await self.documents.texts(*given)
                 model, wanted = await self._model_for(replace(wanted, texts=texts))
                 language = model.language_of(wanted.target) if wanted.target else next(iter(model.targets), None)
                 found = await self._found(request, client, model, wanted, texts, ends)
                 best = [f"{each[0]}" for each in found]
-                written = await self._documents.translated(*given, best, self._aligner(model, wanted, ends), language)
+                written = await self.documents.translated(*given, best, self._aligner(model, wanted, ends), language)
             except RequestError:
                 raise
             except ValueError as error:
@@ -320,7 +321,7 @@ class Service:
             return _event_stream(self._events(ticket, wanted, answer, ends))
         if wanted.is_html:
             try:
-                markup = await self._in_thread(lambda: [MarkupText(text) for text in wanted.texts])
+                markup = await self._in_turn(client, lambda: [MarkupText(text) for text in wanted.texts])
             except ValueError as error:
                 raise RequestError(str(error), "q") from error
             texts = [sentence.text for each in markup for sentence in each.sentences]
@@ -330,7 +331,7 @@ class Service:
                 return with_translations(markup, found, n_best, align)
 
             found = await self._found(request, client, model, wanted, texts, ends)
-            found = await self._in_thread(put_together, found)
+            found = await self._in_turn(client, put_together, found)
         else:
             found = await self._found(request, client, model, wanted, wanted.texts, ends)
         if self.logs_texts:
@@ -398,6 +399,11 @@ class Service:
         self.metrics.seconds.labels(model.name).observe(seconds)
         logger.info("%s: %d texts, %d characters, %.0f ms", model.name, len(wanted.texts), characters, 1000 * seconds)
         return found
+
+    async def _in_turn(self, client: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """What a function of markup returns, one at a time of a client: 50,000 characters may take a second."""
+        async with self._clients.setdefault(client, asyncio.Lock()):
+            return await self._in_thread(function, *arguments)
 
     async def _in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """What a function returns; other requests are answered meanwhile."""
@@ -711,6 +717,9 @@ def counted(metrics: Metrics, function: Callable[[Request], Any]) -> Callable[[R
         except ClientDisconnect:
             status = CLIENT_LEFT
             raise
+        except asyncio.CancelledError:  # the time for running requests is over
+            status = 503
+            raise _stopping() from None
         finally:
             name = getattr(request.state, "model", "")
             metrics.requests.labels(name, str(status)).inc()
@@ -769,6 +778,8 @@ def create_application(
     async def lifespan(application: Starlette) -> AsyncIterator[None]:
         for model in models:
             model.batcher.start()
+        if service.limits.file_bytes:
+            await service.documents.start()
         watching = asyncio.create_task(service.watch())
         service.is_ready = True
         yield

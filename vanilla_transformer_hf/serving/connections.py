@@ -29,8 +29,9 @@ HEADER_SECONDS = 10.0
 LOOK_INTERVAL = 1.0
 # Seconds in which a request still comes through on a connection without one, after the server has begun to stop.
 DRAIN_SECONDS = 0.5
-# Seconds after the time for running requests until the process ends in any case.
-MARGIN = 10.0
+# Seconds after the time for running requests until the process ends in any case, and seconds that it has after its
+# server has stopped, when threads have nothing left that anybody waits for.
+MARGIN, EXIT_SECONDS = 10.0, 1.0
 # Connections that are accepted before others are looked at, and how many may wait for that.
 ACCEPTED_AT_ONCE, BACKLOG = 16, 1024
 # Descriptors that are kept for files and for connections that have been accepted, but are not counted yet.
@@ -163,8 +164,8 @@ def end_process_after(seconds: float, status: int = 1) -> threading.Timer:
 
 @contextmanager
 def ending_in_time(status: int = 0) -> Iterator[None]:
-    """A context after which the process has `MARGIN` seconds to end, whatever threads still work."""
+    """A context after which the process has `EXIT_SECONDS` to end, whatever threads still work."""
     try:
         yield
     finally:
-        end_process_after(MARGIN, status)
+        end_process_after(EXIT_SECONDS, status)

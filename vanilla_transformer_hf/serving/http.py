@@ -13,7 +13,7 @@ import math
 import re
 import signal
 import socket
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import uvicorn
@@ -85,22 +85,23 @@ def media_type(request: Request) -> str:
     return request.headers.get("content-type", "application/json").split(";")[0].strip().lower()
 
 
-def _refused(request: Request, error: Any) -> Response:
+# Not in threads, for which a request that is cancelled cannot wait.
+async def _refused(request: Request, error: Any) -> Response:
     headers = {} if error.retry_after is None else {"Retry-After": str(error.retry_after)}
     return JSONResponse(error.body, error.status, headers)
 
 
-def _not_routed(request: Request, error: Any) -> Response:
+async def _not_routed(request: Request, error: Any) -> Response:
     messages = {404: f"{request.url.path[:100]} is not a path here", 405: f"{request.method} is not allowed here"}
     body = {"error": messages.get(error.status_code, error.detail), "field": None}
     return JSONResponse(body, error.status_code, error.headers)
 
 
-def _left(request: Request, error: Any) -> Response:
+async def _left(request: Request, error: Any) -> Response:
     return Response(status_code=CLIENT_LEFT)
 
 
-def _failed(request: Request, error: Any) -> Response:
+async def _failed(request: Request, error: Any) -> Response:
     return JSONResponse({"error": "internal server error; the server's log has the details", "field": None}, 500)
 
 
@@ -158,7 +159,7 @@ class HostCheck:
 QUIET: dict[str, Any] = {"access_log": False, "log_level": "warning", "server_header": False}
 
 # For `Starlette(exception_handlers=...)`. Starlette logs the errors of the last row, with their tracebacks.
-ERROR_HANDLERS: Mapping[Any, Callable[[Request, Any], Response]] = {
+ERROR_HANDLERS: Mapping[Any, Callable[[Request, Any], Awaitable[Response]]] = {
     RequestError: _refused,
     HTTPException: _not_routed,
     ClientDisconnect: _left,

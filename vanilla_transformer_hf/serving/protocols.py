@@ -3,7 +3,8 @@ Requests and answers in the two protocols of translation clients.
 
 - LibreTranslate: POST /translate {q, source, target, format, alternatives, api_key} → {translatedText, alternatives,
   detectedLanguage}. `model` and `stream` are ours; unknown fields are ignored, as there.
-  POST /translate_file {file, source, target, api_key} → {translatedFileUrl}.
+  POST /translate_file {file, source, target, api_key} → {translatedFileUrl}. `encoding`, of a file that is not UTF-8,
+  is ours.
 - Hugging Face: POST / or /models/NAME {inputs, parameters} → [{translation_text}].
 
 Both become a `TranslationRequest`. An invalid request raises a `RequestError` that names the field.
@@ -13,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..common.lines import text_encoding
+from ..translation.documents.plain import checked_encoding
 from ..translation.results import Translation
 from .http import RequestError
 
@@ -29,7 +32,7 @@ MOST_ALTERNATIVES = 16
 
 # `secret` is sent by LibreTranslate's own page and is ignored here.
 LIBRETRANSLATE_FIELDS = ("q", "source", "target", "format", "alternatives", "api_key", "model", "stream", "secret")
-FILE_FIELDS = ("file", "source", "target", "api_key", "model", "secret")
+FILE_FIELDS = ("file", "source", "target", "api_key", "model", "encoding", "secret")
 # What a text may be.
 FORMATS = ("text", "html")
 # The value of `source` with which the language of the texts is detected.
@@ -72,6 +75,7 @@ class TranslationRequest:
     stream: bool = False  # Whether parts are sent as soon as they are translated
     api_key: str | None = None  # The key in the body, if there is one
     model: str | None = None  # The name of the model; None if the languages choose it
+    encoding: str | None = None  # Of a file of text that is not UTF-8
     ignored: tuple[str, ...] = ()  # Names of the fields that are not known
     is_html: bool = False  # Whether the texts have markup, which stays
     # The language that was found for `AUTO`, and the confidence from 0 to 100
@@ -104,6 +108,11 @@ def read_libretranslate(body: Mapping[str, Any], limits: Limits) -> TranslationR
 
 def read_file_request(body: Mapping[str, Any]) -> TranslationRequest:
     """The fields of a form beside its file, which brings the texts."""
+    encoding = _optional_text(body, "encoding")
+    try:
+        checked_encoding(encoding and text_encoding(encoding))
+    except (LookupError, ValueError):
+        raise RequestError(f"must be an encoding of text such as cp1252, got {shown(encoding)}", "encoding") from None
     return TranslationRequest(
         [],
         True,
@@ -111,6 +120,7 @@ def read_file_request(body: Mapping[str, Any]) -> TranslationRequest:
         _language(body, "target"),
         api_key=_optional_text(body, "api_key"),
         model=_optional_text(body, "model"),
+        encoding=encoding,
         ignored=tuple(name for name in body if name not in FILE_FIELDS),
     )
 

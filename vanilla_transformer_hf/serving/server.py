@@ -21,6 +21,7 @@ from ..common.choices import SplitSentences, check_choice
 from ..common.lines import read_lines
 from ..translation.text.texts import WithoutLetters
 from ..translation.translator import Translator
+from .apart import begin
 from .application import ServedModel, create_application
 from .batcher import Batcher
 from .connections import ending_in_time
@@ -186,12 +187,10 @@ def serve(settings: ServerSettings, listening: socket.socket, host: str | None =
     start_log(settings)
     address = listening.getsockname()[0]
     settings = replace(settings, allowed_hosts=names_of(address, host or address, settings.allowed_hosts))
-    application = make_application(settings)
     if settings.workers == 1:
-        with ending_in_time():
-            run_server(application, listening, **_limits(settings))
+        _serve_here(settings, listening)
         return
-    del application  # opened here to check that it opens: workers that cannot start are restarted endlessly
+    make_application(settings)  # to check that it opens: workers that cannot start are restarted endlessly
     with tempfile.TemporaryDirectory() as counts, tempfile.TemporaryDirectory() as files:
         os.environ[FOLDER_VARIABLE] = counts
         settings = replace(settings, files_folder=files)
@@ -210,20 +209,18 @@ def _work(settings: ServerSettings, listening: socket.socket, beat: Callable[[],
     disable_progress_bar()
     supervisor = multiprocessing.parent_process()
     try:
-        with ending_in_time():
-            run_server(
-                make_application(settings),
-                listening,
-                callback_notify=notify,
-                timeout_notify=BEAT_INTERVAL,
-                **_limits(settings),
-            )
+        _serve_here(settings, listening, callback_notify=notify, timeout_notify=BEAT_INTERVAL)
     finally:
         if settings.files_folder is not None and supervisor is not None and not supervisor.is_alive():
             shutil.rmtree(settings.files_folder, ignore_errors=True)  # nobody else does, if that was killed
 
 
-def _limits(settings: ServerSettings) -> dict[str, Any]:
+def _serve_here(settings: ServerSettings, listening: socket.socket, **options: Any) -> None:
+    """Serve requests in this process; `options` are uvicorn's."""
     limits = Limits(**settings.limits)
+    if limits.file_bytes:
+        begin()  # it imports while the models are opened
+    application = make_application(settings)
     busy_seconds = limits.body_seconds + limits.seconds + SPARE_SECONDS
-    return {"seconds_to_finish": settings.seconds_to_finish, "busy_seconds": busy_seconds}
+    with ending_in_time():
+        run_server(application, listening, settings.seconds_to_finish, busy_seconds, **options)

@@ -278,6 +278,12 @@ class OwnTrainingArguments:
         needs="eval_strategy",
         at_least=1,
     )
+    eval_max_extra_tokens: int | None = _help(
+        "max_extra_tokens of evaluations during training: what young models repeat is cut there, which changes the "
+        "scores of translations that reach it, and no others. The scores at the end have max_extra_tokens",
+        needs="eval_strategy",
+        at_least=1,
+    )
     save_steps: float = _help("steps between checkpoints, or their share of all steps if less than 1", 500)
     save_total_limit: int | None = _help("checkpoints to keep, the last and the best; all if not given")
     load_best_model_at_end: bool = _help(

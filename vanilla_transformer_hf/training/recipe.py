@@ -188,6 +188,7 @@ EVALUATION_FIELDS = (
     *(
         "eval_steps",
         "eval_sample",
+        "eval_max_extra_tokens",
         "load_best_model_at_end",
         "metric_for_best_model",
         "average_best",

@@ -106,7 +106,7 @@ def test_one_bucket_is_what_reformer_computes_in_one_chunk():
     ours.q_proj.weight.copy_(theirs.query_key.weight)
     ours.v_proj.weight.copy_(theirs.value.weight)
     ours.out_proj.weight.copy_(torch.eye(16))
-    states = torch.randn(2, 16, 16)
+    ours, theirs, states = ours.double(), theirs.double(), torch.randn(2, 16, 16).double()
     expected = theirs(states).hidden_states
     torch.testing.assert_close(ours(states, ours.mask(states, None, None, False))[0], expected, atol=1e-5, rtol=0)
 

@@ -80,18 +80,18 @@ def test_the_encoder_is_that_of_torch(cell, sentences):
 
 @torch.no_grad()
 def test_padding_on_either_side_of_source_and_target_changes_nothing(model, sentences):
-    expected = model(**sentences).logits
+    expected = model.double()(**sentences).logits
     mask = sentences["attention_mask"]
     left = torch.stack([row.roll(int(7 - kept.sum())) for row, kept in zip(sentences["input_ids"], mask)])
     target = torch.cat((torch.full((3, 2), 5), sentences["decoder_input_ids"], torch.full((3, 1), 5)), dim=1)
     seen = torch.tensor([[0, 0, 1, 1, 1, 1, 1, 0]] * 3)
     found = model(left, mask.flip(1), target, decoder_attention_mask=seen).logits[:, 2:-1]
-    torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
+    torch.testing.assert_close(found, expected, atol=1e-10, rtol=0)
 
 
 @torch.no_grad()
 def test_steps_with_a_carried_state_give_what_whole_passes_give(model, sentences):
-    expected = model(**sentences).logits
+    expected = model.double()(**sentences).logits
     target, source = sentences.pop("decoder_input_ids"), sentences["attention_mask"]
     encoded, cache, logits = model.get_encoder()(**sentences), None, []
     for first, last in ((0, 1), (1, 3), (3, 5)):
@@ -105,7 +105,7 @@ def test_steps_with_a_carried_state_give_what_whole_passes_give(model, sentences
         cache = step.past_key_values
         assert type(cache) is RecurrentCache and cache.get_seq_length() == last
         logits.append(step.logits)
-    torch.testing.assert_close(torch.cat(logits, dim=1), expected, atol=1e-6, rtol=0)
+    torch.testing.assert_close(torch.cat(logits, dim=1), expected, atol=1e-10, rtol=0)
     size = sum(tensor.numel() for name, tensor in cache.state.tensors.items() if name != "keys")
     parts = 2 if model.config.cell_type == "lstm" else 1
     assert size == 3 * 16 * (parts * model.config.decoder_layers + 1)  # it does not grow with the target

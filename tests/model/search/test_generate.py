@@ -438,7 +438,7 @@ def check_same_result(one, other):
         return
     assert torch.equal(one.sequences, other.sequences)
     assert torch.equal(one.beam_indices, other.beam_indices)
-    torch.testing.assert_close(one.sequences_scores, other.sequences_scores, rtol=0, atol=1e-5)
+    torch.testing.assert_close(one.sequences_scores, other.sequences_scores, rtol=1e-6, atol=1e-6)
 
 
 STREAMS = [

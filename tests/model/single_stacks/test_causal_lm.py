@@ -82,7 +82,7 @@ def test_labels_change_no_search(tiny_config, prompts, monkeypatch):
 
 @every_variant
 def test_steps_with_a_cache_give_what_whole_sequences_give(options, tiny_config, prompts):
-    model = VanillaTransformerForCausalLM(tiny_config(**options)).eval()
+    model = VanillaTransformerForCausalLM(tiny_config(**options)).eval().double()
     with torch.no_grad():
         whole = model(**prompts).logits
         cache, steps = None, []
@@ -96,7 +96,7 @@ def test_steps_with_a_cache_give_what_whole_sequences_give(options, tiny_config,
             cache = out.past_key_values
             steps.append(out.logits)
     real = prompts["attention_mask"].bool()
-    torch.testing.assert_close(torch.cat(steps, dim=1)[real], whole[real], rtol=0, atol=2e-6)
+    torch.testing.assert_close(torch.cat(steps, dim=1)[real], whole[real], rtol=0, atol=1e-10)
 
 
 def test_it_is_the_decoder_whose_source_says_nothing(tiny_model, batch, tmp_path):

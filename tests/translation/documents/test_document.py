@@ -76,7 +76,7 @@ def test_an_encoding_that_is_given(shout, name, content, expected):
 
 @pytest.mark.parametrize("name", ["rot13", "no-such", "hex"])
 def test_what_is_no_encoding_of_text_is_one_line(name):
-    with pytest.raises(ValueError, match=f"--encoding {name}: not an encoding of text"):
+    with pytest.raises(ValueError, match=f"^encoding {name}: not an encoding of text"):
         checked_encoding(name)
 
 

@@ -4,6 +4,11 @@ import polib
 import pytest
 from translate.storage.placeables import general
 
+from vanilla_transformer_hf.translation.documents.accelerators import without_accelerator
+from vanilla_transformer_hf.translation.documents.document import Reading, read_document
+from vanilla_transformer_hf.translation.results import Translation
+from vanilla_transformer_hf.translation.text.inline import Piece
+
 
 CATALOGUE = r"""
 # note
@@ -49,6 +54,18 @@ def test_messages_without_a_translation_get_one_that_is_fuzzy(shout):
     assert old.msgstr == "alt" and not old.flags and gone.msgstr == "" and variable.msgstr == "%s"
     assert all(kept in written for kept in ('"X-Own: kept\\n"', "#: a.c:1", "# note", "charset=UTF-8", "Language: de"))
     assert shout(written.encode(), "a.po").decode() == written
+
+
+def test_letters_that_are_written_as_entities_are_letters(shout):
+    content = 'msgid ""\nmsgstr ""\n\nmsgid "a caf&eacute; &amp; th&#233;&nbsp;%s"\nmsgstr ""\n'
+    (entry,) = polib.pofile(shout(content.encode(), "a.po").decode())
+    assert entry.msgstr == "A CAFÉ &amp; THÉ&nbsp;%s"
+    document = read_document(content.encode(), Reading("a.po"))
+    assert document.texts == ["a café thé"]
+    (entry,) = polib.pofile(document.translated([[Translation("a café thé")]], None).decode())
+    assert entry.msgstr == "a caf&eacute; &amp; th&#233;&nbsp;%s", "a word that stays is written as it was"
+    _, label = without_accelerator([Piece("text", "&Eacute;cole")])
+    assert label is None and without_accelerator([Piece("text", "&Ecole")])[1].letter == "E"
 
 
 def test_one_form_is_the_plural(shout):

@@ -36,6 +36,8 @@ MESSAGES = {
         "see",
         "SEE {n, plural, offset:" + "9" * 5000 + " other {a}}",
     ),
+    "see {0,choice,0#no dogs|1#one dog}": ("see", "SEE {0,choice,0#no dogs|1#one dog}"),  # Java's
+    "see {0,choice,0#no dogs|1≤{0} dogs} run": ("see", "SEE {0,choice,0#no dogs|1≤{0} dogs} run"),
     "{n, plural, other {" * 60 + "deep" + "}}" * 60: ("{n, plural, other {" * 60 + "deep" + "}}" * 60,),
 }
 

@@ -9,7 +9,7 @@ import torch
 
 from vanilla_transformer_hf.model.tokenizer.limits import TokenizerError
 from vanilla_transformer_hf.translation.results import Translation
-from vanilla_transformer_hf.translation.text.inline import unescape
+from vanilla_transformer_hf.translation.text.inline import TooManyCharactersError, at_most_characters, unescape
 from vanilla_transformer_hf.translation.text.markup import MarkupText, tokens_of, with_translations
 from vanilla_transformer_hf.translation.text.places import aligner
 
@@ -223,3 +223,15 @@ def test_tags_placed_by_attention_take_time_that_grows_with_the_square_of_their_
 def test_kept_elements_before_a_mark_stay_in_their_order():
     page = MarkupText("one <img 1> <img 2>, two")
     assert page.render(["eins, zwei"], [None]) == "eins <img 1> <img 2>, zwei"
+
+
+@pytest.mark.parametrize("page", ["<p>the dog</p>", "<b>x</b> ", "<p>a {n, plural, other {x}}</p>"])
+def test_characters_are_counted_while_a_page_is_read(page):
+    """Too many of them are found in its beginning, and not when all of it is cut into tags and texts."""
+    seconds = []
+    for count in (2_000, 20_000):
+        began = time.process_time()
+        with pytest.raises(TooManyCharactersError, match="more than 100 characters"), at_most_characters(100):
+            MarkupText(page * count)
+        seconds.append(time.process_time() - began)
+    assert seconds[1] < 0.2, seconds

@@ -723,6 +723,8 @@ class TranslationTrainer(PublishingMixin, Seq2SeqTrainer):
             inputs = {**inputs, "labels": labels}
         # transformers fills the model's generation config with global defaults here, a max_length of 20 among them.
         with changed(self.model, generation_config=copy.deepcopy(self.model.generation_config)):
+            if self.is_in_train and self.args.eval_max_extra_tokens is not None:
+                self.model.generation_config.update(max_extra_tokens=self.args.eval_max_extra_tokens)
             try:
                 loss, generated, labels = super().prediction_step(
                     model, inputs, prediction_loss_only, *args, **gen_kwargs

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from ..text.inline import Piece
 
 
-# Without a header that names the mark: one mark before the first letter of a word, in a text as short as a label.
-LABEL = re.compile(r"(?<![\w&_])(?P<mark>[_&])(?=[^\W\d_])")
+# Without a header that names the mark: one mark before the first letter of a word, in a text as short as a label. None
+# begins an entity such as &eacute;.
+NO_ENTITY = r"(?!#?\w{1,31};)"
+LABEL = re.compile(rf"(?<![\w&_])(?P<mark>[_&])(?=[^\W\d_]){NO_ENTITY}")
 MOST_CHARACTERS = 60
 # What ends a label, behind the key in parentheses.
 ENDING = re.compile(r"(?<![\s.:…。：])[\s.:…。：]*+\Z")
@@ -36,7 +38,7 @@ def without_accelerator(pieces: Sequence[Piece], mark: str = "") -> tuple[list[P
     A text without its accelerator, and that; None if there is not exactly one. Without a catalogue's `mark` it is "_"
     or "&" at the beginning of a word.
     """
-    pattern = re.compile(rf"(?P<mark>{re.escape(mark)})(?=\w)") if mark else LABEL
+    pattern = re.compile(rf"(?P<mark>{re.escape(mark)})(?=\w){NO_ENTITY}") if mark else LABEL
     matches = [
         (place, match)
         for place, piece in enumerate(pieces)

@@ -77,9 +77,6 @@ class Reading:
     # That of text, subtitles and pages; None: UTF-8, or what a page or a byte-order mark says. The translation is
     # UTF-8, but for pages.
     encoding: str | None = None
-    # The encoding of text that is neither UTF-8 nor what it says that it is; None: it is refused. The translation is
-    # UTF-8 then.
-    fallback: str | None = None
     most_bytes: int = LARGEST_UNPACKED  # Of all parts of an archive together
     most_characters: int = sys.maxsize  # Of all texts together; they are counted while they are read
 

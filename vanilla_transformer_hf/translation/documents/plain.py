@@ -19,7 +19,7 @@ HEAD, CHARSET = 1024, re.compile(rb"""<meta[^<>]*charset\s*=\s*["']?([\w.:-]+)""
 
 
 def decode(content: bytes, reading: Reading, declared: str | None = None) -> tuple[str, str]:
-    """A file's text and encoding: of its byte-order mark or `reading`, else UTF-8, else declared, else a fallback."""
+    """A file's text and encoding: of its byte-order mark or `reading`, else UTF-8, else the one that it declares."""
     if reading.encoding is not None and not content.startswith((*MARKS,)):
         try:
             return content.decode(reading.encoding, reading.on_bad_bytes), reading.encoding
@@ -31,14 +31,11 @@ def decode(content: bytes, reading: Reading, declared: str | None = None) -> tup
     except UnicodeDecodeError as error:
         where = f"byte {error.start + 1:,}"
     try:
-        if declared:
-            return content.decode(text_encoding(declared)), declared
-        raise LookupError
+        return content.decode(text_encoding(declared or "")), declared or ""
     except (LookupError, UnicodeError):
-        if reading.fallback is not None:
-            return content.decode(reading.fallback, "replace"), "utf-8"
         raise ValueError(
-            f"{reading.name}, {where}: not {encoding[:6].upper()}; see --encoding and --on_bad_bytes"
+            f"{reading.name}, {where}: not {encoding[:6].upper()}; name its encoding, such as cp1252 (--encoding, the "
+            "field encoding), or see --on_bad_bytes"
         ) from None
 
 
@@ -47,7 +44,7 @@ def checked_encoding(name: str | None) -> str | None:
     try:
         b"a".decode(name or "utf-8", "replace")
     except LookupError:
-        raise ValueError(f"--encoding {name}: not an encoding of text: expected a name such as cp1252") from None
+        raise ValueError(f"encoding {name}: not an encoding of text: expected a name such as cp1252") from None
     return name
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from ..text.icu import BRANCH, MESSAGE, icu_pieces
-from ..text.inline import LINES, PLAIN, WIDE_SPACE, Piece, Text, Writing, apart
+from ..text.inline import LINES, STRING, WIDE_SPACE, Piece, Text, Writing, apart, with_letters
 from ..text.markup import string_tags
 from ..text.variables import declared_kinds, without_variables
 
@@ -17,10 +17,15 @@ def string_pieces(
     """
     kinds = declared_kinds(flags)
 
+    def is_letter(piece: Piece) -> bool:
+        return piece.kind == "alone" and isinstance(piece.value, str) and with_letters(piece.value).isalpha()
+
     def coded(parts: Sequence[Piece], *more: str) -> list[Piece]:
         tagged = (each for part in parts for each in (string_tags(part.value) if part.kind == "text" else [part]))
-        return [*apart(without_variables(tagged, (*more, *kinds)), LINES if keeps_lines else WIDE_SPACE, "ending")]
+        coded = without_variables(tagged, (*more, *kinds))
+        texts = (Piece("text", each.value) if is_letter(each) else each for each in coded)
+        return [*apart(texts, LINES if keeps_lines else WIDE_SPACE, "ending")]
 
     is_declared = any(flag.strip() in ("icu-message-format", "java-format") for flag in flags)
     message = icu_pieces(pieces, lambda branch: Text(coded(branch, "quoted"), BRANCH), is_declared)
-    return (coded(pieces), PLAIN) if message is None else (coded(message, "quoted"), MESSAGE)
+    return (coded(pieces), STRING) if message is None else (coded(message, "quoted"), MESSAGE)

@@ -8,15 +8,16 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
-from .inline import Choice, Piece, Text, Writing
+from .inline import Choice, Piece, Text, Writing, with_letters
 
 
-BRANCHES = re.compile(r"\{\s*[^\s{},]{1,99}\s*,\s*(?:plural|select|selectordinal)\s*,")
+# Java's choice, whose branches have two kinds of quotes in each other, is kept as it is.
+BRANCHES = re.compile(r"\{\s*[^\s{},]{1,99}\s*,\s*(?:plural|select|selectordinal|choice)\s*,")
 # A code inside a message that is read as one string.
 CODE = "\0"
 MESSAGE, BRANCH = (
     Writing(
-        lambda word: word.replace("''", "'"),
+        lambda word: with_letters(word.replace("''", "'")),
         lambda word, marks=marks: re.sub(f"([{marks}])", r"'\1'", word.replace("'", "''")),  # type: ignore[misc]
     )
     for marks in ("{}", "{}#")

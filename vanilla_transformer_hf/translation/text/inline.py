@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -83,6 +83,9 @@ class Writing(NamedTuple):
 NUMBER, MOST_DIGITS = re.compile(r"&#0*+([0-9]++);?"), 4000
 
 
+ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][\da-fA-F]{1,6}|[A-Za-z]\w{1,31});")
+
+
 def unescape(text: str) -> str:
     """A text with its character references replaced, whatever numbers they have."""
     if len(text) > MOST_DIGITS:
@@ -90,12 +93,22 @@ def unescape(text: str) -> str:
     return html.unescape(text)
 
 
+def with_letters(text: str) -> str:
+    """A text whose character references of letters, such as &eacute;, are these, and no others."""
+
+    def shown(found: re.Match[str]) -> str:
+        letter = html.unescape(found[0])
+        return letter if letter.isalpha() else found[0]
+
+    return ENTITY.sub(shown, text) if "&" in text else text
+
+
 def as_html(text: str) -> str:
     """A text with its characters of markup written as entities."""
     return html.escape(text, quote=False).replace("\xa0", "&nbsp;")
 
 
-PLAIN = Writing()
+PLAIN, STRING = Writing(), Writing(with_letters)
 HTML = Writing(unescape, as_html, RUNS_OF_HTML)
 
 
@@ -104,7 +117,7 @@ def apart(
 ) -> Iterator[Piece]:
     """Pieces in which what a pattern finds in the texts, where there is one of these signs, is a piece of its own."""
     text = ""
-    for piece in (*pieces, None):
+    for piece in chain(pieces, [None]):
         if piece is not None and piece.kind == "text":
             text += piece.value
             continue
@@ -420,11 +433,11 @@ def at_most_characters(most: int) -> Iterator[None]:
         _left.reset(token)
 
 
-def count_characters(text: str) -> None:
-    """Count a text that is read; see `at_most_characters`."""
+def count_characters(text: str, texts: int = 0) -> None:
+    """Count a text that is read, and look whether there is room for `texts` more; see `at_most_characters`."""
     if (left := _left.get()) is not None:
         left[0] -= len(text)
-        if left[0] < 0:
+        if left[0] < texts:
             raise TooManyCharactersError(f"more than {left[1]:,} characters, which it may have")
 
 
@@ -442,11 +455,15 @@ class Text:
         # What stays, or a sentence, and the branches in it.
         self._parts = list[tuple[Sentence | None, list[Piece], list[Choice]]]()
         self.sentences = list[Sentence]()
-        segment = list[Piece]()
-        for piece in (*pieces, Piece("ending", "")):
+        segment, texts = list[Piece](), 0
+        for piece in chain(pieces, [Piece("ending", "")]):
             if piece.kind != "ending":
                 segment.append(piece)
+                if piece.kind == "text" and not piece.value.isspace():
+                    texts += 1
+                    count_characters("", texts)
                 continue
+            texts = 0
             sentence = Sentence(segment, writing) if any(each.kind == "text" for each in segment) else None
             choices = [each.value for each in segment if isinstance(each.value, Choice)]
             if sentence is not None and sentence.is_translated:
@@ -455,8 +472,8 @@ class Text:
                 self._parts += [(sentence, [], choices), (None, [piece], [])]
             else:
                 self._parts.append((None, [*segment, piece], choices))
-            texts = (part for choice in choices for part in choice.parts if isinstance(part, Text))
-            self.sentences += [each for text in texts for each in text.sentences]
+            branches = (part for choice in choices for part in choice.parts if isinstance(part, Text))
+            self.sentences += [each for text in branches for each in text.sentences]
             segment = []
 
     def render(self, translations: Sequence[str], weights: Sequence[torch.Tensor | None]) -> list[Piece]:

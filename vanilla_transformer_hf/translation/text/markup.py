@@ -8,6 +8,7 @@ moves tags and drops text behind `</body>`.
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -118,7 +119,7 @@ class MarkupText:
     """
 
     def __init__(self, text: str):
-        pieces = _pieces([*tokens_of(text)])
+        pieces = _pieces(tokens_of(text))
         if BRANCHES.search(text):  # ICU's, as in templates of Angular
             pieces = _with_branches(pieces)
         self._text = Text(without_variables(pieces, PROSE), HTML)
@@ -132,7 +133,7 @@ class MarkupText:
 def _with_branches(pieces: Iterable[Piece]) -> Iterator[Piece]:
     """Pieces in which the messages of ICU, each between two tags that end sentences, are read."""
     segment = list[Piece]()
-    for piece in (*pieces, Piece("ending", "")):
+    for piece in chain(pieces, [Piece("ending", "")]):
         if piece.kind != "ending":
             segment.append(piece)
             continue
@@ -145,18 +146,18 @@ def _with_branches(pieces: Iterable[Piece]) -> Iterator[Piece]:
         segment = []
 
 
-def _pieces(tokens: Sequence[Token]) -> Iterator[Piece]:
-    place, in_pre = 0, 0
-    while place < len(tokens):
-        token, is_inline = tokens[place], tokens[place].name in INLINE
-        end = end_of_kept(tokens, place)
-        raw = "".join(each.raw for each in tokens[place:end])
-        is_closed = raw.endswith(">") and (end == place + 1 or tokens[end - 1][1:] == ("end", token.name))
+def _pieces(tokens: Iterator[Token]) -> Iterator[Piece]:
+    """The pieces of a page, one sentence after the other, so that its characters are counted while it is read."""
+    in_pre = 0
+    for token in tokens:
+        is_inline, element = token.name in INLINE, kept_element(token, tokens)
+        raw = "".join(each.raw for each in element)
+        is_closed = raw.endswith(">") and (len(element) == 1 or element[-1][1:] == ("end", token.name))
         if token.kind == "text":
             yield from apart([Piece("text", raw)], LINES, "ending") if in_pre else [Piece("text", raw)]
         elif not is_closed:  # it reaches to the end of the text
             yield Piece("ending", raw)
-        elif token.kind == "comment" or (is_inline and (end > place + 1 or token.name in VOID)):
+        elif token.kind == "comment" or (is_inline and (len(element) > 1 or token.name in VOID)):
             yield Piece("alone", raw)
         elif is_inline:
             yield Piece("begin" if token.kind == "start" else "end", raw, token.name)
@@ -164,23 +165,22 @@ def _pieces(tokens: Sequence[Token]) -> Iterator[Piece]:
             yield Piece("ending", raw)
             if token.name == "pre":
                 in_pre = max(0, in_pre + (1 if token.kind == "start" else -1))
-        place = end
 
 
-def end_of_kept(tokens: Sequence[Token], place: int) -> int:
-    """The index behind an element whose content is kept, or behind the token if it begins none."""
-    token = tokens[place]
+def kept_element(token: Token, tokens: Iterator[Token]) -> list[Token]:
+    """The tokens of an element whose content is kept, from its first one on, or that token alone if it begins none."""
+    found, depth = [token], 1
     if token.kind != "start" or token.name in VOID or (token.raw.endswith("/>") and token.name not in INLINE):
-        return place + 1
+        return found
     if token.name not in KEPT and not NO_TRANSLATION.search(token.raw):
-        return place + 1
-    depth = 0
-    for index in range(place, len(tokens)):
-        if tokens[index].name == token.name:
-            depth += 1 if tokens[index].kind == "start" else -1
-            if depth == 0:
-                return index + 1
-    return len(tokens)
+        return found
+    for each in tokens:
+        found.append(each)
+        if each.name == token.name:
+            depth += 1 if each.kind == "start" else -1
+        if depth == 0:
+            break
+    return found
 
 
 def string_tags(text: str) -> Iterator[Piece]:
@@ -188,24 +188,24 @@ def string_tags(text: str) -> Iterator[Piece]:
     if "<" not in text:
         yield Piece("text", text)
         return
-    tokens, done, place = list[Token](), 0, 0
+    tokens, done = list[Token](), 0
     for found in LIKE_TAGS.finditer(text):
         if "<" in found[0]:
             tokens += [*tokens_of(text[done : found.start()]), Token(found[0], "text")]
             done = found.end()
     tokens += tokens_of(text[done:])
-    while place < len(tokens):
-        token, end = tokens[place], end_of_kept(tokens, place)
-        raw = "".join(each.raw for each in tokens[place:end])
+    rest = iter(tokens)
+    for token in rest:
+        element = kept_element(token, rest)
+        raw = "".join(each.raw for each in element)
         if token.kind == "text":
             yield Piece("text", raw)
         elif STRING_ENDING.fullmatch(token.name):
             yield Piece("ending", raw)
-        elif end > place + 1 or token.kind == "comment" or token.name in VOID or raw.endswith("/>"):
+        elif len(element) > 1 or token.kind == "comment" or token.name in VOID or raw.endswith("/>"):
             yield Piece("alone", raw)
         else:
             yield Piece("begin" if token.kind == "start" else "end", raw, token.name)
-        place = end
 
 
 def with_translations(

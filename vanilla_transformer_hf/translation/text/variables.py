@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator
 from functools import cache
 
-from .inline import Piece, apart
+from .inline import ENTITY, Piece, apart
 
 
 # Behind the flags of C's printf; bounded, so that time grows with the length alone.
@@ -38,7 +38,7 @@ KINDS = {
         "quoted": r"'[{}#|][^']{0,999}'",  # ICU
         # What is no variable, and still no language.
         "escape": r"\\[nrthN]",
-        "entity": r"&(?:#\d{1,7}|#[xX][\da-fA-F]{1,6}|[A-Za-z]\w{1,31});",
+        "entity": ENTITY.pattern,
         "address": rf"(?:(?:https?|ftp)://|www\.)[^{_ADDRESS}]{{0,1999}}[^{_ADDRESS}.,;:!?()\[\]]",
         "mail": r"(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,9}",
         "path": r"(?<![\w/.~])(?:~|\.{1,2})?(?:/[\w.+-]{0,98}[\w+-]){2,99}|(?<!\w)[A-Za-z]:\\[^\s\"'<>|*?]{1,199}",
