@@ -10,8 +10,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 
-# Behind installed packages: translate-toolkit has the name of the script translate.py.
-sys.path.append(str(Path(__file__).resolve().parents[1] / "scripts"))
 # Set before transformers is imported: no test may reach for the network.
 os.environ["HF_HUB_OFFLINE"] = "1"
 # Nor write into the caches of whoever runs it.

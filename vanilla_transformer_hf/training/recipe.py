@@ -185,15 +185,8 @@ FIELDS_OF_OTHERS = {
 FIELDS_OF_OTHERS["recurrent_seq2seq"] += ("preset", "encoder_from", "decoder_from", *OWN_SEARCH_FIELDS)
 # Fields that need evaluations.
 EVALUATION_FIELDS = (
-    *(
-        "eval_steps",
-        "eval_sample",
-        "eval_max_extra_tokens",
-        "load_best_model_at_end",
-        "metric_for_best_model",
-        "average_best",
-        "early_stopping_patience",
-    ),
+    *("eval_steps", "eval_sample", "eval_max_extra_tokens", "load_best_model_at_end", "metric_for_best_model"),
+    *("average_best", "early_stopping_patience"),
 )
 
 

@@ -35,42 +35,9 @@ NO_TRANSLATION = re.compile(
 RAW = ("script", "style", "textarea", "title", "xmp", "iframe", "noembed", "noframes")
 # Elements inside a sentence; all others end it.
 INLINE = {
-    *(
-        "a",
-        "abbr",
-        "acronym",
-        "b",
-        "bdi",
-        "bdo",
-        "big",
-        "cite",
-        "code",
-        "data",
-        "del",
-        "dfn",
-        "em",
-        "font",
-        "i",
-        "img",
-    ),
-    *(
-        "ins",
-        "kbd",
-        "mark",
-        "math",
-        "q",
-        "ruby",
-        "s",
-        "samp",
-        "small",
-        "span",
-        "strike",
-        "strong",
-        "sub",
-        "sup",
-        "svg",
-    ),
-    *("time", "tt", "u", "var", "wbr"),
+    *("a", "abbr", "acronym", "b", "bdi", "bdo", "big", "cite", "code", "data", "del", "dfn", "em", "font"),
+    *("i", "img", "ins", "kbd", "mark", "math", "q", "ruby", "s", "samp", "small", "span", "strike", "strong"),
+    *("sub", "sup", "svg", "time", "tt", "u", "var", "wbr"),
 }
 # Elements whose content is kept.
 KEPT = {"code", "kbd", "math", "ruby", "samp", "svg", "tt", "var", *RAW} - {"title"}
