@@ -1,7 +1,9 @@
 """Our model with the search of transformers, to compare with."""
 
 import copy
+from functools import wraps
 
+import pytest
 import torch
 from transformers import GenerationMixin
 
@@ -11,7 +13,8 @@ from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration
 class HostLoops:
     """The loops of transformers, of which beam search takes padding of id 0 for none."""
 
-    _sample = GenerationMixin._sample
+    def _sample(self, *args, **kwargs):
+        return GenerationMixin._sample(self, *args, **kwargs)
 
     def _beam_search(self, input_ids, logits_processor, stopping_criteria, generation_config, **kwargs):
         padding = generation_config._pad_token_tensor
@@ -29,6 +32,20 @@ class HostLoops:
 
 class HostSearch(HostLoops, VanillaTransformerForConditionalGeneration):
     """Our model with the loops of transformers."""
+
+
+def forbid_host_loops(monkeypatch):
+    """From here on a test fails where transformers' loops search."""
+
+    def forbid(loop):
+        @wraps(loop)  # transformers reads its arguments
+        def fail(*args, **kwargs):
+            pytest.fail("transformers' loop")
+
+        return fail
+
+    for name in ("_sample", "_beam_search"):
+        monkeypatch.setattr(GenerationMixin, name, forbid(getattr(GenerationMixin, name)))
 
 
 def host(model):

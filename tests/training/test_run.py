@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from host_search import forbid_host_loops
 from huggingface_hub import ModelCard
 from safetensors.torch import load_file, save_file
 from transformers import (
@@ -16,7 +17,6 @@ from transformers import (
     AutoTokenizer,
     DataCollatorForSeq2Seq,
     GenerationConfig,
-    GenerationMixin,
     Seq2SeqTrainer,
     Seq2SeqTrainingArguments,
     TrainerControl,
@@ -359,8 +359,7 @@ def test_the_papers_search(prepare, warnings_of_the_host):
 @pytest.mark.parametrize("kind", ["length_penalty_type", "max_extra_tokens"])
 def test_evaluation_uses_the_search_of_this_package(prepare, monkeypatch, kind):
     """In training and at the end; transformers' loops do not have these options."""
-    for name in ("_sample", "_beam_search"):
-        monkeypatch.setattr(GenerationMixin, name, lambda *args, **kwargs: pytest.fail("transformers' loop"))
+    forbid_host_loops(monkeypatch)
     searches, run = [], BeamSearch.run
     monkeypatch.setattr(BeamSearch, "run", lambda search: searches.append(search.plan.options) or run(search))
     options = {"length_penalty_type": "gnmt", "length_penalty": 0.6} if kind == "length_penalty_type" else {kind: 5}

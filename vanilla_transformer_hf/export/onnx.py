@@ -15,7 +15,6 @@ from typing import Any
 import onnxruntime
 import torch
 
-from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from .comparison import Comparison
 from .export import open_configs, save_configs
@@ -27,14 +26,9 @@ from .steps import (
     Past,
     StepwiseModel,
     logits_by_steps,
-    problems_of_steps,
+    problems,
     trace,
 )
-
-
-def problems(config: VanillaTransformerConfig) -> list[str]:
-    """A line for each field that cannot be expressed; ONNX has all operations of the model."""
-    return problems_of_steps(config)
 
 
 def names(step: str, layers: int) -> tuple[list[str], list[str]]:
@@ -110,3 +104,6 @@ def open_model(folder: str | Path, options: Any = None) -> StepwiseModel:
         Session(Path(folder), step, config.decoder_layers, options) for step in (ENCODER, FIRST_STEP, NEXT_STEP)
     ]
     return StepwiseModel(config, generation_config, *sessions)
+
+
+__all__ = ["open_model", "problems", "write"]

@@ -23,9 +23,7 @@ from ..model.config.front_ends import reads_tokens
 from ..model.config.stacks import heads_of_layers
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.layers.base_model import VanillaTransformerPreTrainedModel
-from ..model.modeling_vanilla_transformer import (
-    VanillaTransformerForConditionalGeneration,
-)
+from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..model.releases.models import CACHE, given_cache, named
 
 
@@ -37,7 +35,7 @@ CACHED = ("decoder.key", "decoder.value", "encoder.key", "encoder.value")
 Past = list[list[torch.Tensor]]
 
 
-def problems_of_steps(config: VanillaTransformerConfig) -> list[str]:
+def problems(config: VanillaTransformerConfig) -> list[str]:
     """A line for each field that the three steps cannot express."""
     count, pooling = config.type_vocab_size, config.encoder_pooling
     if not reads_tokens(config):

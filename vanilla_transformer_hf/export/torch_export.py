@@ -10,24 +10,10 @@ from typing import Any
 
 import torch
 
-from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from .comparison import Comparison
 from .export import open_configs, save_configs
-from .steps import (
-    ENCODER,
-    FIRST_STEP,
-    NEXT_STEP,
-    StepwiseModel,
-    logits_by_steps,
-    problems_of_steps,
-    trace,
-)
-
-
-def problems(config: VanillaTransformerConfig) -> list[str]:
-    """A line for each field that cannot be expressed; it is the same torch."""
-    return problems_of_steps(config)
+from .steps import ENCODER, FIRST_STEP, NEXT_STEP, StepwiseModel, logits_by_steps, problems, trace
 
 
 def write(
@@ -47,3 +33,6 @@ def open_model(folder: str | Path) -> StepwiseModel:
     """
     steps = [torch.export.load(Path(folder) / f"{name}.pt2").module() for name in (ENCODER, FIRST_STEP, NEXT_STEP)]
     return StepwiseModel(*open_configs(Path(folder)), *steps)
+
+
+__all__ = ["open_model", "problems", "write"]

@@ -27,7 +27,7 @@ from transformers.modeling_outputs import (
     Seq2SeqLMOutput,
     Seq2SeqModelOutput,
 )
-from transformers.utils.generic import TransformersKwargs, can_return_tuple, is_flash_attention_requested
+from transformers.utils.generic import TransformersKwargs, can_return_tuple
 
 from .config.attention_kinds import ATTENTION_KINDS, CROSS_KINDS, OTHER_KINDS, SCALES, attention_kind
 from .config.front_ends import FRONT_ENDS, check_marks, check_sources, shortened_padding
@@ -324,7 +324,7 @@ class VanillaTransformerCrossAttention(VanillaTransformerAttention, cross="full"
     def mask(self, embeddings: torch.Tensor, padding: torch.Tensor | None, memory: torch.Tensor | None) -> Any:  # type: ignore[override]
         """transformers' mask of the padding (B, S) in the encoder's output `memory` (B, S, D)."""
         mask: Any = create_bidirectional_mask(self.config, embeddings, padding, encoder_hidden_states=memory)
-        if mask is not None and is_flash_attention_requested(self.config):
+        if mask is not None and "flash" in (self.config._attn_implementation or ""):
             return FlashMemory.of(mask, padding)
         return mask
 
@@ -599,9 +599,11 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
         """
         Source ids (B, S), or embeddings (B, S, D), their segments, and which of them are global (B, S; 1 or 0, with
         `encoder_attention_type="window_global"`) to the encoder's output (B, S, D), which `encoder_pooling` shortens.
-        With another front end the source is `input_features` or `pixel_values` (`front_ends/`).
+        With another front end the source is `input_features` or `pixel_values` (`front_ends/`), also by position.
         """
         sources = {"input_features": input_features, "pixel_values": pixel_values}
+        if self.main_input_name in sources and input_ids is not None and input_ids.is_floating_point():
+            sources[self.main_input_name], input_ids = input_ids, None
         check_sources(self, {"input_ids": input_ids, "inputs_embeds": inputs_embeds, **sources})
         check_marks(self.config, token_type_ids, global_attention_mask)
         if self.main_input_name == "input_ids":
@@ -835,6 +837,8 @@ class VanillaTransformerForConditionalGeneration(
         token_type_ids: torch.Tensor | None = None,
         global_attention_mask: torch.Tensor | None = None,
         cache: EncoderDecoderCache | None = None,
+        input_features: torch.Tensor | None = None,
+        pixel_values: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqLMOutput:
         """
@@ -875,6 +879,8 @@ class VanillaTransformerForConditionalGeneration(
             token_type_ids=token_type_ids,
             global_attention_mask=global_attention_mask,
             cache=cache,
+            input_features=input_features,
+            pixel_values=pixel_values,
             **kwargs,
         )
         loss, logits = self.predict(

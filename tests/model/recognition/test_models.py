@@ -113,6 +113,8 @@ def test_padding_changes_nothing_and_searches_equal_the_hosts(name, make):
     assert all(torch.equal(each, found) for each in streamed)
     model.train()
     loss = model(**batch, labels=labels, return_logits=False).loss
+    by_position = model(*batch.values(), labels=labels, return_logits=False).loss
+    assert torch.equal(by_position, loss)
     loss.backward()
     plain = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
     assert all(grad.abs().sum() > 0 for name, grad in plain.items() if "front_end" in name)

@@ -328,7 +328,7 @@ def test_requests_that_cannot_be_met_are_refused(tiny_model, source, options, me
 
 def test_requests_are_refused_in_assisted_generation(tiny_model, source):
     one = {name: tensor[:1] for name, tensor in source.items()}
-    with pytest.raises(ValueError, match="shortlist: only greedy search and beam search support this"):
+    with pytest.raises(ValueError, match="shortlist: not possible together with assisted generation"):
         tiny_model().generate(**one, shortlist=[5], prompt_lookup_num_tokens=3)
 
 

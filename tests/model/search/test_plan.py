@@ -8,9 +8,11 @@ import torch
 from host_search import HostSearch, host
 from torch import nn
 from transformers import GenerationMixin
+from transformers.generation import logits_process
 
 from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration
-from vanilla_transformer_hf.model.search.plan import LOOP_METHODS, model_obstacles, replaced_method
+from vanilla_transformer_hf.model.search import logits_processors
+from vanilla_transformer_hf.model.search.plan import LOOP_METHODS, replaced_method, why_not
 from vanilla_transformer_hf.model.single_stacks.causal_lm import VanillaTransformerForCausalLM
 
 
@@ -85,6 +87,56 @@ def test_no_method_of_the_loops_is_ignored(decided_model, name):
     assert replaced_method(model) is None
     setattr(model, name, lambda *args, **kwargs: None)
     assert replaced_method(model) == name
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize("loop", ["_sample", "_beam_search"])
+def test_a_loop_of_a_subclass_is_run(decided_model, source, loop, beams):
+    calls = []
+
+    def counted(self, *args, **kwargs):
+        calls.append(loop)
+        return getattr(GenerationMixin, loop)(self, *args, **kwargs)
+
+    base = decided_model()
+    model = type("WithLoop", (VanillaTransformerForConditionalGeneration,), {loop: counted})(base.config).eval()
+    model.load_state_dict(base.state_dict())
+    options = {**source, "num_beams": beams, "max_new_tokens": 8, "pad_token_id": 2}
+    assert torch.equal(model.generate(**options), base.generate(**options))
+    assert calls == ([loop] if (beams > 1) == (loop == "_beam_search") else [])
+
+
+def test_a_loop_of_the_call_is_run(decided_model, source):
+    model, loop = decided_model(), GenerationMixin._beam_search
+    options = {**source, "num_beams": 3, "max_new_tokens": 8, "pad_token_id": 2}
+    theirs = host(model).generate(**options)
+    model.generation_config.length_penalty_type = "gnmt"  # which the loop may do without
+    assert torch.equal(model.generate(**options, custom_generate=loop), theirs)
+    assert torch.equal(
+        model.generate(**options, custom_generate=None), model.generate(**options, length_penalty_type="gnmt")
+    )
+    with pytest.raises(ValueError, match="shortlist: not possible together with custom_generate"):
+        model.generate(**options, custom_generate=loop, shortlist=[5])
+
+
+def test_arguments_by_position_are_those_of_transformers(decided_model, source):
+    model, mask = decided_model(), source["attention_mask"]
+    allowed = lambda batch, ids: [*range(5, 60), model.config.eos_token_id]  # noqa: E731
+    options = {"attention_mask": mask, "max_new_tokens": 8}
+    given = (source["input_ids"], None, None, None, allowed)
+    expected = model.generate(**source, prefix_allowed_tokens_fn=allowed, max_new_tokens=8)
+    assert torch.equal(model.generate(*given, **options), expected)
+    assert torch.equal(model.generate(*given, False, **options), expected)  # synced_gpus
+    with pytest.raises(ValueError, match="shortlist: not possible together with arguments by position"):
+        model.generate(*given, False, **options, shortlist=[5])
+
+
+def test_names_of_transformers_are_those_of_its_classes():
+    names = {*logits_processors.PROCESSORS, *logits_processors.COUNTING_PROCESSORS, *logits_processors.SHORTCUTS}
+    for name in sorted(names):
+        kind = getattr(logits_process, name)
+        assert logits_processors.host_name(object.__new__(kind)) == name
+        assert not logits_processors.host_name(object.__new__(type(name, (kind,), {})))
 
 
 def test_an_encoder_of_someone_else_reads_the_source(decided_model, source):
@@ -209,7 +261,7 @@ def test_hooks_on_all_modules_are_run(decided_model, source):
 
 def test_a_plain_model_has_no_obstacle(decided_model, tiny_config):
     for model in (decided_model(), VanillaTransformerForCausalLM(tiny_config()).eval()):
-        assert not any(model_obstacles(model).values())
+        assert why_not(model) is None
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from host_search import host
 from transformers import GenerationConfig, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration
-from vanilla_transformer_hf.model.search.rows import Rows
+from vanilla_transformer_hf.model.search.search import Rows
 
 
 EOS = 1

@@ -5,7 +5,8 @@ import json
 import pytest
 import torch
 import torch.nn.functional as F
-from transformers import AutoModel, AutoModelForCausalLM, GenerationMixin, pipeline
+from host_search import forbid_host_loops
+from transformers import AutoModel, AutoModelForCausalLM, pipeline
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from vanilla_transformer_hf import (
@@ -61,8 +62,7 @@ def test_every_search_gives_what_the_loops_of_transformers_give(options, tiny_co
     for settings in SEARCHES.values():
         settings = {**prompts, **settings, "max_new_tokens": 25}
         with monkeypatch.context() as patch:
-            for name in ("_sample", "_beam_search"):
-                patch.setattr(GenerationMixin, name, lambda *args, **kwargs: pytest.fail("transformers' loop"))
+            forbid_host_loops(patch)
             found = model.generate(**settings)
         expected = model.generate(**settings, return_dict_in_generate=True).sequences
         assert torch.equal(found, expected), settings
@@ -71,8 +71,7 @@ def test_every_search_gives_what_the_loops_of_transformers_give(options, tiny_co
 def test_labels_change_no_search(tiny_config, prompts, monkeypatch):
     """Evaluation in transformers' Trainer passes whole batches on to generate()."""
     model = decided(tiny_config(output_bias=True, embedding_sharing="none"))
-    for name in ("_sample", "_beam_search"):
-        monkeypatch.setattr(GenerationMixin, name, lambda *args, **kwargs: pytest.fail("transformers' loop"))
+    forbid_host_loops(monkeypatch)
     for options in ({}, {"num_beams": 3, "length_penalty_type": "gnmt"}, {"ensemble": [model]}):
         expected = model.generate(**prompts, **options, max_new_tokens=9)
         assert torch.equal(

@@ -66,12 +66,7 @@ class AdditiveAttention(VanillaTransformerAttention, kind="additive"):
             init.normal_(self.score_vector, std=self.d_k**-0.5)
 
     def mask(self, embeddings: torch.Tensor, padding: torch.Tensor | None, cache: Any, is_needed: bool) -> Any:
-        """
-        The mask of full attention, also where a kernel would hide the future by itself.
-
-        Raises:
-            ValueError: The attention in use is a fused kernel, which computes products.
-        """
+        """The mask of full attention, also where a kernel would hide the future by itself."""
         if self.config._attn_implementation not in ("eager", "sdpa"):
             raise ValueError(
                 f"attn_implementation={self.config._attn_implementation!r} with attention_score='additive': this "

@@ -1,13 +1,20 @@
-"""Which kernels compute an attention."""
+"""Which kernels and masks a kind of attention takes."""
 
 from typing import Any
 
+import torch
+
+from ..layers.parts import check_padding_mask
+
+
+def check_inputs(attention: Any, padding: torch.Tensor | None, kind: str, note: str = "") -> None:
+    """A `ValueError` if the mask is not one of padding, or the kernel is neither "sdpa" nor "eager"."""
+    check_padding_mask(padding, kind, note)
+    check_kernel(attention)
+
 
 def check_kernel(attention: Any) -> None:
-    """
-    Raises:
-        ValueError: The attention in use (`attn_implementation`) is neither "sdpa" nor "eager".
-    """
+    """A `ValueError` if the attention in use (`attn_implementation`) is neither "sdpa" nor "eager"."""
     if attention.config._attn_implementation not in ("eager", "sdpa"):
         raise ValueError(kernel_refusal(attention))
 

@@ -27,16 +27,10 @@ Rule = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 @dataclass
 class FlashWindow:
-    """
-    What flash attention hides in a window; made once for all layers of a stack.
+    """What flash attention hides in a window; made once for all layers of a stack."""
 
-    Attributes:
-        padding: transformers' mask of padding (B, S), or None.
-        sliding_window: transformers' argument: a query sees keys less than this many positions away.
-    """
-
-    padding: torch.Tensor | None
-    sliding_window: int
+    padding: torch.Tensor | None  # transformers' mask of padding (B, S)
+    sliding_window: int  # transformers' argument: a query sees keys less than this many positions away
 
 
 def window_of_flash(name: str, width: int, padding: torch.Tensor | None) -> FlashWindow:
@@ -44,10 +38,8 @@ def window_of_flash(name: str, width: int, padding: torch.Tensor | None) -> Flas
     The mask of flash attention for a window of `width` positions on each side of a query. transformers hands the
     kernel `sliding_window` - 1 on each side, both ends included, so that `sliding_window` is one more than the width.
     In causal order the kernel itself hides the right side.
-
-    Raises:
-        ValueError: This kernel takes no window; transformers would leave it out without a message.
     """
+    # Of a kernel that takes no window, transformers would leave it out without a message.
     functions = [function for function in lazy_import_flash_attention(name)[0][:2] if function is not None]
     if any("window_size" not in inspect.signature(function).parameters for function in functions):
         raise ValueError(
@@ -61,13 +53,8 @@ def flex_mask(sees: Rule, embeddings: torch.Tensor, padding: torch.Tensor | None
     The mask of flex attention for a rule about positions, which are counted from the first token of a sequence.
 
     It is built from the ends of blocks, of which there are (T / 128) (S / 128): transformers' own functions compare
-    all T S pairs. A rule must say a band: who sees a key, sees all between it and itself, and so do those between.
-
-    Args:
-        sees: The rule, which hides the future where it is causal.
-        embeddings: Input of the stack (B, T, D).
-        padding: 1 for a token, 0 for padding, of past and present (B, past + T), or None.
-        cache: The cache with earlier keys, or None.
+    all T S pairs. A rule must say a band: who sees a key, sees all between it and itself, and so do those between; it
+    hides the future where it is causal. `padding` is of past and present (B, past + T).
     """
     batch, length = embeddings.shape[:2]
     past, size = (0, length) if cache is None else (cache.get_seq_length(), cache.get_mask_sizes(length, 0)[0])

@@ -41,22 +41,12 @@ class LinformerAttention(VanillaTransformerAttention, kind="linformer"):
     def mask(
         self, embeddings: torch.Tensor, padding: torch.Tensor | None, cache: Any = None, is_needed: bool = False
     ) -> torch.Tensor | None:
-        """
-        The padding itself (B, S), or None.
-
-        Raises:
-            ValueError: It is not a mask of padding, (B, S).
-        """
+        """The padding itself (B, S), or None."""
         check_padding_mask(padding, "Linformer", ", because its sums cannot hide single keys")
         return padding
 
     def summed(self, states: torch.Tensor, padding: torch.Tensor | None) -> torch.Tensor:
-        """
-        E K or E V: keys or values (B, H, S, d) to (B, H, k, d).
-
-        Raises:
-            ValueError: There are more positions than columns of E.
-        """
+        """E K or E V: keys or values (B, H, S, d) to (B, H, k, d)."""
         length = states.shape[2]
         check_positions(length, self.length_projection.shape[1], "Linformer", "max_position_embeddings")
         if padding is None:

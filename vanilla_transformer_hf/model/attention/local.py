@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from transformers.utils.generic import is_flash_attention_requested
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..layers.parts import check_padding_mask, counted
@@ -37,27 +36,16 @@ AT_ONCE = 2**11
 
 @dataclass
 class Blocks:
-    """
-    How the positions of a batch fall into blocks; made once for all layers of a stack.
+    """How the positions of a batch fall into blocks; made once for all layers of a stack."""
 
-    Attributes:
-        seen: Whether a query sees a key (B C, 1, b, k), or what is added to its score (B C, 1 or H, b, k).
-        batch: B.
-        block: b.
-        left, right: Keys that a block sees before its first and behind its last position; k = left + b + right.
-        order: For each row its positions with those of tokens first (B, T); None without padding.
-        places: For each row where each of its positions is in that order (B, T), or None.
-        shared: Positions of keys that all blocks see (B, g), behind those of the block; None without any.
-    """
-
-    seen: torch.Tensor
-    batch: int
-    block: int
-    left: int
-    right: int
-    order: torch.Tensor | None
-    places: torch.Tensor | None
-    shared: torch.Tensor | None = None
+    seen: torch.Tensor  # whether a query sees a key (B C, 1, b, k), or what is added to its score (B C, 1 or H, b, k)
+    batch: int  # B
+    block: int  # b
+    left: int  # keys that a block sees before its first position; k = left + b + right
+    right: int  # and behind its last
+    order: torch.Tensor | None  # for each row its positions with those of tokens first (B, T); None without padding
+    places: torch.Tensor | None  # for each row where each of its positions is in that order (B, T)
+    shared: torch.Tensor | None = None  # positions of keys that all blocks see (B, g), behind those of the block
 
     def __post_init__(self) -> None:
         self._added: dict[torch.dtype, torch.Tensor] = {}
@@ -69,19 +57,17 @@ class Blocks:
 
     def with_keys(self, places: torch.Tensor, shown: torch.Tensor, are_shared: torch.Tensor) -> "Blocks":
         """
-        These blocks with additional keys that all of them see.
-
-        Args:
-            places: Their positions (B, g).
-            shown: Whether a query sees them (B, C or 1, b or 1, g).
-            are_shared: Whether a position is one of them (B, T), so that its key is not seen twice.
+        These blocks with additional keys that all of them see, at `places` (B, g). `shown` is whether a query sees
+        them (B, C or 1, b or 1, g), `are_shared` whether a position is one of them (B, T): no key is seen twice.
         """
         keys = near_blocks(self.count, self.block, self.left, self.right, places.device)  # (C, k)
         ordered = are_shared if self.order is None else are_shared.gather(1, self.order)
         twice = ordered[:, keys.clamp(0, are_shared.shape[1] - 1)]  # (B, C, k)
         own = self.seen.unflatten(0, self.rows)[:, :, 0] & ~twice[:, :, None]  # (B, C, b, k)
         seen = torch.cat((own, shown.expand(*own.shape[:3], -1)), dim=-1)
-        return replace(self, seen=mask_of_blocks(seen), shared=places)
+        # A query that sees nothing, such as that of padding, sees all: its output is not used, and must not be NaN.
+        seen = seen | ~seen.any(dim=-1, keepdim=True)
+        return replace(self, seen=seen.flatten(0, 1)[:, None], shared=places)
 
     @property
     def rows(self) -> tuple[int, int]:
@@ -118,11 +104,9 @@ class Blocks:
         at_once: int | None = None,
     ) -> torch.Tensor:
         """
-        Attention of queries to the keys that they see, from (B, H, T, d) to (B, T, H, d_v).
-
-        Args:
-            kernel: From queries, keys and values of blocks (B C, H, b or k, d) and `seen` to outputs (B C, b, H, d_v).
-            at_once: Give the kernel so many blocks at a time, without gradients; None: all.
+        Attention of queries to the keys that they see, from (B, H, T, d) to (B, T, H, d_v), by a kernel from queries,
+        keys and values of blocks (B C, H, b or k, d) and `seen` to outputs (B C, b, H, d_v). It gets so many blocks
+        `at_once`, without gradients; None: all.
         """
         length = query.shape[2]
         shared = [self._shared(states) for states in (key, value)]
@@ -233,14 +217,6 @@ def near_blocks(count: int, block: int, left: int, right: int, device: torch.dev
     return starts + torch.arange(-left, block + right, device=device)
 
 
-def mask_of_blocks(seen: torch.Tensor) -> torch.Tensor:
-    """
-    Whether queries see keys (B, C, b, k), as (B C, 1, b, k). A query that sees nothing, such as that of padding, sees
-    all: its output is not used, and must not be NaN.
-    """
-    return (seen | ~seen.any(dim=-1, keepdim=True)).flatten(0, 1)[:, None]
-
-
 def additive(seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """A mask that is added to scores of this type, from whether queries see keys."""
     return torch.zeros_like(seen, dtype=dtype).masked_fill(~seen, torch.finfo(dtype).min)
@@ -265,11 +241,6 @@ class LocalAttention(VanillaTransformerAttention, ABC):
     def reach(self) -> int:
         """How far before (and, where it is not causal, behind) its own block a block sees keys."""
 
-    @property
-    def keys_of_block(self) -> int:
-        """k."""
-        return self.block + (1 if self.is_causal else 2) * self.reach
-
     @abstractmethod
     def sees(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
         """
@@ -282,27 +253,20 @@ class LocalAttention(VanillaTransformerAttention, ABC):
         return self.sees(query, key)
 
     def mask(self, embeddings: torch.Tensor, padding: torch.Tensor | None, cache: Any, is_needed: bool) -> Any:
-        """
-        Raises:
-            ValueError: The attention in use has no mask that could be changed.
-        """
         if self.config._attn_implementation == "flex_attention":
-            return self._flex(embeddings, padding, cache)
-        if is_flash_attention_requested(self.config):
+            check_padding_mask(padding, "flex", "; choose attn_implementation='sdpa' or 'eager'")
+            return flex_mask(self.sees, embeddings, padding, cache)
+        if "flash" in (self.config._attn_implementation or ""):
             return self._flash(embeddings, padding, cache)
         past = 0 if cache is None else cache.get_seq_length()
         length, is_2d = embeddings.shape[1], padding is None or padding.dim() == 2
-        is_dense = self.config._attn_implementation == "eager" or length <= DENSE * self.keys_of_block
+        keys = self.block + (1 if self.is_causal else 2) * self.reach  # k
+        is_dense = self.config._attn_implementation == "eager" or length <= DENSE * keys
         if is_dense or not is_2d or isinstance(past, torch.Tensor) or past:
             return self._masked(super().mask(embeddings, padding, cache, is_needed=True), padding, past, length)
         if self.config._attn_implementation != "sdpa":
             raise ValueError(kernel_refusal(self))
         return self._blocks(embeddings, padding)
-
-    def _flex(self, embeddings: torch.Tensor, padding: torch.Tensor | None, cache: Any) -> Any:
-        """The mask of flex attention, in training and in steps of transformers' loops."""
-        check_padding_mask(padding, "flex", "; choose attn_implementation='sdpa' or 'eager'")
-        return flex_mask(self.sees, embeddings, padding, cache)
 
     def _flash(self, embeddings: torch.Tensor, padding: torch.Tensor | None, cache: Any) -> Any:
         """The mask of flash attention, which only some kinds have."""
@@ -454,16 +418,12 @@ class BlockAttention(LocalAttention, kind="blocks"):
 
 @dataclass
 class ChunksAndSummaries:
-    """
-    The mask of chunks with summaries of earlier ones; made once for all layers of a stack.
+    """The mask of chunks with summaries of earlier ones; made once for all layers of a stack."""
 
-    Attributes:
-        local: What queries see of keys and, behind them, of summaries: a mask (B, 1, T, S + M), or blocks.
-        pool: What summaries take of keys (B or 1, 1, M, S), for M chunks.
-    """
-
-    local: torch.Tensor | Blocks
-    pool: torch.Tensor
+    local: (
+        torch.Tensor | Blocks
+    )  # what queries see of keys and, behind them, of summaries: (B, 1, T, S + M), or blocks
+    pool: torch.Tensor  # what summaries take of keys (B or 1, 1, M, S), for M chunks
 
     def extended(self, states: torch.Tensor) -> torch.Tensor:
         """Keys or values (B, H, S, d) and, behind them, their summaries (B, H, S + M, d)."""

@@ -19,20 +19,12 @@ from .local import Blocks, WindowAttention, additive, near_blocks
 
 @dataclass
 class GlobalTokens:
-    """
-    The mask of an encoder with global tokens; made once for all layers.
+    """The mask of an encoder with global tokens; made once for all layers."""
 
-    Attributes:
-        local: What queries see that are not global: a mask (B, 1, T, T), or blocks.
-        places: Positions of queries that are computed as global ones (B, g).
-        are_global: Which of them are (B, g); sequences may have fewer than g.
-        mask: transformers' mask of what they see (B or 1, 1, 1, T): all tokens.
-    """
-
-    local: torch.Tensor | Blocks
-    places: torch.Tensor
-    are_global: torch.Tensor
-    mask: torch.Tensor
+    local: torch.Tensor | Blocks  # what queries see that are not global: a mask (B, 1, T, T), or blocks
+    places: torch.Tensor  # positions of queries that are computed as global ones (B, g)
+    are_global: torch.Tensor  # which of them are (B, g); sequences may have fewer than g
+    mask: torch.Tensor  # transformers' mask of what they see (B or 1, 1, 1, T): all tokens
 
     def pick(self, states: torch.Tensor) -> torch.Tensor:
         """States (B, H, T, d) at the places (B, H, g, d)."""
@@ -108,10 +100,7 @@ class GlobalWindowAttention(WindowAttention, kind="window_global"):
     def global_mask(
         self, mask: Any, embeddings: torch.Tensor, padding: torch.Tensor | None, chosen: torch.Tensor | None
     ) -> GlobalTokens:
-        """
-        Raises:
-            ValueError: The mask of padding or that of global tokens has another shape than (B, T).
-        """
+        """The mask of the encoder's layers; `chosen` is 1 for a global token (B, T)."""
         check_padding_mask(padding, "window_global", "; choose global ones by global_attention_mask")
         batch, length = embeddings.shape[:2]
         real = embeddings.new_ones(batch, length, dtype=torch.bool) if padding is None else padding.bool()

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from transformers import initialization as init
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
-from ..layers.parts import check_padding_mask, drop_out
+from ..layers.parts import drop_out
 from ..modeling_vanilla_transformer import VanillaTransformerAttention
-from .kernel_checks import check_kernel
+from .kernel_checks import check_inputs
 
 
 # Score of a token with itself, which it sees only if nothing else is there, and of what it does not see.
@@ -31,14 +31,10 @@ class Chunks(NamedTuple):
     """
     Where the tokens of each bucket stand in one round, in the order of their positions. Every bucket begins a chunk of
     its own, so that the place of a token depends on no later one.
-
-    Attributes:
-        ranks: How many tokens of its bucket stand before each token (B, H, S).
-        slots: The place of each token among M slots, a multiple of c (B, H, S).
     """
 
-    ranks: torch.Tensor
-    slots: torch.Tensor
+    ranks: torch.Tensor  # how many tokens of its bucket stand before each token (B, H, S)
+    slots: torch.Tensor  # the place of each token among M slots, a multiple of c (B, H, S)
 
     @classmethod
     def of(cls, buckets: torch.Tensor, count: int, size: int) -> "Chunks":
@@ -88,14 +84,8 @@ class LshAttention(VanillaTransformerAttention, kind="lsh"):
             init.copy_(self.rotations, drawn)
 
     def mask(self, embeddings: torch.Tensor, padding: torch.Tensor | None, cache: Any, is_needed: bool) -> Any:
-        """
-        Raises:
-            ValueError: It is not a mask of padding, or the attention in use is of another kind.
-        """
-        check_padding_mask(
-            padding, "LSH", "; static caches of transformers come with another: leave cache_implementation out"
-        )
-        check_kernel(self)
+        note = "; static caches of transformers come with another: leave cache_implementation out"
+        check_inputs(self, padding, "LSH", note)
         past = 0 if cache is None else int(cache.get_seq_length())
         return LshMask(padding, past + embeddings.shape[1])
 

@@ -12,9 +12,8 @@ from torch import nn
 from transformers import initialization as init
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
-from ..layers.parts import check_padding_mask
 from ..modeling_vanilla_transformer import VanillaTransformerAttention
-from .kernel_checks import check_kernel
+from .kernel_checks import check_inputs
 
 
 # Positions of a chunk of causal attention: sums are kept between chunks, and weights computed inside.
@@ -83,17 +82,8 @@ class PerformerAttention(VanillaTransformerAttention, kind="performer"):
         return len(self.random_features) * (self.d_v + 1) + 1
 
     def mask(self, embeddings: torch.Tensor, padding: torch.Tensor | None, cache: Any, is_needed: bool) -> Any:
-        """
-        Raises:
-            ValueError: It is not a mask of padding, or the attention in use is of another kind.
-        """
-        check_padding_mask(
-            padding,
-            "Performer",
-            ", because its sums cannot hide single keys; static caches of transformers come with another: leave "
-            "cache_implementation out",
-        )
-        check_kernel(self)
+        note = ", because its sums cannot hide single keys; static caches of transformers come with another: leave "
+        check_inputs(self, padding, "Performer", note + "cache_implementation out")
         past = 0 if cache is None else int(cache.get_seq_length())
         return PerformerMask(padding, past + embeddings.shape[1], int(self.passes) + 1 if self.training else None)
 

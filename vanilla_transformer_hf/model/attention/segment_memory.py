@@ -12,25 +12,18 @@ from torch import nn
 from transformers import initialization as init
 from transformers.cache_utils import Cache
 
-from ..layers.parts import check_padding_mask, counted
+from ..layers.parts import counted
 from ..modeling_vanilla_transformer import ApplyRotary, VanillaTransformerAttention
 from ..positions.absolute import HalvesSinusoidalPositionEncoding
-from .kernel_checks import check_kernel
+from .kernel_checks import check_inputs
 
 
 class Distances(NamedTuple):
-    """
-    Who sees whom, and how far away.
+    """Who sees whom, and how far away."""
 
-    Attributes:
-        steps: Tokens between a query and a key, 0 to K - 1 (B or 1, T, S).
-        hidden: Where a query does not see a key (B or 1, 1, T, S).
-        reach: K.
-    """
-
-    steps: torch.Tensor
-    hidden: torch.Tensor
-    reach: int
+    steps: torch.Tensor  # tokens between a query and a key, 0 to K - 1 (B or 1, T, S)
+    hidden: torch.Tensor  # where a query does not see a key (B or 1, 1, T, S)
+    reach: int  # K
 
 
 class RecurrentAttention(VanillaTransformerAttention, kind="recurrent"):
@@ -60,12 +53,7 @@ class RecurrentAttention(VanillaTransformerAttention, kind="recurrent"):
         init.normal_(self.distance_bias, std=0.02)
 
     def mask(self, embeddings: torch.Tensor, padding: torch.Tensor | None, cache: Any, is_needed: bool) -> Any:
-        """
-        Raises:
-            ValueError: It is not a mask of padding, the cache is static, or the attention in use is of another kind.
-        """
-        check_padding_mask(padding, "recurrent", "")
-        check_kernel(self)
+        check_inputs(self, padding, "recurrent")
         length = size = embeddings.shape[1]
         if cache is not None:
             if cache.is_compileable:

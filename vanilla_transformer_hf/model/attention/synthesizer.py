@@ -13,10 +13,10 @@ from torch import nn
 from transformers import initialization as init
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
-from ..layers.parts import check_padding_mask, check_positions, counted, drop_out
+from ..layers.parts import check_positions, counted, drop_out
 from ..modeling_vanilla_transformer import ApplyRotary, VanillaTransformerAttention
 from ..releases.models import grow
-from .kernel_checks import check_kernel
+from .kernel_checks import check_inputs
 
 
 class SynthesizerMask(NamedTuple):
@@ -60,17 +60,8 @@ class SynthesizerAttention(VanillaTransformerAttention, ABC):
         return self.position_scores.shape[-1]
 
     def mask(self, embeddings: torch.Tensor, padding: torch.Tensor | None, cache: Any, is_needed: bool) -> Any:
-        """
-        Raises:
-            ValueError: The attention in use is of another kind, the mask is not one of padding, or there are more
-                positions than scores.
-        """
-        check_kernel(self)
-        check_padding_mask(
-            padding,
-            "Synthesizer",
-            "; static caches of transformers come with another: leave cache_implementation out",
-        )
+        note = "; static caches of transformers come with another: leave cache_implementation out"
+        check_inputs(self, padding, "Synthesizer", note)
         past, length = 0 if cache is None else int(cache.get_seq_length()), embeddings.shape[1]
         whole = past + length
         real = torch.ones(1, whole, device=embeddings.device) if padding is None else padding[:, :whole]

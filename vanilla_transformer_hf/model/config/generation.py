@@ -2,24 +2,16 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
-from transformers.generation.configuration_utils import GenerationConfig
+from transformers.generation import GenerationConfig
 
 
 # (length, α) -> what the log-probability of a hypothesis of that many tokens is divided by.
 LENGTH_PENALTIES: dict[str, Callable[[Any, float], Any]] = {
     "power": lambda length, alpha: length**alpha,  # transformers
     "gnmt": lambda length, alpha: ((5 + length) / 6) ** alpha,  # Wu et al. 2016, arXiv 1609.08144, equation 14
-}
-
-# Options that transformers does not have: name in generation_config.json and in `generate()` -> default.
-SEARCH_OPTIONS: dict[str, Any] = {
-    "length_penalty_type": "power",
-    "coverage_penalty": 0.0,
-    "max_extra_tokens": None,
-    "decoder_prompt_ids": None,
 }
 
 LENGTH_LIMITS = ("max_length", "max_new_tokens", "max_extra_tokens")
@@ -31,14 +23,7 @@ DEFAULT_MAX_LENGTH = 20
 
 
 class Settings:
-    """
-    The settings of a call of `generate()`, from three places.
-
-    Args:
-        arguments: The arguments of the call.
-        given: The `generation_config` of the call, if any.
-        saved: That of the model.
-    """
+    """The settings of a call of `generate()`: its arguments, its `generation_config` if any, and that of the model."""
 
     def __init__(self, arguments: dict[str, Any], given: GenerationConfig | None, saved: GenerationConfig) -> None:
         self.layers = [arguments, {} if given is None else vars(given), vars(saved)]
@@ -64,19 +49,14 @@ class Settings:
 
 @dataclass
 class SearchOptions:
-    """
-    Options of the search that transformers does not have.
-
-    Raises:
-        ValueError: An option is out of range.
-    """
+    """Options of the search that transformers' loops do not have; a `ValueError` if one is out of range."""
 
     length_penalty_type: str = "power"
     coverage_penalty: float = 0.0
     max_extra_tokens: int | None = None
-    num_beam_groups: int = 1
-    diversity_penalty: float = 0.0
     decoder_prompt_ids: Sequence[int] | None = None
+    num_beam_groups: int = 1  # this one and the next are fields of transformers' generation config
+    diversity_penalty: float = 0.0
 
     @classmethod
     def of(cls, get: Callable[[str], Any]) -> "SearchOptions":
@@ -109,6 +89,10 @@ class SearchOptions:
             raise ValueError(f"decoder_prompt_ids={prompt!r}: must be a list of token ids, or None")
         if not is_count(self.num_beam_groups):
             raise ValueError(f"num_beam_groups={self.num_beam_groups!r}: must be an integer of at least 1")
+
+
+# Those that its generation config does not have either: name in generation_config.json and `generate()` -> default.
+SEARCH_OPTIONS: dict[str, Any] = {field.name: field.default for field in fields(SearchOptions)[:4]}
 
 
 def is_id(value: Any) -> bool:

@@ -144,9 +144,10 @@ class SharedBase(ModelSavesCode, PreTrainedModel):
         gradient can be added to rows of the output's: where both are one matrix, and the loss needs its product.
         torch would make another matrix of that size for each look-up, almost all of it zeros.
         """
-        if ids is None:  # a stack without token ids has no embeddings of them
+        if ids is None:
             return ids, embeddings
-        embedding, head = stack.embed_tokens, self.lm_head
+        embedding: Any = getattr(stack, "embed_tokens", None)
+        head = self.lm_head
         plain = type(embedding) is nn.Embedding and is_unchanged(embedding) and is_plain(head)
         if not (self.training and plain and embedding.weight is head.weight):
             return ids, embeddings

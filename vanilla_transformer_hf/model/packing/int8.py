@@ -43,12 +43,7 @@ def joined(weights: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def quantize_rows(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """
-    A matrix (O, D) as int8 from -127 to 127 (O, D) and the step of each row (O), in float32: weight ≈ int8 · step.
-
-    Raises:
-        ValueError: A weight is infinite or NaN.
-    """
+    """A matrix (O, D) as int8 from -127 to 127 and the step of each row (O), in float32: weight ≈ int8 · step."""
     layout = torch.contiguous_format  # also of a weight that is a transposed view
     found, steps = torch.empty_like(weight, dtype=torch.int8, requires_grad=False, memory_format=layout), []
     for part, place in zip(weight.detach().split(ROWS_AT_ONCE), found.split(ROWS_AT_ONCE), strict=True):
@@ -73,10 +68,7 @@ class Int8Map:
     rows of all `weights`.
 
     Sums are exact integers; everything else is float32. The weights are packed when the first few, and when the first
-    many rows come, for the kernel that is faster for so many.
-
-    Raises:
-        ValueError: When rows come, if a weight is infinite or NaN.
+    many rows come, for the kernel that is faster for so many; infinite or NaN, they are a `ValueError` then.
     """
 
     def __init__(self, weights: Sequence[torch.Tensor], bias: torch.Tensor | None, after: str = "none"):

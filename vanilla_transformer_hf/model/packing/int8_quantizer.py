@@ -13,7 +13,6 @@ import torch
 from torch import nn
 from transformers.core_model_loading import ConversionOps, WeightConverter
 from transformers.quantizers import HfQuantizer, register_quantization_config, register_quantizer
-from transformers.quantizers.quantizers_utils import get_module_from_name
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from ..layers.parts import Linear
@@ -92,8 +91,8 @@ def first_of(tensors: Any) -> torch.Tensor:
 
 def is_quantized(model: Any, name: str) -> bool:
     """Whether the tensor of this name is a matrix of a linear map or of token embeddings."""
-    module, own_name = get_module_from_name(model, name)
-    return type(module) in (Linear, nn.Linear, nn.Embedding) and own_name == WEIGHT
+    place, _, own_name = name.rpartition(".")
+    return type(model.get_submodule(place)) in (Linear, nn.Linear, nn.Embedding) and own_name == WEIGHT
 
 
 class Int8Quantizer(HfQuantizer):

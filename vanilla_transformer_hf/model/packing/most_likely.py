@@ -81,11 +81,7 @@ class ScreenedMostLikely:
 
     What int8 loses is bounded (Cauchy-Schwarz): |w·x - ŵ·x̂| ≤ ‖w‖ ‖x - x̂‖ + ‖w - ŵ‖ ‖x̂‖. Rows in which this bound
     does not exclude every other token get all their logits, so the result equals the argmax of all logits in the type
-    of the weights.
-
-    Args:
-        weight: The output projection (V, D), without a bias.
-        head: The same projection as a callable that returns all logits.
+    of the weights: those of the output projection (V, D), without a bias, of which `head` returns all logits.
     """
 
     def __init__(self, weight: torch.Tensor, head: Product):

@@ -135,11 +135,8 @@ Pack: TypeAlias = Callable[..., Projection | None]
 def packed_copy(module: Any, pack: Pack, copies: dict[int, Any]) -> Any:
     """
     A tree of modules again, whose plain linear layers compute with packed weights. Weights and all else are shared, so
-    that it costs a few small objects; the modules themselves are as before.
-
-    Args:
-        pack: What packs a linear layer, and those of attention that read the same states as one.
-        copies: Those that are made, by the ids of the modules.
+    that it costs a few small objects; the modules themselves are as before. `pack` packs a linear layer, and those of
+    attention that read the same states as one; `copies` are those that are made, by the ids of the modules.
     """
     if id(module) not in copies:
         made = module
@@ -162,12 +159,8 @@ def packed_copy(module: Any, pack: Pack, copies: dict[int, Any]) -> Any:
 
 class JointOutputs:
     """
-    The outputs (B, T, O) of several projections of an attention for the same states (B, T, D), by one product.
-
-    Args:
-        module: The attention.
-        children: Its projections, packed one by one.
-        pack: What packs several as one.
+    The outputs (B, T, O) of several projections of an attention for the same states (B, T, D), by one product where
+    `pack` packs them as one; `children` are packed one by one.
     """
 
     def __init__(self, module: nn.Module, children: dict[str, Any], pack: Pack):
@@ -199,17 +192,15 @@ class StepProjections(SimpleNamespace):
     dropout: Projection
 
     def __init__(self, layer: Any, side_by_side: Callable[..., Projection]):
-        own, crosses = layer.self_attn, [layer.encoder_attn] if layer.has_source else []
+        own = layer.self_attn
         inner = {name: getattr(layer.owner, name) for name in ("fc1", "fc2", "fc3") if hasattr(layer.owner, name)}
         activation_fn = getattr(layer.owner, "activation_fn", None)
         is_relu = type(activation_fn) is nn.ReLU and is_unchanged(activation_fn)
         after = {"fc1": "relu"} if is_relu else {}
         made: dict[str, Any] = {name: side_by_side(map, after=after.get(name, "none")) for name, map in inner.items()}
-        for cross in crosses:
-            made |= {
-                "cross_query": side_by_side(cross.owner.q_proj),
-                "cross_out": side_by_side(cross.owner.out_proj),
-            }
+        if layer.has_source:
+            cross = layer.encoder_attn.owner
+            made |= {"cross_query": side_by_side(cross.q_proj), "cross_out": side_by_side(cross.out_proj)}
         super().__init__(
             **made,
             qkv=side_by_side(*(getattr(own.owner, name) for name in dict(own.roles))),
@@ -224,10 +215,8 @@ class StepProjections(SimpleNamespace):
 
 class StepWeights:
     """
-    A model's linear maps for the steps of a search, packed where that is faster.
-
-    Args:
-        quantization: Key of `MAKERS`. Maps that are not plain (hooks, adapters) are never quantized.
+    A model's linear maps for the steps of a search, packed where that is faster. `quantization` is a key of `MAKERS`;
+    maps that are not plain (hooks, adapters) are never quantized.
     """
 
     # Model -> its packed maps, and the signature of the weights that they were made of.
@@ -317,10 +306,8 @@ class StepWeights:
         The maps of this model as it is now.
 
         Packed maps are kept until the weights change (`WeightSignature` lists what is noticed), until `train()` is
-        called, or the model is deleted; other copies are faster to make than to check.
-
-        Args:
-            quantization: Key of `MAKERS`; maps of one kind are kept at a time. None: the model's own.
+        called, or the model is deleted; other copies are faster to make than to check. Maps of one quantization are
+        kept at a time; None is the model's own.
         """
         if quantization is None and getattr(model, "quantization_method", None) == INT8_METHOD:
             quantization = "int8"

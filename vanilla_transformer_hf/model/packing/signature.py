@@ -45,11 +45,8 @@ def places_of(tensors: Sequence[torch.Tensor]) -> list[tuple[Any, ...]]:
 
 class WeightSignature:
     """
-    What distinguishes the present weights of a model from others.
-
-    Args:
-        modules: What identifies the modules; compared with ==.
-        tensors: The weights that are packed, and their biases.
+    What distinguishes the present weights of a model from others: what identifies its modules, compared with ==, and
+    the weights that are packed, with their biases.
     """
 
     def __init__(self, modules: Any, tensors: Sequence[torch.Tensor]):

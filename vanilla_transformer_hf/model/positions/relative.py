@@ -18,9 +18,41 @@ from transformers import initialization as init
 from ..config.position_schemes import SHAW_DISTANCE, T5_DISTANCE
 from ..config.stacks import StackSizes
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
-from ..layers.parts import counted
-from ..layers.position_bias import PositionBias
+from ..layers.parts import counted, drop_out
 from ..modeling_vanilla_transformer import PositionEncoding
+
+
+class PositionBias:
+    """What a scheme adds inside the self-attention of one layer: hooks that do nothing."""
+
+    def kept_keys(self, keys: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
+        """Keys (B, H, S, d_k) with further features of the states (B, S, D) that are cached with them."""
+        return keys
+
+    def scores(self, query: torch.Tensor, keys: torch.Tensor, mask: torch.Tensor, scaling: float) -> torch.Tensor:
+        """Queries (B, H, T, d_k) and cached keys to scores (B, H, T, S), to which the caller adds the mask."""
+        return torch.matmul(query, keys.transpose(2, 3)) * scaling
+
+    def outputs(self, weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        """Weights (B, H, T, S) and values (B, H, S, d_v) to outputs (B, H, T, d_v)."""
+        return torch.matmul(weights, values)
+
+    def attend(
+        self,
+        module: nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        scaling: float,
+        dropout: float = 0.0,
+        **kwargs: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Attention with these scores and outputs, for which there is no fused kernel."""
+        mask: Any = attention_mask
+        weights = self.scores(query, key, mask, scaling) + mask  # (B, H, T, S)
+        weights = drop_out(weights.softmax(dim=-1), dropout, module.training)
+        return self.outputs(weights, value).transpose(1, 2).contiguous(), weights  # (B, T, H, d_v)
 
 
 class RelativePositionEncoding(PositionEncoding):
@@ -43,14 +75,8 @@ class RelativePositionEncoding(PositionEncoding):
     ) -> tuple[Any, Iterable[PositionBias | None]]:
         """
         The scheme's part in the self-attention of a stack: the mask plus the bias, and for each layer the
-        `PositionBias`.
-
-        Args:
-            mask: transformers' mask for the attention in use, or that of attention in blocks.
-            position_ids: Of the queries (B or 1, T).
-            padding: 1 for a token, 0 for padding, of past and present (B, past + T), or None.
-            cache: The cache with earlier keys, or None.
-            dtype: Type of the scores.
+        `PositionBias`. The mask is transformers', or that of attention in blocks; positions are those of the queries
+        (B or 1, T), padding is of past and present (B, past + T), and the type that of the scores.
         """
         if hasattr(mask, "positions"):  # in blocks, each with its own keys
             queries, keys = mask.positions(position_ids)
@@ -61,12 +87,7 @@ class RelativePositionEncoding(PositionEncoding):
     def key_positions(
         self, mask: torch.Tensor | None, position_ids: torch.Tensor, padding: torch.Tensor | None, cache: Any
     ) -> torch.Tensor:
-        """
-        Positions of the keys (B or 1, S) that queries at `position_ids` attend to.
-
-        Raises:
-            ValueError: The attention implementation has no additive mask.
-        """
+        """Positions of the keys (B or 1, S) that queries at `position_ids` attend to."""
         if not isinstance(mask, torch.Tensor) or mask.dim() != 4:
             raise ValueError(
                 f"{type(self).__name__} needs an attention with an additive mask: set attn_implementation to 'eager' "
@@ -167,17 +188,11 @@ class DistanceMLP(RelativePositionEncoding, scheme="distance_mlp"):
 
 @dataclass
 class VectorBias(PositionBias):
-    """
-    Vectors that are added to keys and values of one layer, depending on the distance from the query.
+    """Vectors that are added to keys and values of one layer, depending on the distance from the query."""
 
-    Args:
-        key_vectors, value_vectors: The vectors of each distance (R, d_k), (R, d_v).
-        rows: Index of the vector for each query and key (B or 1, 1, T, S).
-    """
-
-    key_vectors: torch.Tensor
-    value_vectors: torch.Tensor
-    rows: torch.Tensor
+    key_vectors: torch.Tensor  # of each distance (R, d_k)
+    value_vectors: torch.Tensor  # (R, d_v)
+    rows: torch.Tensor  # index of the vector for each query and key (B or 1, 1, T, S)
 
     def scores(self, query: torch.Tensor, keys: torch.Tensor, mask: torch.Tensor, scaling: float) -> torch.Tensor:
         products = torch.matmul(query, self.key_vectors.to(query.dtype).t())  # (B, H, T, R)
@@ -195,13 +210,10 @@ class KeyVectorBias(PositionBias):
     """
     Vectors of one position of all sentences, whose keys have the same distances: a step of a search. Products with
     one vector for each key take fewer operations than sums over those with the same vector.
-
-    Args:
-        key_vectors, value_vectors: The vectors of each key (S, d_k), (S, d_v).
     """
 
-    key_vectors: torch.Tensor
-    value_vectors: torch.Tensor
+    key_vectors: torch.Tensor  # of each key (S, d_k)
+    value_vectors: torch.Tensor  # (S, d_v)
 
     def scores(self, query: torch.Tensor, keys: torch.Tensor, mask: torch.Tensor, scaling: float) -> torch.Tensor:
         query = query * scaling
@@ -266,17 +278,12 @@ class GateBias(PositionBias):
 
     The logarithm of a gate is stored with its key, so that caches and the search keep it; the sums run over the keys
     that a query attends to, in their order.
-
-    Args:
-        weight, bias: The map from states (D) to gates (H), or to those of both directions (2 H).
-        heads: H.
-        visible: What masks show; all layers share it.
     """
 
-    weight: torch.Tensor
+    weight: torch.Tensor  # with the bias, the map from states (D) to gates (H), or to those of both directions (2 H)
     bias: torch.Tensor
-    heads: int
-    visible: VisibleKeys
+    heads: int  # H
+    visible: VisibleKeys  # what masks show; all layers share it
 
     def kept_keys(self, keys: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
         gates = F.linear(states, self.weight.to(states.dtype), self.bias.to(states.dtype))  # (B, S, directions H)

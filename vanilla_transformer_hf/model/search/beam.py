@@ -7,7 +7,7 @@ Shapes: A rows in the batch, each a sentence or, in diverse beam search, a group
 V vocabulary, K candidates, L columns.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -18,44 +18,49 @@ from ..packing.most_likely import best_candidates
 from .constraints import NEVER
 from .incremental_decoder import resized
 from .plan import SearchPlan
-from .rows import BeamRows
-from .search import Search
+from .search import COLUMNS, NUMBER, PARENTS, RESULT, Rows, Search
+
+
+@dataclass
+class BeamRows(Rows):
+    """The rows of a beam search, whose `running` is (A, n, L)."""
+
+    given: torch.Tensor = field(metadata=NUMBER)  # column after decoder prompt and prefix, which are not scored (A)
+    running_scores: torch.Tensor  # sums of log-probabilities of the running hypotheses (A, n)
+    running_parents: torch.Tensor = field(
+        metadata=PARENTS
+    )  # the beam that each of their tokens continues (A, n, L - P)
+    coverage: torch.Tensor  # sum of attention that source tokens received from them (A, n, S); (A, n, 1) if not needed
+    improvable: torch.Tensor  # whether a running hypothesis can still become better than a finished one (A, 1)
+    is_finished: torch.Tensor  # whether this place holds a finished hypothesis (A, n)
+    finished: torch.Tensor = field(metadata=COLUMNS | RESULT)  # finished hypotheses, best first (A, n, T)
+    finished_scores: torch.Tensor = field(metadata=RESULT)  # (A, n)
+    finished_lengths: torch.Tensor = field(metadata=RESULT)  # tokens after the decoder prompt (A, n)
+    # For each token the beam that it continues, counted over all rows; -1 after the end.
+    finished_parents: torch.Tensor = field(metadata=PARENTS | RESULT)
+    finished_missing: torch.Tensor | None = field(
+        metadata=RESULT
+    )  # tokens of required phrases that are missing (A, n)
 
 
 @dataclass
 class Candidates:
-    """
-    The best continuations of the hypotheses of each row, best first.
+    """The best continuations of the hypotheses of each row, best first."""
 
-    Attributes:
-        scores: Sums of log-probabilities (A, K).
-        parents: The beams that they continue (A, K).
-        tokens: The tokens that continue them (A, K).
-        missing: Tokens of required phrases that are still missing (A, K); None without phrases.
-    """
-
-    scores: torch.Tensor
-    parents: torch.Tensor
-    tokens: torch.Tensor
-    missing: torch.Tensor | None = None
+    scores: torch.Tensor  # sums of log-probabilities (A, K)
+    parents: torch.Tensor  # the beams that they continue (A, K)
+    tokens: torch.Tensor  # that continue them (A, K)
+    missing: torch.Tensor | None = None  # tokens of required phrases that are still missing (A, K)
 
 
 @dataclass
 class BeamStep:
-    """
-    The candidates of one step of a beam search, as its `recorder` receives them.
+    """The candidates of one step of a beam search, as its `recorder` receives them."""
 
-    Attributes:
-        places: Which row of the search each row of the batch is (A).
-        candidates: The best continuations.
-        ends: Which of them end (A, K); of these, the n best candidates of a row are finished hypotheses.
-        chosen: The candidates that become the hypotheses of the next step, in their order (A, n).
-    """
-
-    places: torch.Tensor
+    places: torch.Tensor  # which row of the search each row of the batch is (A)
     candidates: Candidates
-    ends: torch.Tensor
-    chosen: torch.Tensor
+    ends: torch.Tensor  # which of them end (A, K); of these, the n best of a row are finished hypotheses
+    chosen: torch.Tensor  # the candidates that become the hypotheses of the next step, in their order (A, n)
 
 
 class BeamSearch(Search):
@@ -76,7 +81,7 @@ class BeamSearch(Search):
         longest = int(plan.limits.max())
         # The divisor of the score for each number of tokens; some devices do not support float64.
         lengths = torch.arange(1, longest + 2, dtype=torch.float64, device="cpu")
-        penalties = LENGTH_PENALTIES[plan.options.length_penalty_type](lengths, plan.length_penalty)
+        penalties = LENGTH_PENALTIES[plan.options.length_penalty_type](lengths, plan.config.length_penalty)
         self.penalties = penalties.float().to(plan.prompt.device)  # (longest + 1), entry 0 is for one token
         self.coverage_penalty = plan.options.coverage_penalty
         super().__init__(decoder, plan)
@@ -116,11 +121,11 @@ class BeamSearch(Search):
 
     def best(self) -> dict[str, torch.Tensor]:
         """The n-best lists of all sentences, concatenated, by the names of the results."""
-        n_best = self.plan.n_best
+        n_best = self.plan.config.num_return_sequences
         return {name: tensor[:, :n_best].flatten(0, 1) for name, tensor in self.results.items()}
 
     def n_best(self, rows: torch.Tensor) -> torch.Tensor:
-        return self.results["finished"][rows, : self.plan.n_best]
+        return self.results["finished"][rows, : self.plan.config.num_return_sequences]
 
     def has_nan(self) -> torch.Tensor:
         return (self.rows.running_scores + self.rows.finished_scores).isnan().any(dim=1)
@@ -147,8 +152,8 @@ class BeamSearch(Search):
             rows.coverage = rows.coverage + self.decoder.attention * (length > rows.given)[:, None, None]
         self._finish(found, sequences=sequences, origins=origins, ends=ends)
         rows.running_scores, chosen = going_on(found.scores, ends, beams=plan.beams)  # (A, n)
-        if plan.recorder is not None:
-            plan.recorder(BeamStep(rows.places, found, ends=ends, chosen=chosen))
+        if (recorder := plan.request.requests.get("recorder")) is not None:
+            recorder(BeamStep(rows.places, found, ends=ends, chosen=chosen))
         rows.running, rows.running_parents = take(sequences, chosen), take(origins, chosen)
         parents = found.parents.gather(1, chosen)
         self.decoder.follow(parents)
@@ -181,16 +186,11 @@ class BeamSearch(Search):
         if phrases is not None:
             length = rows.running.shape[-1]
             is_last, is_forced = length + 1 >= rows.limits, length < rows.given
-            scores, parents, tokens, missing = phrases.choose(
-                rows.places,
-                log_probs,
-                likely=(values, ids),
-                running_scores=rows.running_scores,
-                plain=(found.scores, found.parents, found.tokens),
-                is_last=is_last,
-                is_forced=is_forced,
+            plain = found.scores, found.parents, found.tokens
+            likely = values, ids
+            found = Candidates(
+                *phrases.choose(rows.places, log_probs, likely, rows.running_scores, plain, is_last, is_forced)
             )
-            found = Candidates(scores=scores, parents=parents, tokens=tokens, missing=missing)
         return found
 
     def _likely(self, log_probs: torch.Tensor, places: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -264,13 +264,13 @@ class BeamSearch(Search):
         rows, plan = self.rows, self.plan
         length = rows.running.shape[-1]
         reachable = torch.full_like(rows.limits, length)
-        if plan.early_stopping == "never" and plan.length_penalty > 0:
+        if plan.config.early_stopping == "never" and plan.config.length_penalty > 0:
             reachable = rows.limits
         best = rows.running_scores[:, :1] / self._penalties(reachable)  # (A, 1), coverage can only lower it
         worst = rows.finished_scores.amin(dim=1, keepdim=True).where(rows.is_finished, NEVER)  # (A, n)
         rows.improvable = rows.improvable & (best > worst).any(dim=1, keepdim=True)
         done = ~rows.improvable[:, 0] | (length >= rows.limits)
-        return done | rows.is_finished.all(dim=1) if plan.early_stopping is True else done
+        return done | rows.is_finished.all(dim=1) if plan.config.early_stopping is True else done
 
 
 class DiverseBeamSearch(BeamSearch):
@@ -285,7 +285,7 @@ class DiverseBeamSearch(BeamSearch):
     """
 
     def best(self) -> dict[str, torch.Tensor]:
-        groups, n_best = self.plan.groups, self.plan.n_best
+        groups, n_best = self.plan.groups, self.plan.config.num_return_sequences
         lists = {name: tensor.unflatten(0, (-1, groups)).flatten(1, 2) for name, tensor in self.results.items()}
         order = lists["finished_scores"].argsort(dim=1, descending=True, stable=True)[:, :n_best]  # (B, n_best)
         return {name: take(tensor, order).flatten(0, 1) for name, tensor in lists.items()}

@@ -18,13 +18,7 @@ NEVER = -1.0e9
 
 
 def as_ids(ids: Any, name: str, vocab_size: int, ends: Sequence[int] = ()) -> list[int]:
-    """
-    A list or tensor of token ids as a list.
-
-    Raises:
-        ValueError: It is not a list of token ids, or an id lies outside the vocabulary or is among those that end a
-            sentence; the message begins with `name`.
-    """
+    """A list or tensor of token ids of the vocabulary, none of which ends a sentence, as a list; or a `ValueError`."""
     ids = ids.tolist() if torch.is_tensor(ids) else ids
     if not isinstance(ids, (list, tuple)) or not all(type(one) is int for one in ids):
         raise ValueError(f"{name}: must be a list of token ids, not {str(ids)[:40]}")
@@ -37,10 +31,7 @@ def as_ids(ids: Any, name: str, vocab_size: int, ends: Sequence[int] = ()) -> li
 
 
 def one_for_each(values: Any, name: str, batch: int) -> Any:
-    """
-    Raises:
-        ValueError: `values` is not a list with an entry for each of the `batch` sentences.
-    """
+    """`values`, if they are a list with an entry for each of the `batch` sentences."""
     if not isinstance(values, (list, tuple)) or len(values) != batch:
         count = len(values) if isinstance(values, (list, tuple)) else str(values)[:40]
         raise ValueError(f"{name}: must be a list with an entry for each of the {batch} sentences, not {count}")
@@ -48,33 +39,22 @@ def one_for_each(values: Any, name: str, batch: int) -> Any:
 
 
 class Prefixes:
-    """
-    Tokens that the hypotheses of each sentence begin with, after the decoder prompt.
-
-    Args:
-        prefixes: For each of the B sentences a list of token ids, which may be empty.
-        device: Where the search runs.
-
-    Attributes:
-        lengths: Of each (B).
-        longest: The largest of them.
-    """
+    """Tokens that the hypotheses of each of the B sentences begin with, after the decoder prompt; may be none."""
 
     def __init__(self, prefixes: Sequence[Sequence[int]], device: torch.device):
-        self.lengths = torch.tensor([len(prefix) for prefix in prefixes], device=device)
+        self.lengths = torch.tensor([len(prefix) for prefix in prefixes], device=device)  # (B)
         self.longest = int(self.lengths.max())
         rows = [[*prefix, *[0] * (self.longest - len(prefix))] for prefix in prefixes]
         self.tokens = torch.tensor(rows, dtype=torch.long, device=device)  # (B, longest)
 
-    def is_forced(self, rows: torch.Tensor, step: int) -> torch.Tensor:
-        """Whether the prefixes of sentences `rows` (A) have a token at this step, counted from 0: (A)."""
-        return self.lengths[rows] > step
-
     def instead_of(self, tokens: torch.Tensor, rows: torch.Tensor, step: int) -> torch.Tensor:
-        """The tokens (A) found for sentences `rows` (A), replaced by the prefix's tokens where there are some."""
+        """
+        The tokens (A) found for sentences `rows` (A), replaced by those of prefixes that have one at this step,
+        counted from 0.
+        """
         if step >= self.longest:
             return tokens
-        return torch.where(self.is_forced(rows, step), self.tokens[rows, step], tokens)
+        return torch.where(self.lengths[rows] > step, self.tokens[rows, step], tokens)
 
     def candidates(
         self, values: torch.Tensor, ids: torch.Tensor, rows: torch.Tensor, step: int
@@ -85,20 +65,14 @@ class Prefixes:
         """
         if step >= self.longest:
             return values, ids
-        forced = self.is_forced(rows, step)[:, None, None]  # (A, 1, 1)
+        forced = (self.lengths[rows] > step)[:, None, None]  # (A, 1, 1)
         only = torch.full_like(values, -math.inf)
         only[..., 0] = 0
         return torch.where(forced, only, values), torch.where(forced, self.tokens[rows, step, None, None], ids)
 
 
 class Shortlist:
-    """
-    The subset of the vocabulary that translations may use.
-
-    Args:
-        ids: Their ids (S), each once.
-        vocab_size: V.
-    """
+    """The subset of the vocabulary of V tokens that translations may use: ids (S), each once."""
 
     def __init__(self, ids: torch.Tensor, vocab_size: int):
         self.ids, self.vocab_size = ids, vocab_size
@@ -124,10 +98,7 @@ class Phrases:
     The phrases that a translation must contain, in any order; they may overlap and contain each other.
 
     The state of a hypothesis is, for each phrase, how many of its first tokens the hypothesis ends with, and its whole
-    length as soon as it has been there.
-
-    Args:
-        phrases: Lists of token ids, each with at least one id. Duplicates count once.
+    length as soon as it has been there. Phrases have at least one token; duplicates count once.
     """
 
     def __init__(self, phrases: Sequence[Sequence[int]]):
@@ -174,13 +145,8 @@ class PhraseSearch:
     The n most likely hypotheses would lack the phrases. So hypotheses compete in banks, one for each number of phrase
     tokens that they contain, and the beam takes the best of each bank, then the second of each, and so on, of the
     fullest bank first (Hu et al. 2019, aclanthology.org/N19-1090). Tokens that continue a phrase are candidates even
-    if they are improbable. A hypothesis ends when it has all phrases, or at its limit.
-
-    Args:
-        phrases: For each of the B sentences the token ids of its phrases; a sentence with an empty list is searched
-            without constraints.
-        ends: Ids that end a sentence.
-        beams: n.
+    if they are improbable. A hypothesis ends when it has all phrases, or at its limit. A sentence without phrases is
+    searched without constraints.
     """
 
     def __init__(self, phrases: Sequence[Sequence[Sequence[int]]], ends: Sequence[int], beams: int):
@@ -195,37 +161,22 @@ class PhraseSearch:
 
     def choose(
         self,
-        rows: torch.Tensor,
-        log_probs: torch.Tensor,
-        likely: tuple[torch.Tensor, torch.Tensor],
-        running_scores: torch.Tensor,
-        plain: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
-        is_last: torch.Tensor,
-        is_forced: torch.Tensor,
+        rows: torch.Tensor,  # which sentences these are (A)
+        log_probs: torch.Tensor,  # of all next tokens (A, n, V)
+        likely: tuple[torch.Tensor, torch.Tensor],  # log-probabilities and ids of the best (A, n, K)
+        running_scores: torch.Tensor,  # of the hypotheses so far (A, n)
+        plain: tuple[torch.Tensor, torch.Tensor, torch.Tensor],  # scores, beams, tokens (A, L) that are best without
+        is_last: torch.Tensor,  # whether sentences reach their limits with this token (A)
+        is_forced: torch.Tensor,  # whether prefixes give this token (A)
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """
-        Candidates of all sentences, of those without phrases the plain ones.
-
-        Args:
-            rows: Which sentences these are (A).
-            log_probs: Of all next tokens (A, n, V).
-            likely: Log-probabilities and ids of the best (A, n, K).
-            running_scores: Of the hypotheses so far (A, n).
-            plain: Scores, beams and tokens (A, L) of the candidates that are best without phrases.
-            is_last: Whether sentences reach their limits with this token (A).
-            is_forced: Whether prefixes give this token (A).
-
-        Returns:
-            As `plain`, and how many tokens of phrases are missing (A, L).
+        Candidates of all sentences, of those without phrases the plain ones: scores, beams, tokens, and how many
+        tokens of phrases are missing, each (A, L).
         """
         scores, beams, tokens = (tensor.clone() for tensor in plain)
         missing = torch.zeros_like(beams)
-        totals, ids, last, forced = (
-            likely[0] + running_scores[..., None],
-            likely[1],
-            is_last.tolist(),
-            is_forced.tolist(),
-        )
+        totals, ids = likely[0] + running_scores[..., None], likely[1]
+        last, forced = is_last.tolist(), is_forced.tolist()
         for place, row in enumerate(rows.tolist()):
             if row not in self.sentences:
                 continue
@@ -234,7 +185,10 @@ class PhraseSearch:
                 for beam, columns in enumerate(zip(ids[place].tolist(), totals[place].tolist()))
                 for token, score in zip(*columns)
             ]
-            wanted = [] if forced[place] else self._wanted(row)
+            wanted = []  # pairs of a beam and a token that continues one of the sentence's phrases
+            if not forced[place]:
+                each = map(self.sentences[row].wanted, self.states[row])
+                wanted = [(beam, token) for beam, words in enumerate(each) for token in sorted(words)]
             if wanted:
                 at, token_ids = torch.tensor(wanted, device=log_probs.device).unbind(1)
                 found += zip(wanted, (log_probs[place, at, token_ids] + running_scores[place, at]).tolist())
@@ -246,11 +200,6 @@ class PhraseSearch:
             for tensor, column in zip((scores, beams, tokens, missing), columns):
                 tensor[place] = torch.tensor(column, device=tensor.device)
         return scores, beams, tokens, missing
-
-    def _wanted(self, row: int) -> list[tuple[int, int]]:
-        """Pairs of a beam of the sentence and a token that continues one of its phrases."""
-        wanted = map(self.sentences[row].wanted, self.states[row])
-        return [(beam, token) for beam, tokens in enumerate(wanted) for token in sorted(tokens)]
 
     def _pick(self, row: int, found: dict[tuple[int, int], float], is_last: bool) -> list[Candidate]:
         """The candidates that end and at most n others; at the limit the n best, ordered by missing tokens first."""
@@ -284,12 +233,7 @@ class PhraseSearch:
 
 
 def read_phrases(required: Any, batch: int, vocab_size: int, ends: Sequence[int]) -> list[list[list[int]]]:
-    """
-    The phrases of each of the `batch` sentences, as lists.
-
-    Raises:
-        ValueError: They are not lists of non-empty lists of token ids, or not one for each sentence.
-    """
+    """The phrases of each of the `batch` sentences, as lists."""
     phrases = []
     for row, each in enumerate(one_for_each(required, "required_phrases", batch=batch)):
         name = f"required_phrases[{row}]"
@@ -322,20 +266,8 @@ class Constraints:
         groups: int = 1,
     ) -> "Constraints":
         """
-        Read the constraints from the arguments of `generate()`.
-
-        Args:
-            asked: `prefixes`, `required_phrases` and `shortlist`, as far as they are given.
-            batch: B.
-            beams: Beams of each sentence.
-            ends: Ids that end a sentence.
-            vocab_size: V.
-            device: Where the search runs.
-            groups: Groups of beams; each of them is a row of its own to the search.
-
-        Raises:
-            ValueError: Constraints are not token ids of the vocabulary, there is not one entry for each sentence, or
-                the search cannot meet them.
+        Read the constraints from the arguments `prefixes`, `required_phrases` and `shortlist` of `generate()`, for B
+        sentences with so many beams in so many groups, each of which is a row of its own to the search.
         """
         made = cls()
         if "prefixes" in asked:

@@ -1,24 +1,20 @@
 """
 `generate()` with the search of this package, and with options that transformers does not have.
 
-transformers' `generate()` prepares its inputs and calls `_sample` or `_beam_search`. Here these two check whether the
-call is a plain greedy or beam search; if so they run it with an `IncrementalDecoder`, otherwise they call
-transformers' loop.
+transformers' `generate()` prepares its inputs and then runs one of its loops, or a function in the place of the loop.
+Here that is `run_search`, which computes with an `IncrementalDecoder`, for greedy and beam search of models and calls
+without anything that only transformers' loops can do (`obstacles` in `plan.py`).
 """
 
 import copy
 import inspect
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache, QuantizedCache
-from transformers.generation import (
-    GenerateBeamEncoderDecoderOutput,
-    GenerationConfig,
-    StoppingCriteriaList,
-)
+from transformers.generation import GenerateBeamEncoderDecoderOutput, GenerationConfig
 
 from ..config.attention_kinds import attends_to_pieces
 from ..config.front_ends import reads_tokens, shortened_padding, source_length
@@ -27,26 +23,25 @@ from ..packing.int8_quantizer import Int8Config  # noqa: F401  (transformers mus
 from ..packing.packed import MAKERS, StepWeights
 from ..releases.models import CACHE
 from .beam import BeamSearch, DiverseBeamSearch
-from .greedy import GreedySearch
 from .host_generation import HostGenerationMixin
 from .incremental_decoder import Ensemble, IncrementalDecoder
 from .plan import (
+    KNOWN,
     REQUESTS,
-    LengthLimits,
-    LoopCall,
-    ReadSource,
     SearchPlan,
     SearchRequest,
+    SentenceLimits,
     check_ensemble,
-    check_request,
-    find_obstacle,
+    given,
+    loop_obstacles,
     most_target_tokens,
     needs_whole_rows,
-    own_option,
+    obstacles,
     plan_lengths,
+    plan_search,
     replaced_method,
 )
-from .search import Search, run_together
+from .search import GreedySearch, Search, run_together
 
 
 # Arguments of `generate` about its sentences; the batches of a stream may differ only in these.
@@ -57,17 +52,6 @@ OF_SENTENCES = (
 )  # fmt: skip
 
 
-def arguments_of_batch(place: int, batch: dict[str, Any]) -> dict[str, Any]:
-    """
-    Raises:
-        ValueError: The batch has an argument that must be the same for all batches.
-    """
-    for name in batch:
-        if name not in OF_SENTENCES:
-            raise ValueError(f"batch {place}: {name} has to be the same for all batches; give it beside them")
-    return batch
-
-
 @dataclass
 class VanillaTransformerBeamOutput(GenerateBeamEncoderDecoderOutput):
     """transformers' output of a beam search, and whether each sequence contains all its `required_phrases`."""
@@ -76,28 +60,10 @@ class VanillaTransformerBeamOutput(GenerateBeamEncoderDecoderOutput):
 
 
 def check_token_ids(ids: torch.Tensor, vocab_size: int, name: str) -> None:
-    """
-    Raises:
-        ValueError: An id of `ids` lies outside the vocabulary; the message names it.
-    """
+    """A `ValueError` that names an id of `ids` outside the vocabulary."""
     wrong = ids[(ids < 0) | (ids >= vocab_size)]
     if wrong.numel():
         raise ValueError(f"{name}: token id {wrong[0].item()} lies outside the vocabulary of {vocab_size} tokens")
-
-
-def with_settings(
-    changes: dict[str, Any], kwargs: dict[str, Any], given: GenerationConfig | None
-) -> tuple[dict[str, Any], GenerationConfig | None]:
-    """
-    The arguments and the `generation_config` of a call with these settings in the place of its own. A config that is
-    given has them, as transformers warns of settings beside one.
-    """
-    if given is None:
-        return {**kwargs, **changes}, None
-    config = copy.deepcopy(given)
-    for name, value in changes.items():
-        setattr(config, name, value)
-    return {name: value for name, value in kwargs.items() if name not in changes}, config
 
 
 # transformers types self as a protocol that its own models do not meet either.
@@ -142,6 +108,11 @@ class VanillaTransformerGenerationMixin(HostGenerationMixin):
             StepWeights.evict(self)
         return super().train(mode)  # type: ignore[misc]
 
+    def adjust_generation_fn(self: Any, *args: Any, **kwargs: Any) -> None:
+        """Read the generation config (transformers' method), with the options that only this package has."""
+        super().adjust_generation_fn(*args, **kwargs)  # type: ignore[misc]
+        self.generation_config = VanillaTransformerGenerationConfig.of(self.generation_config)
+
     def generate(
         self: Any,
         inputs: torch.Tensor | None = None,
@@ -163,80 +134,73 @@ class VanillaTransformerGenerationMixin(HostGenerationMixin):
         """
         if kwargs.get("labels") is not None and kwargs.get("decoder_input_ids") is None:
             kwargs.pop("decoder_attention_mask", None)  # it belongs to the labels, not to a decoder prompt
-        requests = {name: kwargs[name] for name in REQUESTS if kwargs.get(name) is not None}
         place_in_stream = kwargs.pop("place_in_stream", None)
+        requests = {name: kwargs[name] for name in REQUESTS if kwargs.get(name) is not None}
         kwargs = {name: value for name, value in kwargs.items() if name not in REQUESTS}
-        self._check_arguments(inputs, kwargs, requests=requests)
+        if kwargs.get("custom_generate") is None:
+            kwargs.pop("custom_generate", None)
+        self._check_arguments(inputs, kwargs, requests)
         if isinstance(kwargs.get("custom_generate"), str):  # the name of a repository whose code replaces the loop
             return super().generate(inputs, generation_config, logits_processor, stopping_criteria, *args, **kwargs)
         settings = Settings(dict(kwargs), given=generation_config, saved=self.generation_config)
         options = SearchOptions.of(settings.get)
         if options.decoder_prompt_ids and kwargs.get("decoder_input_ids") is None:
-            kwargs["decoder_input_ids"] = self._decoder_prompt(options, inputs, kwargs, settings=settings)
-        request = SearchRequest(
-            options=options,
-            requests=requests,
-            limits=self._plan_lengths(inputs, kwargs, settings=settings),
-            place_in_stream=place_in_stream,
-        )
-        kwargs = {name: value for name, value in kwargs.items() if name not in SEARCH_OPTIONS}
-        changes: dict[str, Any] = dict(request.limits.host_arguments)
-        if kwargs.get("custom_generate") is None and settings.get("num_beam_groups") is not None:
+            ids = torch.tensor([options.decoder_prompt_ids], device=self.device)
+            check_token_ids(ids, self.config.vocab_size, name="decoder_prompt_ids")
+            kwargs["decoder_input_ids"] = ids.repeat(len(self._lengths(inputs, kwargs, settings)[1]), 1)
+        stated = settings.length_limits
+        prompt_length, source_lengths = self._lengths(inputs, kwargs, settings)
+        limits = plan_lengths(stated, prompt_length, source_lengths, most_tokens=most_target_tokens(self))
+        changes: dict[str, Any] = {"max_new_tokens": limits.new_tokens}
+        if not stated.keys() >= {"max_new_tokens", "max_length"}:  # of both, transformers warns, as the user wants
+            changes["max_length"] = None
+        if "custom_generate" not in kwargs and settings.get("num_beam_groups") is not None:
             changes["num_beam_groups"] = 1  # transformers would look for its own on the Hub
-        kwargs, generation_config = with_settings(changes, kwargs=kwargs, given=generation_config)
-        request = replace(request, source=self._read_source(inputs, kwargs, settings=settings, request=request))
-        kwargs |= request.source.host_arguments
-        criteria = StoppingCriteriaList([*(stopping_criteria or []), request])
-        return super().generate(inputs, generation_config, logits_processor, criteria, *args, **kwargs)
+        kwargs = {name: value for name, value in kwargs.items() if name not in {*SEARCH_OPTIONS, *changes}}
+        if generation_config is None:
+            kwargs |= changes
+        else:  # transformers warns of settings beside one
+            generation_config = copy.deepcopy(generation_config)
+            for name, value in changes.items():
+                setattr(generation_config, name, value)
+        request = SearchRequest(options, requests, limits, place_in_stream)
+        kwargs |= self._read_source(inputs, kwargs, settings, request)
+        beams = settings.get("num_beams") or 1
+        if "recorder" in requests and beams < 2:
+            raise ValueError(f"recorder: needs num_beams of at least 2, not {beams}")
+        own_option = request.own_option(beams)
+        obstacle = next(obstacles(self, settings, kwargs, by_position=len(args)), None)
+        # Hooks that a step runs need transformers' loop less than the options that only this search has.
+        if obstacle is None and (own_option is not None or not needs_whole_rows(self)):
+
+            def search(*call: Any, **prepared: Any) -> Any:  # few names, because transformers reads its signature
+                return run_search(request, *call, **prepared)
+
+            found = super().generate(
+                inputs, generation_config, logits_processor, stopping_criteria, *args, custom_generate=search, **kwargs
+            )
+            if not isinstance(found, str):
+                return found
+            obstacle = found
+        if own_option is not None and "custom_generate" not in kwargs:  # whose loop may have it
+            raise ValueError(f"{own_option}: not possible together with {obstacle}")
+        if limits.of_sentences is not None:
+            stopping_criteria = [*(stopping_criteria or []), SentenceLimits(limits.of_sentences)]
+        return super().generate(inputs, generation_config, logits_processor, stopping_criteria, *args, **kwargs)
 
     def _check_arguments(
         self: Any, inputs: torch.Tensor | None, kwargs: dict[str, Any], requests: dict[str, Any]
     ) -> None:
-        """
-        Raises:
-            ValueError: A token id lies outside its vocabulary, the quantization is unknown, or an option of this
-                package is combined with another loop.
-        """
+        """A `ValueError` for a token id outside its vocabulary, or an option that no other loop supports."""
         if requests.get("quantization") not in MAKERS:
             raise ValueError(f"quantization={requests['quantization']!r}: expected 'int8' or None")
-        if requests and kwargs.get("custom_generate") is not None:
+        if requests and "custom_generate" in kwargs:
             raise ValueError(f"{next(iter(requests))}: not possible together with custom_generate")
         source_size, target_size = self.config.source_vocab_size or self.config.vocab_size, self.config.vocab_size
         for ids in filter(torch.is_tensor, (inputs, kwargs.get("input_ids")) if reads_tokens(self.config) else ()):
             check_token_ids(ids, source_size, name="input_ids")
         if (prompt := kwargs.get("decoder_input_ids")) is not None:
             check_token_ids(prompt, target_size, name="decoder_input_ids")
-
-    def _decoder_prompt(
-        self: Any, options: SearchOptions, inputs: torch.Tensor | None, kwargs: dict[str, Any], settings: Settings
-    ) -> torch.Tensor:
-        """
-        `decoder_prompt_ids` for each sentence (B, P).
-
-        Raises:
-            ValueError: A token id lies outside the vocabulary.
-        """
-        ids = torch.tensor([options.decoder_prompt_ids], device=self.device)
-        check_token_ids(ids, self.config.vocab_size, name="decoder_prompt_ids")
-        sentences = len(self._lengths(inputs, kwargs, settings=settings)[1])
-        return ids.repeat(sentences, 1)
-
-    def _plan_lengths(
-        self: Any, inputs: torch.Tensor | None, kwargs: dict[str, Any], settings: Settings
-    ) -> LengthLimits:
-        """
-        The limits of length of a call.
-
-        Raises:
-            ValueError: There is no room for a token.
-        """
-        prompt_length, source_lengths = self._lengths(inputs, kwargs, settings=settings)
-        return plan_lengths(
-            settings.length_limits,
-            prompt_length=prompt_length,
-            source_lengths=source_lengths,
-            most_tokens=most_target_tokens(self),
-        )
 
     @torch.no_grad()
     def generate_stream(self: Any, batches: Iterable[dict[str, Any]], **kwargs: Any) -> Iterator[Any]:
@@ -254,17 +218,18 @@ class VanillaTransformerGenerationMixin(HostGenerationMixin):
         Raises:
             ValueError: As `generate`; or a batch has an argument that has to be the same for all.
         """
-        works = (
-            self.generate(**arguments_of_batch(place, batch), **kwargs, place_in_stream=place)
-            for place, batch in enumerate(batches)
-        )
-        for work in run_together(works):
-            yield answer(work) if isinstance(work, Search) else work
 
-    def adjust_generation_fn(self: Any, *args: Any, **kwargs: Any) -> None:
-        """Read the generation config (transformers' method), with the options that only this package has."""
-        super().adjust_generation_fn(*args, **kwargs)  # type: ignore[misc]
-        self.generation_config = VanillaTransformerGenerationConfig.of(self.generation_config)
+        def works() -> Iterator[Any]:
+            for place, batch in enumerate(batches):
+                for name in batch:
+                    if name not in OF_SENTENCES:
+                        raise ValueError(
+                            f"batch {place}: {name} has to be the same for all batches; give it beside them"
+                        )
+                yield self.generate(**batch, **kwargs, place_in_stream=place)
+
+        for work in run_together(works()):
+            yield answer(work) if isinstance(work, Search) else work
 
     def _lengths(
         self: Any, inputs: torch.Tensor | None, kwargs: dict[str, Any], settings: Settings
@@ -289,33 +254,32 @@ class VanillaTransformerGenerationMixin(HostGenerationMixin):
     @torch.no_grad()
     def _read_source(
         self: Any, inputs: torch.Tensor | None, kwargs: dict[str, Any], settings: Settings, request: SearchRequest
-    ) -> ReadSource:
+    ) -> dict[str, Any]:
         """
         Run the encoders of the model and of its ensemble on the source with packed weights, if the source can be read
-        before transformers' `generate()`.
-
-        Raises:
-            ValueError: The ensemble does not fit.
+        before transformers' `generate()`: the arguments that keep this from encoding it again.
         """
         name = self.main_input_name
-        given, embeddings = kwargs.get(name) if inputs is None else inputs, kwargs.get("inputs_embeds")
+        ids, embeddings = kwargs.get(name) if inputs is None else inputs, kwargs.get("inputs_embeds")
         is_read = kwargs.get("encoder_outputs") is not None
-        check_ensemble(self, request.ensemble, has_source=given is not None and not is_read)
+        check_ensemble(self, request.models, has_source=ids is not None and not is_read)
         extras = settings.get("output_attentions") or settings.get("output_hidden_states")
-        if is_read or (given is None) == (embeddings is None) or extras or hasattr(self, "hf_device_map"):
-            return ReadSource()
+        if is_read or (ids is None) == (embeddings is None) or extras or hasattr(self, "hf_device_map"):
+            return {}
         # Of a subclass; and PEFT's prompt learning, for one, brings its own ways of reading a source.
         if "encoder_outputs" not in inspect.signature(self.forward).parameters or replaced_method(self) is not None:
-            return ReadSource()
+            return {}
         names = ("attention_mask", "inputs_embeds", "position_ids", "token_type_ids", "global_attention_mask")
-        source = {name: given, **{other: kwargs[other] for other in names if kwargs.get(other) is not None}}
-        models = (self, *request.ensemble)
-        weights = [
-            None if model.training else StepWeights.of(model, quantization=request.quantization) for model in models
-        ]
-        own, *others = [encode(model, packed, source) for model, packed in zip(models, weights, strict=True)]
-        memories = [outputs[0] for outputs in others]
-        return ReadSource(weights=weights, memories=memories, host_arguments={"encoder_outputs": own})
+        source = {name: ids, **{other: kwargs[other] for other in names if kwargs.get(other) is not None}}
+        found = []
+        for model in (self, *request.models):
+            weights = None if model.training else StepWeights.of(model, request.requests.get("quantization"))
+            plain = weights is None or (weights.quantization is None and torch.is_autocast_enabled("cpu"))
+            encoder = model.get_encoder() if plain else weights.encoder  # type: ignore[union-attr]
+            found.append(encoder(**source, return_dict=True))
+            request.weights.append(weights)
+        request.memories = [outputs[0] for outputs in found[1:]]
+        return {"encoder_outputs": found[0]}
 
     def _prepare_cache_for_generation(
         self: Any, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
@@ -332,141 +296,71 @@ class VanillaTransformerGenerationMixin(HostGenerationMixin):
         else:
             return super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)  # type: ignore[misc]
 
-    def _sample(  # type: ignore[override]
-        self: Any,
-        input_ids: Any,
-        logits_processor: Any,
-        stopping_criteria: Any,
-        generation_config: Any,
-        **kwargs: Any,
-    ) -> Any:
-        search = self._search(
-            GreedySearch,
-            LoopCall(
-                prompts=input_ids,
-                processors=logits_processor,
-                criteria=stopping_criteria,
-                config=generation_config,
-                kwargs=kwargs,
-            ),
-        )
-        if search is not None:
-            return begin(search)
-        return super()._sample(  # type: ignore[misc]
-            input_ids, logits_processor, stopping_criteria, generation_config, **kwargs
-        )
+    def _search_obstacle(self: Any, kwargs: dict[str, Any]) -> str | None:
+        """What of the model's arguments, as transformers has prepared them, needs transformers' loop."""
+        return next(given(kwargs.keys() - KNOWN, kwargs), None)
 
-    def _beam_search(  # type: ignore[override]
-        self: Any,
-        input_ids: Any,
-        logits_processor: Any,
-        stopping_criteria: Any,
-        generation_config: Any,
-        **kwargs: Any,
-    ) -> Any:
-        search = self._search(
-            BeamSearch,
-            LoopCall(
-                prompts=input_ids,
-                processors=logits_processor,
-                criteria=stopping_criteria,
-                config=generation_config,
-                kwargs=kwargs,
-            ),
-        )
-        if search is not None:
-            return begin(search)
-        return super()._beam_search(input_ids, logits_processor, stopping_criteria, generation_config, **kwargs)
-
-    def _search(self: Any, kind: type[Search], call: LoopCall) -> Search | None:
-        """
-        The search for what `generate()` has prepared; None if the call needs transformers' loop.
-
-        Raises:
-            ValueError: The call needs transformers' loop but has an option that this loop does not support; or
-                constraints are malformed.
-        """
-        request, obstacle = call.request, self._obstacle(kind, call)
-        if kind is GreedySearch and "recorder" in request.requests:
-            raise ValueError("recorder: needs num_beams of at least 2, not 1")
-        if obstacle is not None:
-            check_request(request, call.config, obstacle=obstacle)
-            return None
-        # Hooks that a step runs need transformers' loop less than the options that only this search has.
-        if own_option(request, call.config) is None and needs_whole_rows(self):
-            return None
-        plan = SearchPlan.of(self, call)
-        records_attention = kind is BeamSearch and plan.options.coverage_penalty > 0
-        decoders = self._decoders(plan, call, records_attention=records_attention)
-        decoder = Ensemble(decoders) if len(decoders) > 1 else decoders[0]
-        return (DiverseBeamSearch if plan.groups > 1 else kind)(decoder, plan)
-
-    def _obstacle(self: Any, kind: type[Search], call: LoopCall) -> str | None:
-        """The option or property that needs transformers' loop, or None."""
-        obstacle = find_obstacle(self, call)
-        if obstacle is None and kind is GreedySearch and call.config.return_dict_in_generate:
-            return "a dictionary of outputs"
-        return obstacle
-
-    def _decoders(self: Any, plan: SearchPlan, call: LoopCall, records_attention: bool) -> list[Any]:
+    def _decoders(self: Any, plan: SearchPlan, kwargs: dict[str, Any], weights: list[StepWeights]) -> list[Any]:
         """The decoders of the search: that of the model, and of the members of an ensemble."""
+        records_attention = plan.config.num_beams > 1 and plan.options.coverage_penalty > 0
         if records_attention and not attends_to_pieces(self.config, "cross"):
             raise ValueError(
                 "coverage_penalty: not possible with cross_attention_type='linformer' or encoder_pooling, where the "
                 "decoder attends to sums of the source's tokens"
             )
-        source = call.request.source
         # generate() has repeated the encoder's output for each beam; here the beams of a row share one copy.
-        memory, mask = call.kwargs["encoder_outputs"][0][:: plan.beams], call.kwargs.get("attention_mask")
-        memories = [memory, *(each.repeat_interleave(plan.groups, dim=0) for each in source.memories)]
+        memory, mask = kwargs["encoder_outputs"][0][:: plan.beams], kwargs.get("attention_mask")
+        others = (each.repeat_interleave(plan.groups, dim=0) for each in plan.request.memories)
         return [
             IncrementalDecoder(
                 model,
-                weights=weights,
+                weights=packed,
                 memory=states,
                 attention_mask=None if mask is None else mask[:: plan.beams],
                 beams=plan.beams,
                 record_attention=records_attention,
                 shortlist=plan.shortlist,
             )
-            for model, weights, states in zip((self, *plan.members), self._packed_weights(call.request), memories)
+            for model, packed, states in zip((self, *plan.request.models), weights, (memory, *others))
         ]
 
-    def _packed_weights(self: Any, request: SearchRequest) -> list[StepWeights]:
-        """Those that have read the source, or the model's own."""
-        packed = [weights for weights in request.source.weights if weights is not None]
-        return packed or [StepWeights.of(self, quantization=request.quantization)]
 
-
-def encode(model: Any, weights: StepWeights | None, source: dict[str, torch.Tensor]) -> Any:
-    """The encoder's output for a source, computed with packed weights if the model has them."""
-    plain = weights is None or (weights.quantization is None and torch.is_autocast_enabled("cpu"))
-    encoder = model.get_encoder() if plain else weights.encoder  # type: ignore[union-attr]
-    return encoder(**source, return_dict=True)
-
-
-def begin(search: Search) -> Any:
-    """The search itself if it can and should join others, else its result."""
-    if search.plan.joins and search.can_join:
+def run_search(
+    request: SearchRequest,
+    model: Any,
+    input_ids: torch.Tensor,
+    logits_processor: Any,
+    stopping_criteria: Any,
+    generation_config: Any,
+    **kwargs: Any,
+) -> Any:
+    """
+    What transformers' `generate()` runs as its loop. It returns what `generate()` returns, a search that others may
+    join, or, as a string, what of the call needs transformers' own loop.
+    """
+    reasons = loop_obstacles(logits_processor, stopping_criteria, generation_config)
+    if reason := next(reasons, None) or model._search_obstacle(kwargs):
+        return reason
+    plan = plan_search(request, model, input_ids, logits_processor, stopping_criteria, generation_config)
+    weights = [each for each in request.weights if each is not None]
+    decoders = model._decoders(plan, kwargs, weights or [StepWeights.of(model, request.requests.get("quantization"))])
+    kind = GreedySearch if generation_config.num_beams == 1 else DiverseBeamSearch if plan.groups > 1 else BeamSearch
+    search: Search = kind(Ensemble(decoders) if len(decoders) > 1 else decoders[0], plan)
+    if request.place_in_stream is not None and search.can_join:
         return search
     search.run()
     return answer(search)
 
 
 def answer(search: Any) -> Any:
-    """
-    The return value of `generate()` for a finished search: token ids, or transformers' output of a beam search.
-
-    Raises:
-        ValueError: The model's scores were NaN.
-    """
+    """The return value of `generate()` for a finished search: token ids, or transformers' output of a beam search."""
     search.check_scores()
     if isinstance(search, GreedySearch):
         return search.results["running"][:, : search.length]
     plan, found = search.plan, search.best()
     longest = int(found["finished_lengths"].max())
     sequences = found["finished"][:, : plan.prompt.shape[1] + longest]
-    if not plan.returns_dict:
+    if not plan.config.return_dict_in_generate:
         return sequences
     missing = found.get("finished_missing")
     return VanillaTransformerBeamOutput(

@@ -7,7 +7,6 @@ Shapes: B prompts, n beams, P tokens of a prompt.
 """
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,22 +19,15 @@ from ..packing.packed import StepWeights
 from .generate import VanillaTransformerGenerationMixin
 from .incremental_decoder import IncrementalDecoder
 from .layer_tensors import LayerTensors
-from .plan import LoopCall, ReadSource, SearchPlan, SearchRequest, check_ensemble
-from .search import Search
+from .plan import SearchPlan, SearchRequest, check_ensemble
 
 
 class CausalDecoder(IncrementalDecoder):
     """
     A decoder without a source that has read a prompt and takes one token of each hypothesis at a time.
 
-    Keys and values of a prompt are kept once for all its hypotheses.
-
-    Args:
-        model: The model; its dropouts must be off.
-        weights: Its maps.
-        attention_mask: 1 for a token of the prompts, 0 for padding on the left (B, P).
-        beams: n.
-        shortlist: Ids of the tokens that get logits, all if None.
+    Keys and values of a prompt are kept once for all its hypotheses. `attention_mask` is 1 for a token of the prompts,
+    0 for padding on the left (B, P).
     """
 
     can_absorb = False
@@ -49,8 +41,7 @@ class CausalDecoder(IncrementalDecoder):
         shortlist: torch.Tensor | None = None,
     ):
         states = model.get_decoder().embed_tokens.weight.new_empty(0)
-        self._begin(model, weights, states, beams=beams, record_attention=False, shortlist=shortlist)
-        self._make_slots(states, len(attention_mask))
+        self._begin(model, weights, states, len(attention_mask), beams, False, shortlist)
         self.prompt_mask = attention_mask
         padding = (attention_mask == 0).sum(dim=1, keepdim=True)  # (B, 1)
         self.begins = padding if padding.any() else padding[:1]
@@ -82,10 +73,6 @@ class CausalDecoder(IncrementalDecoder):
         if self.key_positions is not None:
             self.key_positions = F.pad(counted(mask[: len(self.begins)]), (0, slots - length))
 
-    def keep_rows(self, rows: torch.Tensor) -> None:
-        """Keep only these sentences."""
-        self._keep_target(rows)
-
 
 class VanillaTransformerCausalGenerationMixin(VanillaTransformerGenerationMixin):
     """
@@ -107,22 +94,19 @@ class VanillaTransformerCausalGenerationMixin(VanillaTransformerGenerationMixin)
 
     def _read_source(
         self: Any, inputs: torch.Tensor | None, kwargs: dict[str, Any], settings: Settings, request: SearchRequest
-    ) -> ReadSource:
-        """
-        Raises:
-            ValueError: The ensemble does not fit, or an option needs a source.
-        """
+    ) -> dict[str, Any]:
+        """There is no source to read: only the weights are packed."""
         if request.options.coverage_penalty:
             raise ValueError("coverage_penalty: needs a model with an encoder, but this model is decoder-only")
         ids = kwargs.get("input_ids") if inputs is None else inputs
-        check_ensemble(self, request.ensemble, has_source=ids is not None)
-        if self.training:
-            return ReadSource()
-        models = (self, *request.ensemble)
-        return ReadSource(weights=[StepWeights.of(model, quantization=request.quantization) for model in models])
+        check_ensemble(self, request.models, has_source=ids is not None)
+        if not self.training:
+            quantization = request.requests.get("quantization")
+            request.weights = [StepWeights.of(model, quantization) for model in (self, *request.models)]
+        return {}
 
-    def _obstacle(self: Any, kind: type[Search], call: LoopCall) -> str | None:
-        mask, position_ids = call.kwargs.get("attention_mask"), call.kwargs.get("position_ids")
+    def _search_obstacle(self: Any, kwargs: dict[str, Any]) -> str | None:
+        mask, position_ids = kwargs.get("attention_mask"), kwargs.get("position_ids")
         if mask is not None and (mask.dim() != 2 or (mask.diff(dim=1) < 0).any() or not mask[:, -1].all()):
             return "padding that is not on the left"
         if position_ids is not None:
@@ -131,17 +115,15 @@ class VanillaTransformerCausalGenerationMixin(VanillaTransformerGenerationMixin)
                 expected = counted(mask)
             if (position_ids != expected).any():
                 return "position_ids"
-            call = replace(call, kwargs={name: each for name, each in call.kwargs.items() if name != "position_ids"})
-        if call.config.return_dict_in_generate:
-            return "a dictionary of outputs"
-        return super()._obstacle(kind, call)
+        reason: str | None = super()._search_obstacle(kwargs)
+        return reason
 
-    def _decoders(self: Any, plan: SearchPlan, call: LoopCall, records_attention: bool) -> list[Any]:
-        mask = call.kwargs.get("attention_mask")
+    def _decoders(self: Any, plan: SearchPlan, kwargs: dict[str, Any], weights: list[StepWeights]) -> list[Any]:
+        mask = kwargs.get("attention_mask")
         mask = torch.ones_like(plan.prompt) if mask is None else mask[:: plan.beams]
         return [
-            CausalDecoder(model, weights=weights, attention_mask=mask, beams=plan.beams, shortlist=plan.shortlist)
-            for model, weights in zip((self, *plan.members), self._packed_weights(call.request))
+            CausalDecoder(model, weights=packed, attention_mask=mask, beams=plan.beams, shortlist=plan.shortlist)
+            for model, packed in zip((self, *plan.request.models), weights)
         ]
 
 

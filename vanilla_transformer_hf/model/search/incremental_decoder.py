@@ -22,7 +22,6 @@ from torch import nn
 
 from ..config.stacks import heads_of_layers
 from ..layers.parts import is_unchanged, memory_padding
-from ..layers.position_bias import PositionBias
 from ..packing.most_likely import best_candidates, first_highest, most_likely
 from ..packing.packed import StepProjections, StepWeights
 from .layer_tensors import LayerTensors
@@ -44,20 +43,8 @@ class IncrementalDecoder:
     The n hypotheses of a sentence take the dimension of positions: one product compares their queries with the keys of
     the source, and one with the keys of all n. A step fills n slots; `mask` (B, n, slots) is 0 where a slot belongs to
     the past of the hypothesis that is at that place now, else -∞. Sentences may join at any step: `begins` (B or 1, 1)
-    is the step of a sentence's first token.
-
-    Args:
-        model: The model; its dropouts must be off.
-        weights: Its maps.
-        memory: Output of the encoder (B, S, D).
-        attention_mask: 1 for a source token, 0 for padding (B, S), or None.
-        beams: n.
-        record_attention: Keep the weights of the last layer's attention to the source.
-        shortlist: Ids of the tokens that get logits (V), all if None.
-
-    Attributes:
-        states: What the last step returned (B, n, D).
-        attention: Weights of the last step's attention to the source (B, n, S), the mean over heads.
+    is the step of a sentence's first token. Afterwards `states` is what the last step returned (B, n, D), and with
+    `record_attention` `attention` the last layer's weights of the source (B, n, S), the mean over heads.
     """
 
     # Whether sentences may join others at any step.
@@ -65,39 +52,41 @@ class IncrementalDecoder:
 
     def __init__(
         self,
-        model: Any,
+        model: Any,  # its dropouts must be off
         weights: StepWeights,
-        memory: torch.Tensor,
-        attention_mask: torch.Tensor | None,
+        memory: torch.Tensor,  # output of the encoder (B, S, D)
+        attention_mask: torch.Tensor | None,  # 1 for a source token, 0 for padding (B, S)
         beams: int,
         record_attention: bool = False,
-        shortlist: torch.Tensor | None = None,
+        shortlist: torch.Tensor | None = None,  # ids of the tokens that get logits (V), all if None
     ):
-        self._begin(model, weights, memory, beams=beams, record_attention=record_attention, shortlist=shortlist)
+        self._begin(model, weights, memory, len(memory), beams, record_attention, shortlist)
         attention_mask = memory_padding(self.decoder.config, attention_mask)
         crosses = [layer.encoder_attn for layer in self.decoder.layers]
         # One entry for each set of weights, M ≤ N: layers with the same weights have the same keys and values.
         projected = (cross.project_keys_values(memory, attention_mask) for cross in weights.crosses)
         stored = ((self._turned(keys), values) for keys, values in projected)  # values (B, H, S, d_v)
         self.source_keys, self.source_values = LayerTensors.copies(stored)
-        self.source_mask = None
         if attention_mask is not None and not crosses[0].attends_to_sums and not attention_mask.all():
             # A row of padding only would have no mean.
             hidden = (attention_mask == 0) & attention_mask.any(dim=1, keepdim=True)
             mask = torch.zeros_like(attention_mask, dtype=memory.dtype).masked_fill(hidden, -math.inf)
             self.source_mask = mask[:, None, None]  # (B, 1, 1, S)
-        self._make_slots(memory, len(memory))
 
     def _begin(
         self,
         model: Any,
         weights: StepWeights,
         states: torch.Tensor,
+        batch: int,
         beams: int,
         record_attention: bool,
         shortlist: torch.Tensor | None,
     ) -> None:
-        """Set up what does not depend on a source; `states` give type and device."""
+        """
+        Set up what does not depend on a source, and keys and values of no steps yet: the sentences may join others,
+        which have room for them. `states` give type and device.
+        """
         self.decoder, self.weights = model.get_decoder(), weights
         self.head, self.most_likely = weights.head, weights.most_likely
         if shortlist is not None:
@@ -115,11 +104,9 @@ class IncrementalDecoder:
         # The dimension of positions. Keys are stored transposed where that is faster: small float32 products of rows
         # with rows take two to five times as long as those of rows with columns.
         self.key_dim = -1 if states.dtype == torch.float32 else -2
+        self.source_mask = None
         self.scores: torch.Tensor | None = None
         self.exact_logits: torch.Tensor | None = None
-
-    def _make_slots(self, states: torch.Tensor, batch: int) -> None:
-        """The keys and values of no steps yet: the sentences may join others, which have room for them."""
         own = self.decoder.layers[0].self_attn
         each = heads_of_layers(self.decoder.config, "decoder")
         heads = [each[place] for place in self.decoder.layer_order]
@@ -171,9 +158,7 @@ class IncrementalDecoder:
         self.states = predicting
         return predicting
 
-    def decode_layer(
-        self, layer: "StepLayer", states: torch.Tensor, step: "Step", position_bias: PositionBias | None
-    ) -> torch.Tensor:
+    def decode_layer(self, layer: "StepLayer", states: torch.Tensor, step: "Step", position_bias: Any) -> torch.Tensor:
         """States (B, n, D) through a layer, in a step what its `forward` is for whole sequences."""
         norm = layer.self_attn_layer_norm
         attended = self._attend_to_target(layer, step, position_bias, layer.before(states, norm))
@@ -187,7 +172,7 @@ class IncrementalDecoder:
         return states
 
     def _attend_to_target(
-        self, layer: "StepLayer", step: "Step", position_bias: PositionBias | None, states: torch.Tensor
+        self, layer: "StepLayer", step: "Step", position_bias: Any, states: torch.Tensor
     ) -> torch.Tensor:
         """Self-attention of states (B, n, D), whose keys and values are written into the slots of the step."""
         own, projections, number = layer.self_attn, layer.projections, layer.number
@@ -220,13 +205,9 @@ class IncrementalDecoder:
             self.attention = weights.unflatten(0, query.shape[:2]).mean(dim=1, dtype=torch.float32)  # (B, n, S)
         return projections.cross_out(output)
 
-    def logits(self, states: torch.Tensor) -> torch.Tensor:
-        """States (B, n, D) to logits (B, n, V)."""
-        return self.head(states)
-
     def next_logits(self, tokens: torch.Tensor) -> torch.Tensor:
         """The next token of each hypothesis (B, n) to logits of the one after it (B, n, V)."""
-        return self.logits(self.step(tokens))
+        return self.head(self.step(tokens))
 
     def next_tokens(self, tokens: torch.Tensor) -> torch.Tensor:
         """The next token of each sentence (B, 1), of one beam, to the most likely one after it (B)."""
@@ -248,7 +229,7 @@ class IncrementalDecoder:
         is_on_cpu = states.device.type == "cpu"
         parts = states.split(max(1, ROWS_OF_LOGITS // self.beams)) if is_on_cpu else [states]
         found = [
-            best_candidates(self._log_softmax(self.logits(part)).flatten(0, 1), count) for part in parts
+            best_candidates(self._log_softmax(self.head(part)).flatten(0, 1), count) for part in parts
         ]  # (b n, K)
         values, ids = (torch.cat(each).unflatten(0, tokens.shape) for each in zip(*found, strict=True))
         return values, ids
@@ -276,10 +257,10 @@ class IncrementalDecoder:
 
     def keep_rows(self, rows: torch.Tensor) -> None:
         """Keep only these sentences."""
-        for tensors in (self.source_keys, self.source_values):
-            tensors.keep(rows)
-        self.source_mask = None if self.source_mask is None else self.source_mask[rows]
-        self._keep_target(rows)
+        for tensors in vars(self).values():
+            if isinstance(tensors, LayerTensors):
+                tensors.keep(rows)
+        self._keep_masks(rows)
 
     def part(self, rows: torch.Tensor) -> "IncrementalDecoder":
         """A decoder of these sentences alone, which continues where this one is."""
@@ -287,17 +268,12 @@ class IncrementalDecoder:
         for name, tensors in vars(self).items():
             if isinstance(tensors, LayerTensors):
                 setattr(part, name, LayerTensors([layer[rows] for layer in tensors.layers]))
-        part.source_mask = None if self.source_mask is None else self.source_mask[rows]
         part._keep_masks(rows)
         return part
 
-    def _keep_target(self, rows: torch.Tensor) -> None:
-        for tensors in filter(None, (self.keys, self.values, self.sums)):
-            tensors.keep(rows)
-        self._keep_masks(rows)
-
     def _keep_masks(self, rows: torch.Tensor) -> None:
         self.mask = self.mask[rows]
+        self.source_mask = None if self.source_mask is None else self.source_mask[rows]
         if self.key_positions is not None and len(self.key_positions) > 1:
             self.key_positions = self.key_positions[rows]
         if len(self.begins) > 1:
@@ -388,10 +364,8 @@ class IncrementalDecoder:
 
 class Ensemble:
     """
-    Several decoders whose probabilities are averaged. Each has read the same source with its own encoder.
-
-    Args:
-        decoders: Decoders with the same vocabulary and number of beams.
+    Several decoders whose probabilities are averaged, of the same vocabulary and number of beams. Each has read the
+    same source with its own encoder. Names are those of `IncrementalDecoder`.
     """
 
     def __init__(self, decoders: Sequence[IncrementalDecoder]):
@@ -399,11 +373,9 @@ class Ensemble:
 
     @property
     def can_absorb(self) -> bool:
-        """Whether sentences may join others at any step."""
         return all(decoder.can_absorb for decoder in self.decoders)
 
     def read(self, prompt: torch.Tensor) -> None:
-        """Take these tokens of each sentence (B, P), which all of its hypotheses begin with."""
         for decoder in self.decoders:
             decoder.read(prompt)
 
@@ -419,18 +391,11 @@ class Ensemble:
 
     @property
     def source_mask(self) -> torch.Tensor | None:
-        """The source positions that all of them mask."""
         return self.decoders[0].source_mask
 
     @property
     def source_length(self) -> int:
-        """S."""
         return self.decoders[0].source_length
-
-    def step(self, tokens: torch.Tensor) -> None:
-        """The next tokens (B, n)."""
-        for decoder in self.decoders:
-            decoder.step(tokens)
 
     def log_probs(self, tokens: torch.Tensor) -> torch.Tensor:
         """The next tokens (B, n) to the logarithm of the mean of their probabilities (B, n, V), in float32."""
@@ -440,39 +405,31 @@ class Ensemble:
     next_logits = log_probs
 
     def best_continuations(self, tokens: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The K = `count` highest of what `log_probs` returns, and the tokens that have them, both (B, n, K)."""
         values, ids = best_candidates(self.log_probs(tokens).flatten(0, 1), count)
         return values.unflatten(0, tokens.shape), ids.unflatten(0, tokens.shape)
 
     def next_tokens(self, tokens: torch.Tensor) -> torch.Tensor:
-        """The next tokens (B, 1) to the most likely ones after them (B)."""
         return first_highest(self.log_probs(tokens)[:, 0])
 
     def follow(self, parents: torch.Tensor) -> None:
-        """Let the hypothesis at each place continue the one at place `parents` (B, n) of its sentence."""
         for decoder in self.decoders:
             decoder.follow(parents)
 
     def keep_rows(self, rows: torch.Tensor) -> None:
-        """Keep only these sentences."""
         for decoder in self.decoders:
             decoder.keep_rows(rows)
 
     @property
     def is_full(self) -> bool:
-        """Whether the next step makes room for more keys and values."""
         return self.decoders[0].is_full
 
     def used_slots(self) -> torch.Tensor:
-        """Which slots some hypothesis of a sentence needs (B, slots)."""
         return self.decoders[0].used_slots()
 
     def part(self, rows: torch.Tensor) -> "Ensemble":
-        """Decoders of these sentences alone, which continue where these are."""
         return Ensemble([decoder.part(rows) for decoder in self.decoders])
 
     def absorb(self, other: "Ensemble", rows: slice, places: torch.Tensor) -> None:
-        """Replace the sentences at `places` by these sentences of `other`, which has not taken a token yet."""
         for decoder, its in zip(self.decoders, other.decoders):
             decoder.absorb(its, rows, places)
 
@@ -518,27 +475,19 @@ class Step(NamedTuple):
 class StepLayer:
     """
     What the steps of a search need of a decoder layer, looked up once: to look something up in a module takes as long
-    as a small operation.
-
-    Attributes:
-        number: Which layer it is, from 0.
-        place: Which set of weights of the stack it has.
-        projections: Its projections, packed.
-        before, after: What a sub-layer reads, and its residual step, without dropout.
-        feed_forward: States (B, n, D) to (B, n, D); None where it has none.
-        self_attn, encoder_attn: Its attentions; without a source, the latter is None.
-        divide: From the output of `projections.qkv` to queries, keys and values of the heads.
+    as a small operation. It is layer `number`, from 0, and has the stack's set of weights at `place`, packed.
     """
 
     def __init__(self, layer: Any, projections: StepProjections, number: int, place: int):
         self.number, self.place, self.projections = number, place, projections
         self.is_pre_norm, self.alpha, self.dropout = layer.is_pre_norm, layer.alpha, projections.dropout
         kind = type(layer)
+        # The equations of the layer, here without dropout.
         self.before, self.after = partial(kind.before, self), partial(kind.after, self)
         self.feed_forward = partial(kind.feed_forward, projections) if layer.has_feed_forward else None
         self.self_attn: Any = layer.self_attn
         self.encoder_attn: Any = getattr(layer, "encoder_attn", None)
-        self.divide = divider(layer.self_attn)
+        self.divide = divider(layer.self_attn)  # the output of `projections.qkv`
         self.self_attn_layer_norm = norm_of(layer.self_attn_layer_norm)
         self.encoder_attn_layer_norm = norm_of(getattr(layer, "encoder_attn_layer_norm", None))
         self.final_layer_norm = norm_of(layer.final_layer_norm)
@@ -622,7 +571,7 @@ def attend_biased(
     values: torch.Tensor,
     mask: torch.Tensor | None,
     module: Any,
-    position_bias: PositionBias,
+    position_bias: Any,
 ) -> torch.Tensor:
     """Outputs (B, n, H d_v) with the scores and outputs of a position scheme; the rest is as in `attend`."""
     keys, values, mask = by_heads(query, keys, values=values, mask=mask)

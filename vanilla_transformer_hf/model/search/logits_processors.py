@@ -5,7 +5,37 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from transformers.generation import logits_process
+
+
+# By their names, so that one that a release of transformers lacks breaks nothing.
+# Processors that treat each row alone, so that rows may leave the batch.
+PROCESSORS = {
+    "ExponentialDecayLengthPenalty",
+    "ForcedBOSTokenLogitsProcessor",
+    "ForcedEOSTokenLogitsProcessor",
+    "InfNanRemoveLogitsProcessor",
+    "LogitNormalization",
+    "MinLengthLogitsProcessor",
+    "MinNewTokensLengthLogitsProcessor",
+    "NoBadWordsLogitsProcessor",
+    "NoRepeatNGramLogitsProcessor",
+    "SequenceBiasLogitsProcessor",
+    "SuppressTokensAtBeginLogitsProcessor",
+    "SuppressTokensLogitsProcessor",
+}
+# Processors that count tokens from the end of the decoder prompt, which prefixes would move for each row.
+COUNTING_PROCESSORS = {
+    "ExponentialDecayLengthPenalty",
+    "ForcedEOSTokenLogitsProcessor",
+    "MinNewTokensLengthLogitsProcessor",
+    "SuppressTokensAtBeginLogitsProcessor",
+}
+
+
+def host_name(one: Any) -> str:
+    """The name of a processor or criterion that is transformers' own; empty for others, also those derived from it."""
+    kind = type(one)
+    return kind.__name__ if kind.__module__.startswith("transformers.generation.") else ""
 
 
 def hide_ends_before_length(processor: Any, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
@@ -33,17 +63,17 @@ def add_biases(processor: Any, ids: torch.Tensor, scores: torch.Tensor) -> torch
 
 
 # Processors that would take longer than the step itself -> a function of (processor, ids, scores) that works in place.
-SHORTCUTS: dict[type, Callable[[Any, torch.Tensor, torch.Tensor], torch.Tensor]] = {
-    logits_process.MinLengthLogitsProcessor: hide_ends_before_length,
-    logits_process.MinNewTokensLengthLogitsProcessor: hide_ends_before_new_tokens,
-    logits_process.NoBadWordsLogitsProcessor: add_biases,
-    logits_process.SequenceBiasLogitsProcessor: add_biases,
+SHORTCUTS: dict[str, Callable[[Any, torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "MinLengthLogitsProcessor": hide_ends_before_length,
+    "MinNewTokensLengthLogitsProcessor": hide_ends_before_new_tokens,
+    "NoBadWordsLogitsProcessor": add_biases,
+    "SequenceBiasLogitsProcessor": add_biases,
 }
 
 
 def process(processors: Any, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
     """Apply the processors to scores (R, V) that follow the ids (R, L); the scores may be overwritten."""
     for processor in processors:
-        shortcut = SHORTCUTS.get(type(processor))
+        shortcut = SHORTCUTS.get(host_name(processor))
         scores = processor(ids, scores) if shortcut is None else shortcut(processor, ids, scores)
     return scores

@@ -1,24 +1,27 @@
 """
-The base of greedy and beam search, and several searches that run as one.
+Greedy search, the base of beam search, and several searches that run as one.
 
 They return the results of transformers' own loops, but faster: a sentence that cannot change any more leaves the
 batch, and sentences of the next batch may take its place.
 
 Shapes: A rows in the batch, each a sentence or, in diverse beam search, a group of beams of one; n beams of a row,
-V vocabulary.
+V vocabulary, L columns.
 """
 
 import copy
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
+from ..packing.most_likely import first_highest
+from .incremental_decoder import resized
 from .logits_processors import process
 from .plan import SearchPlan
-from .rows import Rows
 
 
 # Sentences leave the batch as soon as those that have ended are this share of it; leaving copies what stays.
@@ -31,25 +34,88 @@ JOINING_SHARE = 1 / 8
 WIDE_SHARE, MOST_EMPTY_SLOTS = 1 / 8, 8192
 
 
+# Kinds of tensors (A, ...) in `Rows`; fields without a kind have a value or a vector for each row. Column numbers (A),
+# which change when columns in front are dropped.
+NUMBER = {"is_number": True}
+# The last dimension is columns, with `filler` in empty columns; None: the padding id.
+COLUMNS: dict[str, Any] = {"is_columns": True, "filler": None}
+PARENTS = {"is_columns": True, "filler": -1}
+# Results, which are written when a row is done.
+RESULT = {"is_result": True}
+
+
+@dataclass
+class Rows:
+    """
+    The tensors of the rows in the batch. Tokens that are chosen at the same step are in the same column, no matter
+    when their sentences began.
+    """
+
+    padding: int  # id in empty columns
+    owners: torch.Tensor  # number of the search that a row belongs to (A)
+    places: torch.Tensor  # index of the row within that search (A)
+    begins: torch.Tensor = field(metadata=NUMBER)  # column of its first token (A)
+    limits: torch.Tensor = field(metadata=NUMBER)  # column after the last token that it may have (A)
+    written: torch.Tensor  # whether its results have been written (A)
+    running: torch.Tensor = field(metadata=COLUMNS)  # tokens of the running hypotheses (A, ..., L)
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def tensors(self) -> Iterator[tuple[str, torch.Tensor, Any]]:
+        """Name, tensor and metadata of each field that has a tensor."""
+        for one in fields(self):
+            if torch.is_tensor(value := getattr(self, one.name)):
+                yield one.name, value, one.metadata
+
+    def results(self) -> Iterator[tuple[str, torch.Tensor, bool]]:
+        """Name and tensor of each result, and whether it has columns."""
+        for name, tensor, kind in self.tensors():
+            if kind.get("is_result"):
+                yield name, tensor, kind.get("is_columns", False)
+
+    def select(self, rows: Any) -> "Rows":
+        """These rows alone."""
+        made: dict[str, Any] = {name: tensor[rows] for name, tensor, _ in self.tensors()}
+        return replace(self, **made)
+
+    def put(self, others: "Rows", places: torch.Tensor, unused: int, prompt_length: int) -> "Rows":
+        """
+        Replace the rows at `places` by others, whose sentences have not begun: they have `prompt_length` columns. So
+        many `unused` columns in front, which no row needs any more, are dropped.
+        """
+        ahead = self.running.shape[-1] - unused - prompt_length
+        made: dict[str, Any] = {}
+        for name, old, kind in self.tensors():
+            new = getattr(others, name)
+            filler = 0
+            if kind.get("is_columns"):
+                filler = self.padding if kind["filler"] is None else kind["filler"]
+                old, new = old[..., unused:], F.pad(new, (ahead, 0), value=filler)
+            elif kind.get("is_number"):
+                old, new = old - unused, new + ahead
+            if old.dim() > 1:
+                longest = max(old.shape[-1], new.shape[-1])
+                old, new = resized(old, -1, size=longest, value=filler), resized(new, -1, size=longest, value=filler)
+            made[name] = old.index_copy(0, places, new)
+        return replace(self, **made)
+
+
+@dataclass
+class GreedyRows(Rows):
+    """The rows of a greedy search; the tokens (A, L) are its results."""
+
+    running: torch.Tensor = field(metadata=COLUMNS | RESULT)
+
+
 class NaNScoresError(ValueError):
     """The scores of a model were NaN, so that it finds no translation."""
 
 
 class Search(ABC):
     """
-    The base of greedy and beam search: sentences leave the batch when they are done, and others join it.
-
-    Args:
-        decoder: The decoder, which has read the sources.
-        plan: What to do.
-
-    Attributes:
-        results (`dict[str, torch.Tensor]`): The results of this search's rows, by their names in `Rows`.
-        is_done (`torch.Tensor`): Whether the results of these rows have been written.
-        is_nan (`torch.Tensor`): Whether the model's scores of these rows were NaN at the end.
-        unfinished (`int`): Rows that are not done.
-        length (`int`): Largest number of tokens of the rows that are done, prompt included.
-        waits (`bool`): Whether others will take the places of sentences that are done.
+    The base of greedy and beam search: sentences leave the batch when they are done, and others join it. `decoder` has
+    read the sources.
     """
 
     rows: Any
@@ -60,9 +126,11 @@ class Search(ABC):
         # The searches that sentences belong to: this one, and those that have joined it.
         self.joined, self.searches = 0, {0: self}
         self.rows = self.first_rows()
-        self.results = self.first_results()
+        self.results = self.first_results()  # of this search's rows, by their names in `Rows`
+        # Whether the results of these rows have been written, and whether the model's scores were NaN at the end.
         self.is_done, self.is_nan = (torch.zeros_like(self.rows.written) for _ in range(2))
-        self.unfinished, self.length, self.waits = count, self.prompt_length, False
+        self.unfinished, self.length = count, self.prompt_length  # rows; most tokens of those that are done
+        self.waits = False  # whether others will take the places of sentences that are done
 
     @abstractmethod
     def first_rows(self) -> Rows:
@@ -107,10 +175,7 @@ class Search(ABC):
         return self.results
 
     def check_scores(self) -> None:
-        """
-        Raises:
-            NaNScoresError: The model's scores of a sentence were NaN, so its translation is meaningless.
-        """
+        """A `NaNScoresError` if the model's scores of a sentence were NaN, so that its translation is meaningless."""
         if self.is_nan.any():
             row = int(self.is_nan.nonzero()[0]) // self.plan.groups
             raise NaNScoresError(
@@ -122,7 +187,11 @@ class Search(ABC):
     def can_join(self) -> bool:
         """Whether sentences may be at different steps."""
         constraints = self.constraints
-        is_free = constraints.prefixes is None and constraints.phrases is None and self.plan.recorder is None
+        is_free = (
+            constraints.prefixes is None
+            and constraints.phrases is None
+            and "recorder" not in self.plan.request.requests
+        )
         return self.decoder.can_absorb and self.prompt_length == 1 and is_free and self.plan.groups == 1
 
     def absorb(self, other: "Search", rows: slice) -> None:
@@ -243,15 +312,46 @@ class Search(ABC):
             self.keep_rows((~rows.written).nonzero()[:, 0])
 
 
+class GreedySearch(Search):
+    """The most likely token at each step, as in transformers' `_sample` without sampling. `decoder` has one beam."""
+
+    def first_rows(self) -> GreedyRows:
+        padding = 0 if self.plan.pad is None else self.plan.pad
+        return GreedyRows(**self.common_fields(padding), running=self.plan.prompt)
+
+    def first_results(self) -> dict[str, torch.Tensor]:
+        longest = max(int(self.plan.limits.max()), self.prompt_length + 1)
+        return {"running": resized(self.plan.prompt, -1, size=longest, value=self.rows.padding)}
+
+    def n_best(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.results["running"][rows, None]
+
+    def has_nan(self) -> torch.Tensor:
+        states: torch.Tensor = self.decoder.states
+        return states.flatten(1).isnan().any(dim=1)
+
+    def step(self) -> None:
+        shortlist, prefixes, rows = self.constraints.shortlist, self.constraints.prefixes, self.rows
+        if self.plan.processors:
+            logits = self.decoder.next_logits(rows.running[:, -1:])[:, 0]  # (A, V)
+            logits = logits if shortlist is None else shortlist.spread(logits)
+            tokens = first_highest(self._process(logits.float()))  # (A)
+        else:
+            tokens = self.decoder.next_tokens(rows.running[:, -1:])  # (A)
+            tokens = tokens if shortlist is None else shortlist.ids[tokens]
+        if prefixes is not None:
+            tokens = prefixes.instead_of(tokens, rows.places, step=rows.running.shape[1] - self.prompt_length)
+        tokens = tokens.masked_fill(rows.written, rows.padding)
+        rows.running = torch.cat((rows.running, tokens[:, None]), dim=1)
+        self._dismiss((rows.running.shape[1] >= rows.limits) | self.plan.ends(tokens))
+
+
 def run_together(searches: Iterable[Any]) -> Iterator[Any]:
     """
     Yield the searches when they are finished, in their order. Sentences of the next one take the places of those that
     are done (continuous batching, Yu et al. 2022, usenix.org/conference/osdi22/presentation/yu); the batch never has
-    more sentences or padded source tokens than the largest single search.
-
-    Args:
-        searches: Searches that `can_join` and have the same settings, read one ahead; other objects are yielded
-            unchanged.
+    more sentences or padded source tokens than the largest single search. The searches `can_join`, have the same
+    settings, and are read one ahead; other objects are yielded unchanged.
     """
     begun: deque[Any] = deque()
     together: Any = None
