@@ -14,8 +14,6 @@ from types import SimpleNamespace
 os.environ["HF_HUB_OFFLINE"] = "1"
 # Nor write into the caches of whoever runs it.
 os.environ["HF_ASSETS_CACHE"] = os.path.join(tempfile.gettempdir(), "vanilla_transformer_hf-tests")
-# Behind all packages, of which translate-toolkit is called as a script is.
-sys.path.append(str(Path(__file__).parents[1] / "scripts"))
 
 # The scripts that make corpora: behind all packages, one of which is named as scripts/translate.py is.
 sys.path.append(str(Path(__file__).parents[1] / "scripts"))
@@ -228,6 +226,8 @@ def prepare(tmp_path, monkeypatch):
         return prepare_job(*parser.run(parser.read(str(path)), str(path)))
 
     prepare.recipe, prepare.out = RECIPE, tmp_path / "out"
+    # For a model that is trained further, which has its sizes already.
+    prepare.no_sizes = dict.fromkeys(each for each in RECIPE if each in ("vocab_size", "d_model") or "coder_" in each)
     return prepare
 
 

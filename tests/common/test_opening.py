@@ -19,7 +19,7 @@ from vanilla_transformer_hf.conversion.source import ConversionError
 from vanilla_transformer_hf.conversion.sources.saved_model import saved_weights
 from vanilla_transformer_hf.publishing import weight_files
 from vanilla_transformer_hf.publishing.weight_files import find_weights, weight_paths
-from vanilla_transformer_hf.training.checkpoints.weights import CheckpointWeights
+from vanilla_transformer_hf.training.checkpoints.averaging import CheckpointWeights
 from vanilla_transformer_hf.translation.translator import Translator
 
 

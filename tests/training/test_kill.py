@@ -24,7 +24,7 @@ TRAIN = Path(__file__).parents[2] / "scripts" / "train.py"
 VICTIM = """
 import os, pathlib, runpy, shutil, signal, sys, threading
 import safetensors.torch, torch
-from vanilla_transformer_hf.training.checkpoints import files, weights
+from vanilla_transformer_hf.training.checkpoints import averaging, files
 from vanilla_transformer_hf.training.trainer import translation
 
 place, count, calls = sys.argv[1], int(sys.argv[2]), [0]
@@ -53,7 +53,7 @@ for owner, name, last in {
     "evaluation": [(translation.TranslationTrainer, "prediction_step", killed)],
     "file": [
         (torch, "save", half_written(torch.save)),
-        (weights, "save_file", half_written(weights.save_file)),
+        (averaging, "save_file", half_written(averaging.save_file)),
     ],
     "flush": [(os, "fsync", killed)],
     "name": [(pathlib.Path, "rename", killed)],

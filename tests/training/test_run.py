@@ -30,7 +30,7 @@ from vanilla_transformer_hf.common.matmul import MatmulRow
 from vanilla_transformer_hf.model.config.generation import VanillaTransformerGenerationConfig
 from vanilla_transformer_hf.model.search.beam import BeamSearch
 from vanilla_transformer_hf.publishing.model_card import CardFacts, write_card
-from vanilla_transformer_hf.training import machine
+from vanilla_transformer_hf.training import process
 from vanilla_transformer_hf.training.checkpoints.averaging import select_checkpoints
 from vanilla_transformer_hf.training.data.collators import TranslationCollator
 from vanilla_transformer_hf.training.model import paper_learning_rate
@@ -128,8 +128,7 @@ def test_a_model_in_half_precision_is_trained_in_full(prepare, tmp_path):
     run_job(prepare())
     base = tmp_path / "out"
     AutoModelForSeq2SeqLM.from_pretrained(base).half().save_pretrained(base)
-    size_fields = {name: None for name in prepare.recipe if name in ("vocab_size", "d_model") or "coder_" in name}
-    job = prepare(**size_fields, model_name_or_path=str(base), output_dir=str(tmp_path / "more"))
+    job = prepare(**prepare.no_sizes, model_name_or_path=str(base), output_dir=str(tmp_path / "more"))
     assert {parameter.dtype for parameter in job.trainer.model.parameters()} == {torch.float32}
 
 
@@ -141,7 +140,7 @@ def test_the_backend_of_before_is_used_if_it_is_exact_here(prepare, tmp_path, mo
     text = record.read_text(encoding="utf-8")
     record.write_text(re.sub(r"chosen_matmul: \w+", f"chosen_matmul: {before}", text), encoding="utf-8")
     rows = [MatmulRow("default", 100.0, 1e-5), MatmulRow("onednn", 300.0, 0.3)]
-    monkeypatch.setattr(machine, "probe_matmul", lambda: rows)
+    monkeypatch.setattr(process, "probe_matmul", lambda: rows)
     trainer = prepare(**settings).trainer
     assert trainer.args.matmul == trainer.facts.settings["matmul"] == used
 
@@ -149,14 +148,13 @@ def test_the_backend_of_before_is_used_if_it_is_exact_here(prepare, tmp_path, mo
 def test_a_published_model_is_trained_further(prepare, tmp_path):
     run_job(prepare())
     base = str(tmp_path / "out")
-    size_fields = {name: None for name in prepare.recipe if name in ("vocab_size", "d_model") or "coder_" in name}
-    job = prepare(**size_fields, model_name_or_path=base, output_dir=str(tmp_path / "more"), dropout=0.3)
+    job = prepare(**prepare.no_sizes, model_name_or_path=base, output_dir=str(tmp_path / "more"), dropout=0.3)
     assert job.trainer.model.config.dropout == 0.3
     before = AutoModelForSeq2SeqLM.from_pretrained(base)
     torch.testing.assert_close(job.trainer.model.lm_head.weight, before.lm_head.weight)
     run_job(job)
     with pytest.raises(ValueError, match="preset and model_name_or_path exclude each other"):
-        prepare(**size_fields, model_name_or_path=base, preset="base", output_dir=str(tmp_path / "other"))
+        prepare(**prepare.no_sizes, model_name_or_path=base, preset="base", output_dir=str(tmp_path / "other"))
     for rows in (100, 1000):  # so many more, Translator would refuse what was trained
         with pytest.raises(ValueError, match=f"the tokenizer has 290 source tokens and the model {rows} source"):
             prepare(vocab_size=rows, tokenizer_name_or_path=base, output_dir=str(tmp_path / f"other-{rows}"))
@@ -168,8 +166,7 @@ def test_the_published_tokenizer_says_how_long_sources_were(prepare, tmp_path):
     base = tmp_path / "out"
     assert AutoTokenizer.from_pretrained(base).model_max_length == 12
     assert Translator.from_pretrained(base, device="cpu").max_source_length == 12
-    size_fields = {name: None for name in prepare.recipe if name in ("vocab_size", "d_model") or "coder_" in name}
-    further = {**size_fields, "model_name_or_path": str(base), "output_dir": str(tmp_path / "more")}
+    further = {**prepare.no_sizes, "model_name_or_path": str(base), "output_dir": str(tmp_path / "more")}
     for limit, known in ((10, 12), (14, 14), (50, None)):
         trainer = prepare(**further, max_source_length=limit).trainer
         longest = max(trainer.train_dataset["length"])
@@ -196,8 +193,7 @@ def test_the_tokenizer_says_how_many_sources_had_several_sentences(prepare, tmp_
     assert AutoTokenizer.from_pretrained(folder).init_kwargs["multi_sentence_share"] == 0.25
     assert not Translator.from_pretrained(folder, device="cpu").encoder().in_sentences
     assert share(output_dir=str(tmp_path / "other")) == 0
-    size_fields = {name: None for name in prepare.recipe if name in ("vocab_size", "d_model") or "coder_" in name}
-    assert share(**size_fields, model_name_or_path=str(folder), output_dir=str(tmp_path / "more")) == 0.25
+    assert share(**prepare.no_sizes, model_name_or_path=str(folder), output_dir=str(tmp_path / "more")) == 0.25
 
 
 def test_long_training_pairs_bring_no_warning_of_the_host(prepare, warnings_of_the_host):
@@ -317,9 +313,8 @@ def test_an_adapter_is_not_trained_further(prepare, tmp_path, monkeypatch):
     report = dict.fromkeys(("missing_keys", "mismatched_keys", "unexpected_keys"), ())
     monkeypatch.setattr(AutoModelForSeq2SeqLM, "from_pretrained", lambda *args, **kwargs: (base, report))
     prepare().trainer.processing_class.save_pretrained(tmp_path / "adapter")
-    size_fields = {name: None for name in prepare.recipe if name in ("vocab_size", "d_model") or "coder_" in name}
     with pytest.raises(ValueError, match="is an adapter, whose base model is frozen"):
-        prepare(**size_fields, model_name_or_path=str(tmp_path / "adapter"), output_dir=str(tmp_path / "more"))
+        prepare(**prepare.no_sizes, model_name_or_path=str(tmp_path / "adapter"), output_dir=str(tmp_path / "more"))
 
 
 def test_an_upload_that_is_refused_says_that_the_model_is_complete(prepare, tmp_path, monkeypatch):
@@ -446,8 +441,7 @@ def test_a_model_that_is_trained_further_keeps_its_own_search(prepare, tmp_path)
     model.generation_config = VanillaTransformerGenerationConfig(**own, eos_token_id=model.config.eos_token_id)
     model.save_pretrained(base)
     tokenizer.save_pretrained(base)
-    size_fields = {name: None for name in prepare.recipe if name in ("vocab_size", "d_model") or "coder_" in name}
-    further = {**size_fields, "model_name_or_path": str(base), "output_dir": str(tmp_path / "more")}
+    further = {**prepare.no_sizes, "model_name_or_path": str(base), "output_dir": str(tmp_path / "more")}
     found = prepare(**further).trainer.model.generation_config
     assert {name: getattr(found, name) for name in own} == own and found.max_new_tokens is None
     found = prepare(**further, num_beams=1, max_extra_tokens=9).trainer.model.generation_config
@@ -556,11 +550,6 @@ def test_the_hosts_own_trainer_says_nothing_about_missing_or_unexpected_keys(
     assert model.lm_head.weight.data_ptr() == model.model.encoder.embed_tokens.weight.data_ptr()
 
 
-def size_fields_removed(prepare):
-    """Settings for a model that is trained further, which has its sizes already."""
-    return {name: None for name in prepare.recipe if name in ("vocab_size", "d_model") or "coder_" in name}
-
-
 @pytest.mark.parametrize(
     "files, message",
     [
@@ -577,7 +566,7 @@ def test_a_model_that_cannot_be_opened_is_named_in_one_line(prepare, tmp_path, f
     base.mkdir()
     for name in files:
         (base / name).write_bytes((tmp_path / "whole" / name).read_bytes())
-    further = {**size_fields_removed(prepare), "model_name_or_path": str(base), "output_dir": str(tmp_path / "more")}
+    further = {**prepare.no_sizes, "model_name_or_path": str(base), "output_dir": str(tmp_path / "more")}
     with pytest.raises((ValueError, OSError), match=f"{message}|{base} {message}") as error:
         prepare(**further)
     assert "\n" not in str(error.value)
@@ -587,7 +576,7 @@ def test_a_name_that_is_nothing_is_refused_before_any_text_is_read(prepare, tmp_
     monkeypatch.setattr(text_to_text, "load_corpora", None)
     for name in ("no/such/folder", "no-such-model"):
         with pytest.raises(OSError, match=name):
-            prepare(**size_fields_removed(prepare), model_name_or_path=name)
+            prepare(**prepare.no_sizes, model_name_or_path=name)
 
 
 def test_weights_that_are_missing_are_not_filled_with_random_numbers(prepare, tmp_path):
@@ -595,7 +584,7 @@ def test_weights_that_are_missing_are_not_filled_with_random_numbers(prepare, tm
     weights = load_file(tmp_path / "base" / "model.safetensors")
     name = next(name for name in weights if "encoder" in name)
     save_file({other: value for other, value in weights.items() if other != name}, tmp_path / "base/model.safetensors")
-    further = {**size_fields_removed(prepare), "model_name_or_path": str(tmp_path / "base")}
+    further = {**prepare.no_sizes, "model_name_or_path": str(tmp_path / "base")}
     with pytest.raises(OSError, match=rf"weights of .*base: 1 tensors are missing .*{name}"):
         prepare(**further)
 
@@ -614,7 +603,7 @@ def test_texts_that_the_positions_of_a_model_do_not_reach_are_refused(prepare, f
 
 def test_a_config_field_that_contradicts_the_model_is_refused(prepare, tmp_path):
     prepare().trainer.save_model(tmp_path / "base")
-    further = {**size_fields_removed(prepare), "model_name_or_path": str(tmp_path / "base")}
+    further = {**prepare.no_sizes, "model_name_or_path": str(tmp_path / "base")}
     with pytest.raises(ValueError, match=r"d_model=64 contradicts .*base, which has d_model=32; remove it"):
         prepare(**further | {"d_model": 64})
     job = prepare(**further | {"d_model": 32, "dropout": 0.25}, output_dir=str(tmp_path / "more"))
@@ -633,7 +622,7 @@ def test_a_config_field_that_contradicts_the_model_is_refused(prepare, tmp_path)
 def test_a_model_is_trained_further_with_attention_of_the_same_weights(prepare, tmp_path, kind):
     before = prepare().trainer
     before.save_model(tmp_path / "base")
-    further = {**size_fields_removed(prepare), "model_name_or_path": str(tmp_path / "base")}
+    further = {**prepare.no_sizes, "model_name_or_path": str(tmp_path / "base")}
     model = prepare(**further, **kind, output_dir=str(tmp_path / "more")).trainer.model
     assert {name: getattr(model.config, name) for name in kind} == kind
     assert type(model.get_encoder().layers[0].self_attn) is not type(before.model.get_encoder().layers[0].self_attn)
@@ -657,7 +646,7 @@ def test_attention_of_other_weights_is_refused_before_any_text_is_read(prepare, 
     prepare().trainer.save_model(tmp_path / "base")
     monkeypatch.setattr(text_to_text, "load_corpora", None)
     with pytest.raises(ValueError, match=message):
-        prepare(**size_fields_removed(prepare), **kind, model_name_or_path=str(tmp_path / "base"))
+        prepare(**prepare.no_sizes, **kind, model_name_or_path=str(tmp_path / "base"))
 
 
 @pytest.mark.parametrize(
@@ -699,12 +688,12 @@ def test_the_size_of_the_vocabulary_is_printed(prepare, tmp_path, capsys):
 
 
 def test_bfloat16_without_instructions_is_said_to_be_slow(prepare, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(machine, "lacks_bfloat16", lambda: True)
+    monkeypatch.setattr(process, "lacks_bfloat16", lambda: True)
     prepare(bf16=True)
     line = "bf16: this CPU has no instructions for bfloat16; float32 is faster here: --bf16 false\n"
     assert line in capsys.readouterr().out
     prepare(bf16=False, output_dir=str(tmp_path / "float32"))
-    monkeypatch.setattr(machine, "lacks_bfloat16", lambda: False)
+    monkeypatch.setattr(process, "lacks_bfloat16", lambda: False)
     prepare(bf16=True, output_dir=str(tmp_path / "fast"))
     assert "bf16:" not in capsys.readouterr().out
 

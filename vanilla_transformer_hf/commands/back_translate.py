@@ -162,8 +162,7 @@ def read_wanted(arguments: argparse.Namespace, data: Any) -> Any:
     """The `SyntheticText` of the command line; `data` are the recipe's arguments, or None."""
     from ..training.synthetic.filters import PairFilter
     from ..training.synthetic.learning import languages_of
-    from ..training.synthetic.noise import Noise
-    from ..training.synthetic.synthetic_text import SyntheticText
+    from ..training.synthetic.synthetic_text import Noise, SyntheticText
     from ..training.synthetic.translations import ModelSearch
 
     options, is_random = SEARCHES[arguments.search]
@@ -206,7 +205,7 @@ def read_wanted(arguments: argparse.Namespace, data: Any) -> Any:
 def main(prog: str, argv: list[str]) -> None:
     arguments, others = parse_arguments(prog, argv)
     from ..training.recipe import RecipeParser
-    from ..training.synthetic.mixing import parse_rate
+    from ..training.synthetic.learning import parse_rate
     from ..training.synthetic.synthetic_text import make_synthetic_text
 
     arguments.rate = parse_rate(arguments.rate)

@@ -53,7 +53,7 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
 
 def main(prog: str, argv: list[str]) -> None:
     arguments = parse_arguments(prog, argv)
-    from ..training.compression.pruning_run import PairSample, prune_folder
+    from ..training.compression.pruning import PairSample, prune_folder
 
     pairs = None
     if arguments.source is not None:

@@ -18,11 +18,10 @@ from ..model.config.stacks import HEAD_FIELDS, heads_of_layers
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..publishing.model_card import check_metadata, check_project_url
 from .arguments import FIELDS_OF_NEW_TOKENIZERS, DataArguments, ModelArguments, OwnTrainingArguments
-from .console import say
-from .data.mixture import check_rates
-from .data.parts import ROLES, corpus_parts, rates_of, refuse_several
+from .data.parts import ROLES, check_rates, corpus_parts, rates_of, refuse_several
 from .model import make_generation_config, paper_learning_rate, plan_config
 from .pretraining.denoising import DENOISING, NOISE_FIELDS, PAIR_FIELDS, check_denoising
+from .process import say
 from .recipe import (
     CHANGEABLE_FIELDS,
     FIELDS_OF_OTHERS,

@@ -6,8 +6,8 @@ from typing import Any
 
 from ..publishing.model_card import NOT_TRAINED, TRAINED, CardFacts, public_settings
 from .data.parts import corpus_parts
-from .machine import describe_hardware
 from .pretraining.denoising import DENOISING, NoisePlan
+from .process import describe_hardware
 from .recipe import RunArguments
 
 

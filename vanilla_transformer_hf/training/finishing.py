@@ -30,8 +30,7 @@ from .checkpoints.averaging import AverageCheckpointsCallback
 from .checkpoints.files import step_of
 from .checkpoints.record import RECORD_FILE
 from .checkpoints.resume import Start
-from .console import say
-from .machine import of_main_process
+from .process import of_main_process, say
 from .tasks.task import Task
 from .trainer.translation import TranslationTrainer, changed
 
@@ -71,16 +70,15 @@ class LaterParts:
         """Raise `UnfinishedRunError`, with all parts that have failed and their errors, if there are any."""
         if not self.failed:
             return
-        told = "; nor ".join(f"{name}: {_in_words(error)}" for name, error in self.failed.items())
+        parts = []
+        for name, error in self.failed.items():
+            kind = "" if isinstance(error, (OSError, ValueError)) else f"{type(error).__name__}: "
+            parts.append(f"{name}: {kind}{' '.join(str(error).split())}")
+        told = "; nor ".join(parts)
         raise UnfinishedRunError(
             f"{self.folder} is complete but was not {told.rstrip('.')}. Its weights, config and tokenizer are written "
             "and open; the same command continues with what is missing."
         ) from next(iter(self.failed.values()))
-
-
-def _in_words(error: Exception) -> str:
-    kind = "" if isinstance(error, (OSError, ValueError)) else f"{type(error).__name__}: "
-    return kind + " ".join(str(error).split())
 
 
 def train_and_write(folder: Path, trainer: TranslationTrainer, start: Start, processor: Any = None) -> None:

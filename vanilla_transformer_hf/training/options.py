@@ -6,7 +6,7 @@ torch or transformers.
 import re
 import typing
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, fields
 from enum import Enum
 from inspect import cleandoc
 from typing import Any, Literal, NamedTuple
@@ -91,17 +91,16 @@ def config_option(name: str, hint: Any, default: Any, texts: Mapping[str, str], 
 def options_of(group: type) -> list[Option]:
     """The options of a dataclass of arguments, which have their help as HfArgumentParser reads it."""
     hints = typing.get_type_hints(group)  # not `Field.type`, which HfArgumentParser overwrites
-    return [_option(each, hints[each.name]) for each in fields(group) if each.init]
-
-
-def _option(argument: Field[Any], hint: Any) -> Option:
-    default = argument.default
-    if argument.default_factory is not MISSING:
-        default = argument.default_factory()
-    about, choices = argument.metadata["help"].strip(), argument.metadata.get("choices")
-    if default is not None or "not given" not in about:
-        about = f"{about} (default: {_shown(default)})"
-    return Option(argument.name, values_of(Literal[*choices] if choices else hint), about)
+    options = []
+    for each in fields(group):
+        if not each.init:
+            continue
+        default = each.default if each.default_factory is MISSING else each.default_factory()
+        about, choices = each.metadata["help"].strip(), each.metadata.get("choices")
+        if default is not None or "not given" not in about:
+            about = f"{about} (default: {_shown(default)})"
+        options.append(Option(each.name, values_of(Literal[*choices] if choices else hints[each.name]), about))
+    return options
 
 
 def _shown(value: Any) -> str:

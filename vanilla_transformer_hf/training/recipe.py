@@ -410,26 +410,9 @@ def all_options() -> dict[str, list[Option]]:
     """Every option of `train`, by group, as `train --help-all` shows them."""
     training = options_of(TranslationTrainingArguments)
     own = {argument.name for argument in fields(OwnTrainingArguments)}
-    groups = {
-        "text": options_of(DataArguments),
-        "model, tokenizer and search": options_of(ModelArguments),
-        **_config_groups(),
-        "training": [option for option in training if option.name in own],
-        "recipe": [UNSET],
-    }
-    titles = _sections_of_transformers()
-    for option in training:
-        if option.name not in own:
-            title = f"transformers' Trainer: {titles.get(option.name, 'Others')}"
-            groups.setdefault(title, []).append(option)
-    return groups
-
-
-def _config_groups() -> dict[str, list[Option]]:
-    """The fields of the configs, by group."""
+    configs: dict[str, list[Option]] = {title: [] for title in CONFIG_GROUPS}
+    sizes, positions, attention, others = configs.values()
     transformer, recurrent = (documented_fields(config.__doc__ or "") for config in CONFIGS.values())
-    groups: dict[str, list[Option]] = {title: [] for title in CONFIG_GROUPS}
-    sizes, positions, attention, others = groups.values()
     position_options, attention_options = users_of_options(POSITION_SCHEMES), users_of_options(ATTENTION_KINDS)
     for name, hint in ConfigArguments.__annotations__.items():
         if name in VanillaTransformerConfig.__annotations__:
@@ -438,15 +421,21 @@ def _config_groups() -> dict[str, list[Option]]:
         else:
             default = getattr(RecurrentSeq2SeqConfig, name)
             others.append(config_option(name, hint, default, recurrent, has_presets=False))
-    return groups
-
-
-def _sections_of_transformers() -> dict[str, str]:
-    """Training argument -> the title of its section in the docstring of transformers' `TrainingArguments`."""
-    titles, title = {}, ""
+    groups = {
+        "text": options_of(DataArguments),
+        "model, tokenizer and search": options_of(ModelArguments),
+        **configs,
+        "training": [option for option in training if option.name in own],
+        "recipe": [UNSET],
+    }
+    titles, title = {}, ""  # of the sections in the docstring of transformers' arguments
     for line in cleandoc(TrainingArguments.__doc__ or "").splitlines():
         if found := re.match(r" {4}> (.+)", line):
             title = found[1]
         elif (found := re.match(r" {4}(\w+) ?\(", line)) and title:
             titles[found[1]] = title
-    return titles
+    for option in training:
+        if option.name not in own:
+            title = f"transformers' Trainer: {titles.get(option.name, 'Others')}"
+            groups.setdefault(title, []).append(option)
+    return groups

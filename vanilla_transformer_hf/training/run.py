@@ -15,18 +15,16 @@ from .checkpoints.files import EarlyStopping
 from .checkpoints.moving_average import MovingAverageCallback
 from .checkpoints.record import find_data_sums, settings_of_all_parts
 from .checkpoints.resume import Start, check_rate, find_start, lock_folder, prepare_folder
-from .console import quiet_libraries, say
 from .data.corpora import validation_of
 from .data.parts import corpus_parts
 from .facts import facts_of_run
 from .finishing import ScoredSet, finish, score_before, train_and_write
-from .machine import find_matmul, of_main_process, use_threads
 from .model import paper_learning_rate
 from .objectives.distillation import digest_of_teacher, open_teacher
 from .objectives.head_gates import HeadGatesCallback
+from .process import find_matmul, of_main_process, quiet_libraries, say, use_threads
 from .recipe import RunArguments, TranslationTrainingArguments
-from .tasks.one_stack import TASKS as STACK_TASKS
-from .tasks.one_stack import OneStack
+from .tasks.one_stack import CausalLM, Classification, MaskedLM, TokenClassification
 from .tasks.recognition import MODELS, Recognition
 from .tasks.task import Task
 from .tasks.text_to_text import Denoising, Translation
@@ -37,7 +35,10 @@ from .trainer.translation import TranslationTrainer
 TASKS: dict[str, type[Task]] = {
     "translation": Translation,
     "denoising": Denoising,
-    **dict.fromkeys(STACK_TASKS, OneStack),
+    "masked_lm": MaskedLM,
+    "causal_lm": CausalLM,
+    "classification": Classification,
+    "token_classification": TokenClassification,
     **dict.fromkeys(MODELS, Recognition),
 }
 

@@ -175,7 +175,7 @@ def test_a_full_disk_leaves_nothing(checkpoints, tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     folders = checkpoints(2)
-    monkeypatch.setattr("vanilla_transformer_hf.training.checkpoints.weights.save_file", fail)
+    monkeypatch.setattr("vanilla_transformer_hf.training.checkpoints.averaging.save_file", fail)
     with pytest.raises(OSError, match="No space left"):
         average_checkpoints(folders, tmp_path / "new" / "average")
     assert not list((tmp_path / "new").iterdir())

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 from vanilla_transformer_hf.evaluation.scores import read_predictions, write_predictions
-from vanilla_transformer_hf.training.comparison.lengths import lengths_table, split_by_length
+from vanilla_transformer_hf.training.comparison.report import lengths_table, split_by_length
 
 
 def test_rows_are_split_into_ranges_of_about_equal_size():

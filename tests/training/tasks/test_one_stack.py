@@ -12,14 +12,13 @@ from vanilla_transformer_hf.common.checksums import verify_folder
 from vanilla_transformer_hf.training.recipe import RecipeParser
 from vanilla_transformer_hf.training.run import prepare_job, run_job
 from vanilla_transformer_hf.training.tasks.one_stack import (
-    TASKS,
-    OneStack,
+    CausalLM,
+    MaskedLM,
     add_mask,
     begin_with_end,
     label_words,
     share_of_classes,
     share_of_tokens,
-    to_examples,
 )
 
 
@@ -112,13 +111,12 @@ def test_a_tokenizer_of_another_task_is_prepared_for_this_one(recipe, tmp_path):
         tokenizer.save_pretrained(tmp_path / name)
     run, _ = recipe("causal_lm", vocab_size=None, tokenizer_name_or_path=str(tmp_path / "masked"))
     texts = {"train": (TEXTS, None)}
-    tokenizer = OneStack(run).make_tokenizer(texts, tmp_path / "new")
-    (example,) = to_examples(TASKS["causal_lm"], tokenizer, ["one two"], None, 20)
+    tokenizer = CausalLM(run).make_tokenizer(texts, tmp_path / "new")
+    (example,) = CausalLM(run).examples(tokenizer, ["one two"], None)
     ends = [place for place, each in enumerate(example["input_ids"]) if each == tokenizer.eos_token_id]
     assert ends == [0, len(example["input_ids"]) - 1]
     run.model.tokenizer_name_or_path = str(tmp_path / "causal")
-    run.data.task = "masked_lm"
-    assert OneStack(run).make_tokenizer(texts, tmp_path / "new").mask_token == "<mask>"
+    assert MaskedLM(run).make_tokenizer(texts, tmp_path / "new").mask_token == "<mask>"
 
 
 @pytest.mark.slow
@@ -198,7 +196,6 @@ def test_accuracies_count_what_is_to_be_predicted():
     assert share_of_tokens(0)(prediction) == {"accuracy": 0.0}
     assert share_of_tokens(1)(prediction) == {"accuracy": 50.0}
     assert share_of_classes(prediction) == {"accuracy": 0.0, "most_frequent": 50.0}
-    assert set(TASKS) == {"masked_lm", "causal_lm", "classification", "token_classification"}
 
 
 def test_the_first_token_of_each_word_has_its_class(tmp_path):

@@ -2,13 +2,13 @@
 
 import os
 import signal
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from make_spoken_digits import write_wave
+from make_digit_strips import bend, split, write_digit_strips
+from make_spoken_digits import change_speed, read_digits, write_spoken_digits, write_wave
 from PIL import Image
 from safetensors.torch import load_file
 from transformers import AutoProcessor
@@ -22,13 +22,6 @@ from vanilla_transformer_hf.training.recipe import RecipeParser
 from vanilla_transformer_hf.training.run import prepare_job
 from vanilla_transformer_hf.training.tasks.recognition_data import Masks, RecognitionCollator, SourcesWithTexts
 from vanilla_transformer_hf.training.trainer.translation import TranslationTrainer
-
-
-# Behind the packages, of which one is called translate, as a script is.
-sys.path.append(str(Path(__file__).parents[3] / "scripts"))
-
-from make_digit_strips import bend, split, write_digit_strips
-from make_spoken_digits import change_speed, read_digits, write_spoken_digits
 
 
 SIZES = "--vocab_size 290 --d_model 16 --encoder_layers 1 --decoder_layers 1 --encoder_attention_heads 2"

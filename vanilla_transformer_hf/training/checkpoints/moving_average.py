@@ -14,7 +14,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from ...common.files import new_file
-from .weights import assign, open_weights, save_weights
+from .averaging import assign, open_weights, save_weights
 
 
 MOVING_AVERAGE_FILE = "moving_average.safetensors"

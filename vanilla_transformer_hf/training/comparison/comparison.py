@@ -13,9 +13,9 @@ from typing import Any
 
 from ...common.settings import read_object
 from ..checkpoints.resume import lock_folder
-from ..console import quiet_libraries, say
 from ..data.corpora import load_corpora, tokenize
 from ..data.parts import refuse_several
+from ..process import quiet_libraries, say
 from ..tokenizer import describe_tokenizer, get_tokenizer
 from .plan import Plan, PlannedRun, continue_record, write_recipe
 from .run import DIVERGED, FAILED, FINISHED, write_result

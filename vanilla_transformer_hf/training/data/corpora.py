@@ -8,14 +8,13 @@ import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..arguments import DataArguments
-from ..console import say
+from ..process import say
 from ..recipe import RunArguments
 from .bpe_dropout import BpeDropoutCollator
 from .collators import TranslationCollator, vocabulary_sizes
 from .column_names import SIDES
 from .corpus import load_parallel_text
-from .mixture import Mixture
-from .parts import ROLES, corpus_parts, rates_of
+from .parts import ROLES, Mixture, corpus_parts, rates_of
 from .tokenized_corpus import CorpusFilter, tokenize_corpus, tokenize_stream
 
 

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ...common.lines import LONGEST_LINE, decode_lines, open_input
-from .column_names import SIDES, Names, are_names_of_sides, find_columns
-from .tables import header_positions, table_pairs
+from .column_names import SIDES, Names, are_names_of_sides, find_columns, header_positions, table_pairs
 from .unit_files import UNIT_READERS, Row
 
 

@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import IterableDataset, Sampler
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
-from .mixture import Mixture
+from .parts import Mixture
 
 
 class OfEpochs:

@@ -20,8 +20,7 @@ from importlib import import_module
 from typing import Any, BinaryIO
 
 from ...common.lines import open_input
-from .column_names import SIDES, MissingColumnError, Names, find_column, find_columns
-from .tables import table_pairs
+from .column_names import SIDES, MissingColumnError, Names, find_column, find_columns, table_pairs
 
 
 Row = dict[str, str] | str  # a pair, or one of the reasons below

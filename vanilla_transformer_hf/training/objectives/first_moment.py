@@ -24,18 +24,13 @@ class AdamWBfloat16Moment(torch.optim.AdamW):
         groups = self.param_groups
         try:
             for group in groups:
-                for weight in group["params"]:
+                for weight in (each for each in group["params"] if each.grad is not None):
                     self.param_groups = [{**group, "params": [weight]}]
-                    self._step_of(weight)
+                    state = self.state[weight]  # empty before the first step
+                    if state:
+                        state["exp_avg"] = state["exp_avg"].to(weight.dtype)
+                    super().step()
+                    state["exp_avg"] = state["exp_avg"].bfloat16()
         finally:
             self.param_groups = groups
         return loss
-
-    def _step_of(self, weight: torch.Tensor) -> None:
-        if weight.grad is None:
-            return
-        state = self.state[weight]  # empty before the first step
-        if state:
-            state["exp_avg"] = state["exp_avg"].to(weight.dtype)
-        super().step()
-        state["exp_avg"] = state["exp_avg"].bfloat16()

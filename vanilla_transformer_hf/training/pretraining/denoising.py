@@ -1,5 +1,10 @@
-"""Denoising: which arguments it takes, the tokens that it needs, and batches whose noise depends on seed and epoch."""
+"""
+Denoising: which arguments it takes, the tokens that it needs, its text (pairs of a text, with the tag of its language
+if there are tags, and itself), and batches whose noise depends on seed and epoch.
+"""
 
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -8,9 +13,14 @@ import torch
 from tokenizers import AddedToken
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ...common.lines import read_lines
+from ...common.opening import open_tokenizer
 from ...translation.text.texts import TARGET_LANG_TAGS
 from ..arguments import DataArguments
 from ..data.collators import TranslationCollator, vocabulary_sizes
+from ..data.column_names import SIDES
+from ..data.corpus import from_rows, iterate_rows
+from ..data.corpus_files import holds_both_sides
 from ..data.parts import ROLES
 from ..data.tokenized_corpus import truncate
 from ..recipe import RunArguments
@@ -103,28 +113,6 @@ def check_tokenizer(tokenizer: Any) -> None:
         raise ValueError(f"{told}; this one makes of 'a': {' '.join(tokenizer.convert_ids_to_tokens(ids))}.")
 
 
-def find_noise_tokens(plan: NoisePlan, model: PreTrainedModel, tokenizer: Any) -> NoiseTokens:
-    """The ids of the tokens that the noise puts into texts."""
-    special = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
-    words = [number for number in range(len(tokenizer)) if number not in special]
-    sentinels: list[int] = []
-    if plan.noise.has_sentinels:
-        vocabulary = tokenizer.get_vocab()
-        while (number := vocabulary.get(SENTINEL.format(len(sentinels)))) is not None:
-            sentinels.append(number)
-    ends = frozenset[int]()
-    if plan.noise is NOISES["infilling_permuted"]:
-        ends = frozenset(each for each in words if tokenizer.decode([each]).endswith(SENTENCE_ENDS))
-    return NoiseTokens(
-        end=tokenizer.eos_token_id,
-        start=model.config.decoder_start_token_id,
-        mask=tokenizer.mask_token_id if plan.noise.has_mask else -1,
-        sentinels=sentinels,
-        words=np.asarray(words),  # from which numpy draws at once
-        sentence_ends=ends,
-    )
-
-
 @dataclass(kw_only=True)
 class DenoisingCollator(TranslationCollator):
     """
@@ -166,19 +154,101 @@ class DenoisingCollator(TranslationCollator):
 
 
 def make_denoising_collators(
-    run: RunArguments, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+    run: RunArguments, model: PreTrainedModel, tokenizer: Any
 ) -> dict[str, TranslationCollator | None]:
     """The Trainer's collators: `data_collator` for held-out text, and `train_collator`."""
     plan = NoisePlan.of(run.data)
     source_size, target_size = vocabulary_sizes(model)
     tags: Any = tokenizer.convert_tokens_to_ids([*(tokenizer.init_kwargs.get(TARGET_LANG_TAGS) or {}).values()])
+    special = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
+    words = [number for number in range(len(tokenizer)) if number not in special]
+    sentinels: list[int] = []
+    if plan.noise.has_sentinels:
+        vocabulary = tokenizer.get_vocab()
+        while (number := vocabulary.get(SENTINEL.format(len(sentinels)))) is not None:
+            sentinels.append(number)
+    ends = frozenset[int]()
+    if plan.noise is NOISES["infilling_permuted"]:
+        ends = frozenset(each for each in words if str(tokenizer.decode([each])).endswith(SENTENCE_ENDS))
+    tokens = NoiseTokens(
+        end=tokenizer.eos_token_id,
+        start=model.config.decoder_start_token_id,
+        mask=tokenizer.mask_token_id if plan.noise.has_mask else -1,
+        sentinels=sentinels,
+        words=np.asarray(words),  # from which numpy draws at once
+        sentence_ends=ends,
+    )
     held_out = DenoisingCollator(
         tokenizer=tokenizer,
         source_vocab_size=source_size,
         target_vocab_size=target_size,
         plan=plan,
-        tokens=find_noise_tokens(plan, model, tokenizer),
+        tokens=tokens,
         tags=frozenset(tags),
         limit=run.data.max_source_length,
     )
     return {"data_collator": held_out, "train_collator": replace(held_out, seed=run.training.seed, epoch=0)}
+
+
+def text_rows(where: str, texts: list[tuple[str, list[str], dict[str, Any] | None]]) -> Iterator[dict[str, str]]:
+    """
+    Each text as both sides of a pair, its tag before the source; `where` names the text in messages.
+
+    `texts` has for each file its path, the tags of its texts (two of pairs), and for pairs the arguments of
+    `iterate_rows`.
+    """
+    for path, tags, pairs in texts:
+        if pairs is None:
+            for line in read_lines(path):
+                yield {"source": tags[0] + line, "target": line}
+            continue
+        for row in iterate_rows(path, **pairs):
+            if not isinstance(row, str):  # the reason why a unit is not a pair
+                for tag, side in zip(tags, SIDES):
+                    yield {"source": tag + row[side], "target": row[side]}
+
+
+def tag_of(language: str | None, tags: dict[str, str], path: str) -> str:
+    """The tag before the texts of a language; empty if there are no tags."""
+    if not tags:
+        return ""
+    if language not in tags:
+        raise ValueError(
+            f"the language of {path} is {language or 'not given'}: expected one of {', '.join(tags)}, for which the "
+            "tokenizer has tags; set text_langs, or for a file of pairs source_lang and target_lang."
+        )
+    return tags[language]
+
+
+def load_texts(run: RunArguments) -> dict[str, Any]:
+    """The named text of a run by role (train, validation, test), as `load_corpora` gives pairs."""
+    arguments = run.data
+    tags = {language: f"<2{language}>" for language in arguments.target_lang_tags or ()}
+    if name := run.model.tokenizer_from:
+        tags = open_tokenizer(name).init_kwargs.get(TARGET_LANG_TAGS) or {}
+    found, given = {}, arguments.text_langs or []
+    both = (arguments.source_lang, arguments.target_lang)
+    pairs = {f"{side}_{kind}": getattr(arguments, f"{side}_{kind}") for side in SIDES for kind in ("lang", "column")}
+    for role in ROLES:
+        paths = getattr(arguments, f"{role}_text")
+        if not paths:
+            continue
+        for path in paths:
+            if not os.path.exists(path):
+                raise FileNotFoundError(f"{path}: no such file.")
+        plain = [path for path in paths if not (os.path.isdir(path) or holds_both_sides(path))]
+        if given and len(given) != len(plain):
+            raise ValueError(
+                f"text_langs={' '.join(given)}: {len(given)} languages, but {role}_text names {len(plain)} plain-text "
+                "files; name one for each, in their order."
+            )
+        languages, split = dict(zip(plain, given)), getattr(arguments, f"{role}_split")
+        texts = [
+            (path, [tag_of(languages.get(path), tags, path)], None)
+            if path in plain
+            else (path, [tag_of(each, tags, path) for each in both], {**pairs, "split": split})
+            for path in paths
+        ]
+        streams = arguments.streaming and role == "train"
+        found[role] = from_rows(text_rows, paths, streams, where=", ".join(paths), texts=texts)
+    return found

@@ -19,7 +19,7 @@ from ...model.single_stacks.causal_lm import VanillaTransformerDecoderModel, Van
 from ...model.single_stacks.encoder_models import VanillaTransformerEncoderModel
 from ...publishing.model_card import CardFacts
 from ..arguments import ModelArguments
-from ..console import errors_only
+from ..process import errors_only
 from ..recipe import CHANGEABLE_FIELDS
 
 

@@ -101,10 +101,6 @@ def _is_uneven(pair: Candidate, facts: Facts) -> bool:
     return most > facts.filter.max_length_ratio * least + SLACK
 
 
-def _is_repeating(pair: Candidate, facts: Facts) -> bool:
-    return repeats(pair.translation.split(), REPEATS) and not repeats(pair.original.split(), REPEATS)
-
-
 # Name of a rule -> what is said of the pairs that it drops, and whether it drops one.
 RULES: dict[str, tuple[str, Callable[[Candidate, Facts], bool]]] = {
     "held_out": ("that stand in the validation or test text", lambda pair, facts: pair.original in facts.held_out),
@@ -114,7 +110,10 @@ RULES: dict[str, tuple[str, Callable[[Candidate, Facts], bool]]] = {
         lambda pair, facts: pair.translation.split() == pair.original.split(),
     ),
     "unfinished": ("cut off at the limit of tokens", lambda pair, facts: not pair.finished),
-    "repetition": (f"that repeat a phrase {REPEATS} times", _is_repeating),
+    "repetition": (
+        f"that repeat a phrase {REPEATS} times",
+        lambda pair, facts: repeats(pair.translation.split(), REPEATS) and not repeats(pair.original.split(), REPEATS),
+    ),
     "length": ("far too long or too short", _is_uneven),
     "score": (
         "with a low score",

@@ -5,7 +5,6 @@ Training of one stack: predicting masked tokens, continuing texts, classifying t
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -62,20 +61,6 @@ def begin_with_end(tokenizer: VanillaTransformerTokenizer) -> None:
     tokenizer.backend_tokenizer.post_processor = template
 
 
-def keep(tokenizer: VanillaTransformerTokenizer) -> None:
-    """Leave a tokenizer as it is."""
-
-
-def masked_collator(tokenizer: Any, seed: int) -> Any:
-    """A collator in which 15 % of the tokens are predicted; 80 % of these are masked and 10 % replaced, as in BERT."""
-    return DataCollatorForLanguageModeling(tokenizer, mlm=True, mlm_probability=0.15, seed=seed)
-
-
-def causal_collator(tokenizer: Any, seed: int) -> Any:
-    """A collator in which each token is predicted from the earlier ones."""
-    return DataCollatorForLanguageModeling(tokenizer, mlm=False)
-
-
 def best_ids(logits: Any, labels: Any) -> torch.Tensor:
     """The ids of the highest logits, so that evaluation does not keep logits."""
     found: torch.Tensor = (logits[0] if isinstance(logits, tuple) else logits).argmax(dim=-1)
@@ -111,51 +96,6 @@ def whole_line(line: str) -> list[str]:
     return [line]
 
 
-@dataclass(frozen=True)
-class StackTask:
-    """
-    A task of one stack.
-
-    Attributes:
-        model: Class of the model.
-        prepare: A function that adds special tokens to a new tokenizer.
-        collator: A function of (tokenizer, seed) that returns a collator.
-        measure: Scores of held-out texts, in percent.
-        classes_of: A function that reads the classes in a line of `train_target`: `whole_line` for one class per text,
-            `str.split` for one class per word, None if the task has no classes.
-        ends: Whether texts end with the end token.
-    """
-
-    model: Any
-    prepare: Callable[[VanillaTransformerTokenizer], None]
-    collator: Callable[[Any, int], Any]
-    measure: Callable[[EvalPrediction], dict[str, float]]
-    classes_of: Callable[[str], list[str]] | None = None
-    ends: bool = False
-
-
-TASKS: dict[str, StackTask] = {
-    "masked_lm": StackTask(VanillaTransformerForMaskedLM, add_mask, masked_collator, share_of_tokens(0)),
-    "causal_lm": StackTask(
-        VanillaTransformerForCausalLM, begin_with_end, causal_collator, share_of_tokens(1), ends=True
-    ),
-    "classification": StackTask(
-        VanillaTransformerForSequenceClassification,
-        keep,
-        lambda tokenizer, seed: DataCollatorWithPadding(tokenizer),
-        share_of_classes,
-        classes_of=whole_line,
-    ),
-    "token_classification": StackTask(
-        VanillaTransformerForTokenClassification,
-        keep,
-        lambda tokenizer, seed: DataCollatorForTokenClassification(tokenizer),
-        share_of_classes,
-        classes_of=str.split,
-    ),
-}
-
-
 def label_words(text: str, offsets: Sequence[tuple[int, int]], classes: Sequence[int]) -> list[int]:
     """
     One label per token: the first token of a word gets the class of the word, the others are ignored, as in BERT.
@@ -173,24 +113,7 @@ def label_words(text: str, offsets: Sequence[tuple[int, int]], classes: Sequence
     return labels
 
 
-def to_examples(
-    task: StackTask, tokenizer: Any, texts: Sequence[str], classes: Sequence[Sequence[int]] | None, longest: int
-) -> list[dict[str, Any]]:
-    """The collator's inputs: texts truncated to `longest` tokens, with the numbers of their classes."""
-    by_word = task.classes_of is str.split
-    encoded = tokenizer(list(texts), truncation=True, max_length=longest - task.ends, return_offsets_mapping=by_word)
-    rows = encoded["input_ids"]
-    if task.ends:
-        rows = [[*row, tokenizer.eos_token_id] for row in rows]
-    examples: list[dict[str, Any]] = [{"input_ids": row, "attention_mask": [1] * len(row)} for row in rows]
-    for index, numbers in enumerate(classes or ()):
-        examples[index]["labels"] = (
-            label_words(texts[index], encoded["offset_mapping"][index], numbers) if by_word else numbers[0]
-        )
-    return examples
-
-
-def read_texts(data: Any, role: str) -> tuple[list[str], list[list[str]] | None]:
+def read_texts(data: Any, role: str, classes_of: Any) -> tuple[list[str], list[list[str]] | None]:
     """The lines of a text, and the classes of each line if it has classes."""
     source, target = getattr(data, f"{role}_source"), getattr(data, f"{role}_target")
     texts = list(read_lines(source))
@@ -198,7 +121,6 @@ def read_texts(data: Any, role: str) -> tuple[list[str], list[list[str]] | None]
         raise ValueError(f"{source} is empty: expected a text on each line.")
     if target is None:
         return texts, None
-    classes_of: Any = TASKS[data.task].classes_of
     classes = [classes_of(line) for line in read_lines(target)]
     if len(classes) != len(texts):
         raise ValueError(f"{target} has {len(classes):,} lines and {source} {len(texts):,}: expected as many.")
@@ -212,12 +134,33 @@ def read_texts(data: Any, role: str) -> tuple[list[str], list[list[str]] | None]
 
 
 class OneStack(Task):
-    """An encoder alone or a decoder alone."""
+    """
+    An encoder alone or a decoder alone.
+
+    Attributes:
+        kind: Class of the model.
+        classes_of: A function that reads the classes in a line of `train_target`: `whole_line` for one class per text,
+            `str.split` for one class per word, None if the task has no classes.
+        ends: Whether texts end with the end token.
+        scores: Scores of held-out texts, in percent.
+    """
+
+    kind: Any
+    classes_of: Any = None
+    ends = False
+    scores: Any = staticmethod(share_of_classes)
 
     def __init__(self, run: Any):
         super().__init__(run)
-        self.kind = TASKS[run.data.task]
         self.names: list[str] = []  # of the classes
+
+    @staticmethod
+    def prepare(tokenizer: VanillaTransformerTokenizer) -> None:
+        """Add the special tokens that the task needs."""
+
+    def collator(self, tokenizer: Any) -> Any:
+        """The collator of its examples."""
+        raise NotImplementedError
 
     def check(self, settings: dict[str, Any]) -> None:
         data, name = self.run.data, self.run.data.task
@@ -228,21 +171,21 @@ class OneStack(Task):
         check_evaluation(self.run, ("loss", "accuracy"))
         for role in ROLES:
             source, target = getattr(data, f"{role}_source"), getattr(data, f"{role}_target")
-            if source and self.kind.classes_of and not target:
-                each = "each line" if self.kind.classes_of is whole_line else "each word"
+            if source and self.classes_of and not target:
+                each = "each line" if self.classes_of is whole_line else "each word"
                 raise ValueError(f"{role}_target is not given: name the file with the class of {each} of {source}.")
-            if target and not (source and self.kind.classes_of):
+            if target and not (source and self.classes_of):
                 raise ValueError(f"{role}_target={target} has no effect with task={name}: remove it.")
 
     def load(self) -> dict[str, Any]:
         data = self.run.data
-        texts = {role: read_texts(data, role) for role in ROLES if getattr(data, f"{role}_source")}
+        texts = {role: read_texts(data, role, self.classes_of) for role in ROLES if getattr(data, f"{role}_source")}
         self.names = sorted(set(chain.from_iterable(texts["train"][1] or ())))
         return texts
 
     def make_tokenizer(self, texts: dict[str, Any], folder: Path, start: Start | None = None) -> Any:
         longest = self.run.data.max_source_length
-        return tokenizer_of_texts(self.run, texts["train"][0], folder, self.kind.prepare, model_max_length=longest)
+        return tokenizer_of_texts(self.run, texts["train"][0], folder, self.prepare, model_max_length=longest)
 
     def make_data(self, texts: dict[str, Any], tokenizer: Any) -> dict[str, Any]:
         places = {name: number for number, name in enumerate(self.names)}
@@ -251,12 +194,26 @@ class OneStack(Task):
             if unknown := sorted(set(chain.from_iterable(classes or ())) - set(places)):
                 raise ValueError(f"class {unknown[0]!r} is not one of the training text: {', '.join(self.names)}.")
             numbers = None if classes is None else [[places[name] for name in each] for each in classes]
-            data[role] = to_examples(self.kind, tokenizer, lines, numbers, self.run.data.max_source_length)
+            data[role] = self.examples(tokenizer, lines, numbers)
         return data
+
+    def examples(self, tokenizer: Any, texts: list[str], classes: list[list[int]] | None) -> list[dict[str, Any]]:
+        """The collator's inputs: texts that are truncated, with the numbers of their classes."""
+        by_word, longest = self.classes_of is str.split, self.run.data.max_source_length - self.ends
+        encoded = tokenizer(texts, truncation=True, max_length=longest, return_offsets_mapping=by_word)
+        rows = encoded["input_ids"]
+        if self.ends:
+            rows = [[*row, tokenizer.eos_token_id] for row in rows]
+        examples: list[dict[str, Any]] = [{"input_ids": row, "attention_mask": [1] * len(row)} for row in rows]
+        for index, numbers in enumerate(classes or ()):
+            examples[index]["labels"] = (
+                label_words(texts[index], encoded["offset_mapping"][index], numbers) if by_word else numbers[0]
+            )
+        return examples
 
     def make_model(self, tokenizer: Any, data: dict[str, Any]) -> Any:
         run, labels = self.run, dict[str, Any]()
-        if self.kind.classes_of:
+        if self.classes_of:
             labels["id2label"] = dict(enumerate(self.names))
             labels["label2id"] = {name: number for number, name in enumerate(self.names)}
         ids = {name: getattr(tokenizer, name) for name in ("pad_token_id", "eos_token_id", "bos_token_id")}
@@ -265,14 +222,14 @@ class OneStack(Task):
         )
         if chosen := choose_attention(run, config):
             config._attn_implementation = chosen["attn_implementation"]
-        model = self.kind.model(config)
+        model = self.kind(config)
         check_lengths(model, data)
         return model
 
     def trainer_options(self, model: Any, tokenizer: Any) -> dict[str, Any]:
         return {
-            "data_collator": self.kind.collator(tokenizer, self.run.training.seed),
-            "compute_metrics": self.kind.measure,
+            "data_collator": self.collator(tokenizer),
+            "compute_metrics": self.scores,
             "preprocess_logits_for_metrics": best_ids,
         }
 
@@ -281,4 +238,48 @@ class OneStack(Task):
         found = trainer.evaluate(data, metric_key_prefix=role)
         names = ("loss", "accuracy", "most_frequent")
         scores = {name: found[key] for name in names if (key := f"{role}_{name}") in found}
-        return scores if self.kind.classes_of else {**scores, "perplexity": math.exp(scores["loss"])}
+        return scores if self.classes_of else {**scores, "perplexity": math.exp(scores["loss"])}
+
+
+class MaskedLM(OneStack):
+    """Masked tokens are predicted: 15 % of them, of which 80 % are masked and 10 % replaced, as in BERT."""
+
+    kind = VanillaTransformerForMaskedLM
+    scores = staticmethod(share_of_tokens(0))
+    prepare = staticmethod(add_mask)
+
+    def collator(self, tokenizer: Any) -> Any:
+        seed = self.run.training.seed
+        return DataCollatorForLanguageModeling(tokenizer, mlm=True, mlm_probability=0.15, seed=seed)
+
+
+class CausalLM(OneStack):
+    """Each token is predicted from the earlier ones."""
+
+    kind = VanillaTransformerForCausalLM
+    ends = True
+    scores = staticmethod(share_of_tokens(1))
+    prepare = staticmethod(begin_with_end)
+
+    def collator(self, tokenizer: Any) -> Any:
+        return DataCollatorForLanguageModeling(tokenizer, mlm=False)
+
+
+class Classification(OneStack):
+    """Texts have classes."""
+
+    kind = VanillaTransformerForSequenceClassification
+    classes_of = staticmethod(whole_line)
+
+    def collator(self, tokenizer: Any) -> Any:
+        return DataCollatorWithPadding(tokenizer)
+
+
+class TokenClassification(OneStack):
+    """Words have classes."""
+
+    kind = VanillaTransformerForTokenClassification
+    classes_of = staticmethod(str.split)
+
+    def collator(self, tokenizer: Any) -> Any:
+        return DataCollatorForTokenClassification(tokenizer)

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from ..checkpoints.resume import Start
-from ..data.mixture import Mixture
+from ..data.parts import Mixture
 from ..recipe import RunArguments, TranslationTrainingArguments
 
 

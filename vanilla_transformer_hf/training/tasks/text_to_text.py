@@ -6,13 +6,12 @@ from typing import Any
 
 from ..checkpoints.resume import Start
 from ..checks import check_run
-from ..console import say
 from ..data.corpora import by_length, join_corpora, load_corpora, make_collators, mix, tokenize, training_text
 from ..doubts import find_doubts
 from ..model import check_lengths, make_model
-from ..pretraining.denoising import make_denoising_collators
-from ..pretraining.texts import load_texts
+from ..pretraining.denoising import load_texts, make_denoising_collators
 from ..pretraining.warm_start import begin_with, find_origins
+from ..process import say
 from ..recipe import TranslationTrainingArguments
 from ..tokenizer import describe_tokenizer, get_tokenizer, record_longest_source, record_sentences, tags_of_corpora
 from ..transfer import describe_transfer

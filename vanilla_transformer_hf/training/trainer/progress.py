@@ -186,24 +186,20 @@ class Progress(ProgressCallback):
         steps = state.global_step - self._first_step
         seconds = (time.perf_counter() - self._began - self._evaluating) / max(1, steps)
         left = seconds * (state.max_steps - state.global_step)
-        evaluations = self._evaluations_left(args, state)
+        # That of this step included, which comes after its log, and that of the last step.
+        every, evaluations = float(state.eval_steps), 0
+        if args.eval_strategy == IntervalStrategy.EPOCH:
+            every = state.global_step / max(float(state.epoch or 0), 1e-9)  # steps
+        if args.eval_strategy != IntervalStrategy.NO:
+            # Epochs are fractions: of 1e-6 less or more, they are whole.
+            done = math.floor((state.global_step - 1) / every + 1e-6)
+            evaluations = math.ceil(state.max_steps / every - 1e-6) - done
         if self._evaluations:
             left += self._evaluating / self._evaluations * (evaluations + self.final_scores)
         told = str(tqdm.format_interval(left))
         if evaluations and not self._evaluations:
             return f"{told} and {evaluations:,} evaluation{'s' * (evaluations != 1)}"
         return told
-
-    def _evaluations_left(self, args: TrainingArguments, state: TrainerState) -> int:
-        """That of this step included, which comes after its log, and that of the last step."""
-        every = float(state.eval_steps)
-        if args.eval_strategy == IntervalStrategy.EPOCH:
-            every = state.global_step / max(float(state.epoch or 0), 1e-9)  # steps
-        elif args.eval_strategy == IntervalStrategy.NO:
-            return 0
-        # Epochs are fractions: of 1e-6 less or more, they are whole.
-        done = math.floor((state.global_step - 1) / every + 1e-6)
-        return math.ceil(state.max_steps / every - 1e-6) - done
 
 
 class ShortRunWarning(TrainerCallback):
@@ -250,7 +246,8 @@ def find_short_run(args: TrainingArguments, steps: int, epoch: int = 0) -> str |
     problems, advice = [], [longer]
     if steps <= FEW_STEPS:
         problems.append("which is too few to learn anything")
-        advice.append(f"lower {'tokens_per_step' if is_filled_by_tokens(args) else 'per_device_train_batch_size'}")
+        is_filled_by_tokens = getattr(args, "tokens_per_step", None) is not None
+        advice.append(f"lower {'tokens_per_step' if is_filled_by_tokens else 'per_device_train_batch_size'}")
     if steps < epoch:
         problems.append(f"fewer than the {epoch:,} that see all of its text once")
     warmup = args.get_warmup_steps(steps)
@@ -262,11 +259,6 @@ def find_short_run(args: TrainingArguments, steps: int, epoch: int = 0) -> str |
         return None
     updates = f"{steps:,} update{'s' * (steps != 1)}"
     return f"the run makes {updates} of the weights, {', and '.join(problems)}; {' or '.join(advice)}."
-
-
-def is_filled_by_tokens(args: TrainingArguments) -> bool:
-    """Whether batches have a number of tokens, not of sentences."""
-    return getattr(args, "tokens_per_step", None) is not None
 
 
 def _fill(logs: dict[str, Any], fields: dict[str, str]) -> list[str]:

@@ -67,9 +67,8 @@ from ..checkpoints.sharding import (
     shard,
     whole_model_generates,
 )
-from ..console import say
 from ..data.collators import TranslationCollator, decode_predictions
-from ..data.mixture import Mixture
+from ..data.parts import Mixture
 from ..data.token_batches import (
     CurriculumSampler,
     EpochLengthSampler,
@@ -82,6 +81,7 @@ from ..objectives.distillation import distillation_rows, logits_of
 from ..objectives.first_moment import AdamWBfloat16Moment
 from ..objectives.head_gates import HeadGatesCallback
 from ..objectives.r_drop import r_drop_rows
+from ..process import say
 from ..recipe import TranslationTrainingArguments
 from .progress import TOKENS_PER_SECOND, Progress, ShortRunWarning, Speedometer, ZeroScoreWarning
 from .publishing import PublishingMixin

@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from vanilla_transformer_hf.training.data.mixture import Mixture, check_rates
+from vanilla_transformer_hf.training.data.parts import Mixture, check_rates
 from vanilla_transformer_hf.training.data.token_batches import MixedSampler, MixedTokenBatchSampler, TokenBatchSampler
 
 

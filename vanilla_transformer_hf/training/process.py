@@ -1,17 +1,58 @@
-"""What a run computes on: its hardware in words, its processes, threads, and library of float32 matrix products."""
+"""
+What a run computes on (its hardware in words, processes, threads, library of float32 matrix products), and what it
+prints: its own lines once for all processes, and no bars of libraries for what takes no time.
+"""
 
 import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Literal, cast
 
+import datasets
 import torch
 from accelerate.utils import broadcast_object_list
+from transformers import TrainingArguments
+from transformers.utils import logging
 
 from ..common.command_line import AUTO
 from ..common.machine import look
 from ..common.matmul import TOLERANCE, choose_matmul, describe_matmul, probe_matmul
 from ..model.packing.packed import lacks_bfloat16
-from .console import say
 from .recipe import TranslationTrainingArguments
+
+
+def say(training: TrainingArguments, text: str) -> None:
+    """Print a line, once for all processes."""
+    if training.process_index == 0:
+        print(text, flush=True)
+
+
+@contextmanager
+def errors_only() -> Iterator[None]:
+    """Hide transformers' warnings."""
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+
+
+@contextmanager
+def quiet_libraries() -> Iterator[None]:
+    """Show the progress bars of datasets only on terminals, and hide transformers' short ones for loading files."""
+    had_bars = logging.is_progress_bar_enabled(), not datasets.are_progress_bars_disabled()
+    logging.disable_progress_bar()
+    if not sys.stderr.isatty():
+        datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        if had_bars[0]:
+            logging.enable_progress_bar()
+        if had_bars[1]:
+            datasets.enable_progress_bars()
 
 
 def describe_hardware(training: TranslationTrainingArguments) -> str:

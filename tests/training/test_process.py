@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from vanilla_transformer_hf.common.machine import Machine
-from vanilla_transformer_hf.training import machine
+from vanilla_transformer_hf.training import process
 from vanilla_transformer_hf.training.recipe import TranslationTrainingArguments
 
 
@@ -14,7 +14,7 @@ def found(monkeypatch):
     threads = []
     monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
     monkeypatch.setattr(torch, "set_num_threads", threads.append)
-    monkeypatch.setattr(machine, "look", lambda device: Machine(cores=4, idle=2.9, memory=0, accelerators=0))
+    monkeypatch.setattr(process, "look", lambda device: Machine(cores=4, idle=2.9, memory=0, accelerators=0))
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     return threads
 
@@ -37,7 +37,7 @@ def arguments(tmp_path, **fields):
     ],
 )
 def test_threads_beside_another_program(tmp_path, found, capsys, given, set_to, printed):
-    machine.use_threads(arguments(tmp_path, threads=given))
+    process.use_threads(arguments(tmp_path, threads=given))
     assert found == set_to
     assert capsys.readouterr().out == printed
 
@@ -45,16 +45,16 @@ def test_threads_beside_another_program(tmp_path, found, capsys, given, set_to, 
 @pytest.mark.parametrize("case", ["idle", "environment", "one thread", "several processes"])
 def test_nothing_is_said_of_threads_that_are_decided_or_have_cores(tmp_path, monkeypatch, found, capsys, case):
     if case == "idle":
-        monkeypatch.setattr(machine, "look", lambda device: Machine(cores=4, idle=3.8, memory=0, accelerators=0))
+        monkeypatch.setattr(process, "look", lambda device: Machine(cores=4, idle=3.8, memory=0, accelerators=0))
     else:
-        monkeypatch.setattr(machine, "look", lambda device: pytest.fail("looked"))
+        monkeypatch.setattr(process, "look", lambda device: pytest.fail("looked"))
     if case == "environment":
         monkeypatch.setenv("OMP_NUM_THREADS", "4")
     if case == "one thread":
         monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     if case == "several processes":
         monkeypatch.setattr(TranslationTrainingArguments, "world_size", 2)
-    machine.use_threads(arguments(tmp_path))
+    process.use_threads(arguments(tmp_path))
     assert not found and not capsys.readouterr().out
 
 
