@@ -14,7 +14,6 @@ Of such sources there is a line about each layer: how diagonal its attention is,
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from ..common.characters import text_argument
 from ..common.command_line import make_parser
@@ -50,28 +49,21 @@ def main(prog: str, argv: list[str]) -> None:
     arguments = parse_arguments(prog, argv)
     from ..common.files import open_output
 
-    figure, told = draw_text(arguments) if arguments.source is not None else draw_file(arguments)
+    if arguments.source is not None:
+        from .. import Translator
+        from ..translation.scoring.attention_maps import attention_maps, draw_attention
+
+        translator = Translator.from_pretrained(arguments.model, matmul_backend="default")
+        maps = attention_maps(translator.model, translator.tokenizer, arguments.source, arguments.target)
+        figure, told = draw_attention(maps, arguments.part, arguments.layer), " ".join(maps.predicted)
+    else:
+        from ..translation.recognition import Recognizer
+        from ..translation.scoring.source_attention import diagonal_lines, draw_source_attention, source_attention
+
+        recognizer = Recognizer(arguments.model, "input_features" if arguments.audio else "pixel_values")
+        found = [source_attention(recognizer, path, arguments.target) for path in arguments.audio or arguments.image]
+        figure = draw_source_attention(found[0], arguments.layer)
+        told = "\n".join((found[0].text, *diagonal_lines(found)))
     with open_output(arguments.picture) as file:
         figure.savefig(file, format=Path(arguments.picture).suffix[1:] or "png", dpi=150)
     print(told)
-
-
-def draw_text(arguments: argparse.Namespace) -> tuple[Any, str]:
-    """The picture of a sentence's attention, and the tokens of its translation."""
-    from .. import Translator
-    from ..translation.scoring.attention_maps import attention_maps, draw_attention
-
-    translator = Translator.from_pretrained(arguments.model, matmul_backend="default")
-    maps = attention_maps(translator.model, translator.tokenizer, arguments.source, arguments.target)
-    return draw_attention(maps, arguments.part, arguments.layer), " ".join(maps.predicted)
-
-
-def draw_file(arguments: argparse.Namespace) -> tuple[Any, str]:
-    """The picture of attention to the first recording or image, its text, and how diagonal each layer is over all."""
-    from ..translation.recognition import Recognizer
-    from ..translation.scoring.source_attention import diagonal_lines, draw_source_attention, source_attention
-
-    recognizer = Recognizer(arguments.model, "input_features" if arguments.audio else "pixel_values")
-    paths = arguments.audio or arguments.image
-    found = [source_attention(recognizer, path, arguments.target) for path in paths]
-    return draw_source_attention(found[0], arguments.layer), "\n".join((found[0].text, *diagonal_lines(found)))

@@ -6,7 +6,7 @@ transformers takes any value from these files and fails, or takes all memory, wh
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -146,24 +146,16 @@ FILES = {
 def check_model_settings(folder: Path) -> None:
     """Check the settings in a model's folder; null is as good as no value, and fields of others are not looked at."""
     for name, kinds in FILES.items():
-        if (folder / name).exists():
-            content = read_json(folder / name)
-            parts = (
-                [each for each in content.values() if isinstance(each, dict)]
-                if kinds is PROCESSOR and isinstance(content, dict)
-                else []
-            )
-            for part in (content, *parts):
-                for problem in _problems(part, kinds):
-                    raise ValueError(f"{folder / name}: {problem}")
-
-
-def _problems(content: Any, kinds: dict[str, Kind]) -> Iterator[str]:
-    if not isinstance(content, dict):
-        yield f"expected a JSON object, got {type(content).__name__}"
-        return
-    for name, kind in kinds.items():
-        value = content.get(name)
-        if value is not None and not kind.holds(value):
-            shown = repr(value)
-            yield f"{name}={shown if len(shown) <= 60 else shown[:60] + '…'}: expected {kind.expected}"
+        if not (folder / name).exists():
+            continue
+        content = read_json(folder / name)
+        if not isinstance(content, dict):
+            raise ValueError(f"{folder / name}: expected a JSON object, got {type(content).__name__}")
+        parts = [each for each in content.values() if isinstance(each, dict)] if kinds is PROCESSOR else []
+        for part in (content, *parts):
+            for field, kind in kinds.items():
+                value = part.get(field)
+                if value is not None and not kind.holds(value):
+                    shown = repr(value)
+                    shown = shown if len(shown) <= 60 else f"{shown[:60]}…"
+                    raise ValueError(f"{folder / name}: {field}={shown}: expected {kind.expected}")

@@ -23,7 +23,7 @@ from huggingface_hub.errors import (
 from ..common.files import check_regular_file, read_regular_file
 from ..common.hub_waits import LONGEST_WAIT, bounded_waits, httpx, wanted_wait
 from .private_text import find_private_text, hide_secrets
-from .upload_plan import Plan, plan_upload
+from .upload_plan import plan_upload
 from .weight_files import CleanedWeights
 
 
@@ -97,14 +97,29 @@ def publish_folder(
         raise ValueError(f"{folder}: its card lacks facts, and nothing was sent: {' '.join(plan.missing)}")
     if create_pr and revision not in (None, "main"):
         raise ValueError(f"create_pr with revision={revision!r}: a pull request is for the main branch.")
-    _check_beside(beside or {})
+    problems = []
+    for name, source in (beside or {}).items():
+        if isinstance(source, Path):
+            check_regular_file(source)
+        if not name.endswith(BINARIES):
+            content = source if isinstance(source, bytes) else read_regular_file(source)
+            problems += find_private_text(Path(name).name, content)
+    if problems:
+        raise ValueError(hide_secrets("; ".join(problems) + "; nothing was sent."))
     token = token or get_token()
     if not token:
         raise PublishError("no Hub token found: run `hf auth login` or set HF_TOKEN; nothing was sent.")
     upload = _Upload(HfApi(endpoint=endpoint, token=token), repo_id, revision, create_pr, say)
     try:
         with tempfile.TemporaryDirectory() as place:
-            return upload.run(_on_disk(plan, Path(place)) | (beside or {}), private, tag, message)
+            files: dict[str, Path | bytes] = {}
+            for file in plan.files:
+                if isinstance(file.source, CleanedWeights):  # they are written with their new header
+                    file.source.write(Path(place, file.name))
+                    files[file.name] = Path(place, file.name)
+                else:
+                    files[file.name] = file.source
+            return upload.run(files | (beside or {}), private, tag, message)
     except (httpx.HTTPError, OSError, RuntimeError, ValueError) as error:
         text = f"{upload.repo_id}: {explain(error)}; {upload.what_is_there()}"
         raise PublishError(hide_secrets(text, token)) from _without_secrets(error, token)
@@ -114,31 +129,6 @@ def _without_secrets(error: Exception, token: str | None) -> Exception | None:
     """The error as a cause of another one; None if its traceback, which may be printed, shows a secret."""
     trace = "".join(traceback.format_exception(error))
     return error if hide_secrets(trace, token) == trace else None
-
-
-def _check_beside(files: dict[str, Path | bytes]):
-    """Raise `ValueError` for a link, or a text with a secret, that is to be published beside a model."""
-    problems = []
-    for name, source in files.items():
-        if isinstance(source, Path):
-            check_regular_file(source)
-        if not name.endswith(BINARIES):
-            content = source if isinstance(source, bytes) else read_regular_file(source)
-            problems += find_private_text(Path(name).name, content)
-    if problems:
-        raise ValueError(hide_secrets("; ".join(problems) + "; nothing was sent."))
-
-
-def _on_disk(plan: Plan, place: Path) -> dict[str, Path | bytes]:
-    """The files of a plan; weights with a new header are written to `place`."""
-    files: dict[str, Path | bytes] = {}
-    for file in plan.files:
-        if isinstance(file.source, CleanedWeights):
-            file.source.write(place / file.name)
-            files[file.name] = place / file.name
-        else:
-            files[file.name] = file.source
-    return files
 
 
 @contextmanager

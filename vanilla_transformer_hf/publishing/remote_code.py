@@ -28,7 +28,15 @@ def find_code(folder: Path, modules: set[str]) -> tuple[dict[str, bytes], list[s
     """
     if wrong := sorted(each for each in modules if not re.fullmatch(r"[\w-]+", each)):
         return {}, [f"auto_map names {each!r}, which is not a file beside the model" for each in wrong]
-    found, absent = _follow(folder, modules)
+    found: dict[str, Path] = {}
+    absent, waiting = set[str](), sorted(modules)
+    while waiting:
+        path = folder / f"{waiting.pop()}.py"
+        if not path.is_file():
+            absent.add(path.name)
+        elif path.name not in found:
+            found[path.name] = path
+            waiting += [module for module in get_relative_imports(path) if "." not in module]
     if absent and modules <= {"modeling_vanilla_transformer"} | ALONE | CONFIG:
         needed = modules & ALONE
         if modules & ({"modeling_vanilla_transformer"} | CONFIG):
@@ -48,21 +56,6 @@ def is_saved_code(name: str, content: bytes) -> bool:
     if not modules or any(not NAME.fullmatch(module) or not path_of(module).is_file() for module in modules):
         return False
     return join_modules(modules).get(name, "").encode() == content
-
-
-def _follow(place: Path, modules: set[str]) -> tuple[dict[str, Path], set[str]]:
-    """The files by their names, and the names of missing files."""
-    found: dict[str, Path] = {}
-    absent = set()
-    waiting = sorted(modules)
-    while waiting:
-        path = place / f"{waiting.pop()}.py"
-        if not path.is_file():
-            absent.add(path.name)
-        elif path.name not in found:
-            found[path.name] = path
-            waiting += [module for module in get_relative_imports(path) if "." not in module]
-    return found, absent
 
 
 def _check_imports(path: Path) -> list[str]:

@@ -160,7 +160,15 @@ def plan_upload(
     stated = {each: value for each, value in stated.items() if value is not None}
     if unknown := stated.keys() - CardFacts.__annotations__.keys():
         raise TypeError(f"{', '.join(sorted(unknown))}: there are only {', '.join(CardFacts.__annotations__)}")
-    _refuse_links(folder)
+    problems = []
+    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
+        if path.suffix in PUBLISHED and not (path.is_dir() and not path.is_symlink()):
+            try:
+                check_regular_file(path)  # no link, pipe or device
+            except ValueError as error:
+                problems.append(str(error).rstrip("."))
+    if problems:
+        raise ValueError(f"{folder} cannot be published: {'; '.join(problems)}.")
     if curves is None and (folder / CURVES_FILE).is_file():
         curves = read_regular_file(folder / CURVES_FILE)
     if (folder / CONFIG_NAME).is_file():
@@ -189,20 +197,10 @@ def plan_upload(
     if problems:
         raise ValueError(hide_secrets(f"{folder} cannot be published: " + "; ".join(problems) + "."))
     planned = [PlannedFile(each, sources[each]) for each in sorted(sources)]
-    return Plan(folder, planned, _left_out(folder, sources), missing)
-
-
-def _refuse_links(folder: Path):
-    """Raise `ValueError` for a link, a pipe or a device in the folder."""
-    wrong = []
-    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
-        if path.suffix in PUBLISHED and not (path.is_dir() and not path.is_symlink()):
-            try:
-                check_regular_file(path)
-            except ValueError as error:
-                wrong.append(str(error).rstrip("."))
-    if wrong:
-        raise ValueError(f"{folder} cannot be published: {'; '.join(wrong)}.")
+    shown = [f"{path.name}/" if path.is_dir() else path.name for path in sorted(folder.iterdir())]
+    rest = [each for each in shown if each.removesuffix("/") not in sources]
+    left_out = {each: next(why for pattern, why in LEFT_OUT.items() if fnmatch(each, pattern)) for each in rest}
+    return Plan(folder, planned, left_out, missing)
 
 
 def _model(files: ModelFolder) -> tuple[dict[str, Path | bytes | CleanedWeights], list[str]]:
@@ -286,16 +284,6 @@ def _processor(folder: Path) -> dict[str, bytes]:
             found[name] = read_regular_file(folder / name) if after == before else text.encode()
     present = [name for name in VOCABULARIES if found and (folder / name).is_file()]
     return found | {name: read_regular_file(folder / name) for name in present}
-
-
-def _left_out(folder: Path, sources: dict[str, Any]) -> dict[str, str]:
-    """The other files of the folder, with the reasons why they are not published."""
-    found = {}
-    for path in sorted(folder.iterdir()):
-        shown = f"{path.name}/" if path.is_dir() else path.name
-        if path.name not in sources:
-            found[shown] = next(why for pattern, why in LEFT_OUT.items() if fnmatch(shown, pattern))
-    return found
 
 
 def _configs(folder: Path, config: OwnConfig) -> dict[str, bytes]:
