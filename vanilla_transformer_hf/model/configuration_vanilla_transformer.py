@@ -1,10 +1,10 @@
 """Configuration of the Transformer of "Attention Is All You Need" (Vaswani et al. 2017, arXiv 1706.03762)."""
 
+import logging
 import re
 from typing import Any, Literal
 
 from huggingface_hub.dataclasses import strict
-from transformers.utils import logging
 
 from .config.attention_kinds import ATTENTION_KINDS, CROSS_KINDS, OTHER_KINDS, attention_kind
 from .config.auto_classes import auto_models, classes_of, whole_auto_map
@@ -19,7 +19,7 @@ from .releases.configs import BaseConfig
 from .saving.saved_code import ConfigSavesCode
 
 
-logger = logging.get_logger(__name__)
+logger = logging.getLogger(__name__)
 
 
 # Field -> the field that gives its default value.

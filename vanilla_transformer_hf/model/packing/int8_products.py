@@ -6,6 +6,7 @@ All are exact: sums of whole numbers, rounded to float32 at the end. So a produc
 Shapes: R rows, D inputs, O outputs.
 """
 
+import logging
 import timeit
 import warnings
 from collections.abc import Callable
@@ -13,10 +14,7 @@ from functools import cache
 from typing import TypeAlias
 
 import torch
-from transformers.utils import logging
 
-
-int8_logger = logging.get_logger(__name__)
 
 LARGEST = 127
 # Rows (R, D) to products with a matrix (R, O), and what makes it of the matrix in int8 (O, D) and its steps (O).
@@ -86,11 +84,17 @@ def product_of_halves(weight: torch.Tensor, steps: torch.Tensor) -> Product:
     return product
 
 
-def float64_product(weight: torch.Tensor, steps: torch.Tensor) -> Product:
-    """The exact product on every device, in float64, slowly."""
-    int8_logger.warning_once(
+@cache
+def warn_of_float64() -> None:
+    """Once."""
+    logging.getLogger(__name__).warning(
         "int8: this device has no fast products of int8; float64 gives the same results, but slowly"
     )
+
+
+def float64_product(weight: torch.Tensor, steps: torch.Tensor) -> Product:
+    """The exact product on every device, in float64, slowly."""
+    warn_of_float64()
     return lambda rows: (rows.double() @ weight.double().T).float() * steps
 
 

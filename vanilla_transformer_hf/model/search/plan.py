@@ -37,11 +37,13 @@ KNOWN = {
     *("labels", "shift_labels", "num_items_in_batch", "return_logits", "row_loss"),
     *(CACHE, "use_cache", "logits_to_keep"),
 }
-# Arguments of `generate()` that it hands to no loop but its own.
+# Arguments of `generate()` that only transformers' loops take.
 FOR_HOST_LOOPS = ("custom_generate", "streamer", "assistant_model", "synced_gpus", "tokenizer", "assistant_tokenizer")
-# Settings for outputs that only transformers' loops return, or for ways in which only they compute.
-OUTPUTS = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
-HOST_SETTINGS = ("is_assistant", "prefill_chunk_size", "low_memory", *OUTPUTS)
+# Settings for ways in which only transformers' loops compute, or outputs that only they return.
+HOST_SETTINGS = (
+    *("is_assistant", "prefill_chunk_size", "low_memory"),
+    *("output_scores", "output_logits", "output_attentions", "output_hidden_states"),
+)
 
 
 class StepHook(StoppingCriteria):
@@ -79,9 +81,7 @@ class LengthLimits(NamedTuple):
 
     new_tokens: int  # of all of them, behind the decoder prompt
     of_sentences: torch.Tensor | None  # largest number of each sentence (B), decoder prompt included
-    counts_new_tokens: (
-        bool  # whether the limits count from the end of the prompt, so that prefixes are not part of them
-    )
+    counts_new_tokens: bool  # whether they count from the end of the prompt: prefixes are not part of them
 
 
 def plan_lengths(
@@ -250,9 +250,8 @@ def loop_obstacles(processors: Any, criteria: Any, config: Any) -> Iterator[str]
     if (mode := config.get_generation_mode()) not in ("greedy_search", "beam_search"):
         yield mode.value.replace("_", " ")
     for one in processors:
-        if host_name(one) not in PROCESSORS and not getattr(
-            one, "treats_rows_alone", False
-        ):  # a user's may declare it
+        # A user's own may declare that it treats each row alone.
+        if host_name(one) not in PROCESSORS and not getattr(one, "treats_rows_alone", False):
             yield type(one).__name__
     for one in criteria:
         if host_name(one) not in ("EosTokenCriteria", "MaxLengthCriteria") and type(one) is not StepHook:
