@@ -2,7 +2,7 @@
 
 import pytest
 
-from vanilla_transformer_hf.translation.results import join_texts
+from vanilla_transformer_hf.translation.results import Translation, join_parts, join_texts
 from vanilla_transformer_hf.translation.text.texts import Part, without_empty
 
 
@@ -28,6 +28,13 @@ def test_what_stands_between_parts(before, translations, expected):
     text, starts = join_texts(parts(*before), translations)
     assert text == expected
     assert [text[start : start + len(each)] for start, each in zip(starts, translations)] == list(translations)
+
+
+def test_parts_whose_translations_have_no_tokens_have_the_score_of_an_empty_line():
+    """As those of a model that writes nothing but padding."""
+    empty = [[Translation("", -3.0)]] * 2
+    (joined,) = join_parts("a b", parts("", " "), empty, penalty=lambda length: length.float())
+    assert not joined.strip() and joined.score == 0 and joined.tokens == []
 
 
 def test_white_space_before_parts_without_tokens_is_kept():

@@ -106,7 +106,7 @@ def join_parts(
         if len(scores) == len(each) > 1:  # as if the whole text were one hypothesis
             lengths = [float(penalty(torch.tensor(len(part.tokens)))) for part in each]
             total = sum(score * length for score, length in zip(scores, lengths))
-            score = total / float(penalty(torch.tensor(len(tokens))))
+            score = total / float(penalty(torch.tensor(len(tokens)))) if tokens else 0.0
         alignments = [part.alignment for part in each if part.alignment is not None]
         alignment = None
         if len(alignments) == len(each):
