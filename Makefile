@@ -46,10 +46,12 @@ lint: $(VENV)/.test
 	$(BIN)/check-jsonschema --builtin-schema vendor.citation-file-format CITATION.cff
 	$(BIN)/mypy
 
-# The documentation site in outputs/site; a dead link or a page outside the navigation is an error.
+# The documentation site in outputs/site; a dead link or a page outside the navigation is an error, and so is a word of
+# users that its search answers with another page.
 docs: $(VENV)/.test
 	$(PIP) --editable ".[docs]"
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m pytest -m slow tests/test_site.py
 
 # transformers' own common tests, from the source distribution of the pinned release, on our classes.
 conformance: $(VENV)/.test

@@ -6,6 +6,7 @@ Measure speed and memory side by side, in one run, the engines taking turns:
     python -m benchmarks generate --model outputs/en-de --source test.en --json search.json
     python -m benchmarks commands --model outputs/en-de --source test.en       # whole commands, start-up included
     python -m benchmarks serve --model outputs/en-de --source test.en --json serving.json
+    python -m benchmarks memory                                              # of a training step, presets by tokens
     python -m benchmarks variants --preset tiny                              # each against the paper's model
     python -m benchmarks attention --picture attention.png                   # kinds over the length
     python -m benchmarks predecessors --picture predecessors.png             # LSTM and GRU over the length
@@ -22,7 +23,7 @@ import sys
 from vanilla_transformer_hf.common.command_line import make_parser
 from vanilla_transformer_hf.common.command_line import run as run_command
 
-from . import attention, claims, commands, generation, low_data, predecessors, serving, training, variants
+from . import attention, claims, commands, generation, low_data, memory, predecessors, serving, training, variants
 
 
 PROG = "python -m benchmarks"
@@ -30,6 +31,7 @@ PROG = "python -m benchmarks"
 # Name of the subcommand -> module with a docstring, `add_arguments(parser)` and `run(arguments)`.
 SUBCOMMANDS = {
     "train": training,
+    "memory": memory,
     "generate": generation,
     "commands": commands,
     "serve": serving,

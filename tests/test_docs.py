@@ -91,6 +91,7 @@ TURN = "--rounds 1 --seconds 0 --threads 1 --dtypes bfloat16 --beams 1 --against
 SMALL = {
     f"{BENCHMARKS} commands": "--lines 2 --rounds 1 --threads 1 --beams 1 --against marianmt",
     f"{BENCHMARKS} generate --presets": f"--presets tiny {TURN}",
+    f"{BENCHMARKS} memory": "--presets multi30k_tiny --tokens 16 --dtypes float32 --vocab_size 300 --threads 1",
     f"{BENCHMARKS} generate": f"--loads natural {TURN}",
     f"{BENCHMARKS} serve": "--rounds 1 --seconds 0.2 --soak_seconds 2 --clients 2 --long_words 20",
     f"{BENCHMARKS} train": "--presets smoke --rounds 1 --block 1 --threads 1 --dtypes float32"
@@ -100,7 +101,6 @@ SMALL = {
     # What an untrained model makes of a line is no translation of it.
     f"{PROG} back-translate outputs/reverse multi30k_raw": f"{RUN} {ANY}",
     f"{PROG} back-translate": ANY,
-    # An untrained teacher's translations are long.
     f"{PROG} distill": RUN.replace("--vocab_size 300", "--too_long truncate"),
     f"{BENCHMARKS} attention": "--lengths 16 --widths 64 --layer_length 8 --window 4 --kinds full window"
     " --tasks forward layer --rounds 1",
@@ -117,10 +117,11 @@ SMALL = {
     f"{PROG} train low_resource --": RUN.replace("--vocab_size 300 ", ""),  # from a model
     f"{PROG} train denoising": f"{RUN} --d_model 16 --decoder_layers 1",
     **{f"{PROG} train {task}": "--max_steps 1 --eval_steps 1 --save_steps 1" for task in ("masked_lm", "causal_lm")},
+    f"{PROG} train quickstart --output_dir outputs/own-numbers": "--max_steps 4 --eval_steps 2 --logging_steps 1"
+    " --num_beams 1 --max_extra_tokens 4",  # with every line of a log
     f"{PROG} train look_up": "--max_steps 1 --vocab_size 300 --max_source_length 64",
     f"{PROG} train": RUN,
     f"{PROG} clean": "--keep held_out",  # the workspace's texts are all the same
-    f"{PROG} prune": "--heads 0",  # the workspace's model has one head
     f"{PROG} compare multi30k_documents": "--max_steps 1 --max_source_length 16 --max_target_length 16"
     " --generation_max_length 16",
     f"{PROG} compare low_resource": "--variants mine.yaml --seconds 0.1 --d_model 16 --decoder_layers 1 "
@@ -131,6 +132,12 @@ SMALL = {
 }
 # Options in the pages that belong to other commands.
 FOREIGN = {
+    **dict.fromkeys(
+        ("--arch", "--max-tokens", "--update-freq", "--lr-scheduler", "--warmup-updates"), "fairseq-train"
+    ),
+    **dict.fromkeys(("--share-all-embeddings", "--encoder-normalize-before", "--patience", "--save-dir"), "likewise"),
+    **dict.fromkeys(("--beam", "--lenpen", "--nbest"), "fairseq-generate"),
+    "--num_processes": "accelerate launch",
     "--checks": "schemathesis",
     "--config_file": "accelerate launch",
     "--clear-fuzzy": "msgattrib",
@@ -141,23 +148,32 @@ FOREIGN = {
     "--model_args": "lm_eval",
     "--token": "a secret in a text",
 }
+# Files that users and other toolkits write.
+YOURS = ("recipe.yaml", "mine.yaml", "config.yaml")
 ENGLISH = ["one two", "", "three four", "two one three", "four"]
 GERMAN = ["eins zwei", "", "drei vier", "zwei eins drei", "vier"]
 
 
-@pytest.fixture(scope="module")
-def workspace(tmp_path_factory):
-    """A folder with all that the pages read: scripts/, a model in outputs/quickstart, text; and the programs."""
-    torch.manual_seed(0)
-    folder = tmp_path_factory.mktemp("docs")
+def write_checkout(folder: Path) -> Path:
+    """What commands of the pages read of a fresh checkout; and the programs."""
     for name in ("scripts", "model_cards", "benchmarks", "examples"):
         (folder / name).symlink_to(ROOT / name)
+    # Few variants, in the place of those that a command compares (see SMALL).
+    (folder / "mine.yaml").write_text(PAGES["training.md"].blocks("yaml")[0], encoding="utf-8")
     (folder / "bin").mkdir()
     modules = {"python": "", PROG: "-m vanilla_transformer_hf", "accelerate": "-m accelerate.commands.accelerate_cli"}
     modules["sacrebleu"] = "-m sacrebleu"
     for name, module in modules.items():
         (folder / "bin" / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {module} "$@"\n')
         (folder / "bin" / name).chmod(0o755)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory):
+    """A folder with all that the pages read: scripts/, a model in outputs/quickstart, text."""
+    torch.manual_seed(0)
+    folder = write_checkout(tmp_path_factory.mktemp("docs"))
     (folder / "numbers.en").write_text("\n".join(ENGLISH), encoding="utf-8")
     (folder / "captions.en").write_text("\n".join(ENGLISH), encoding="utf-8")
     (folder / "numbers.de").write_text("\n".join(GERMAN), encoding="utf-8")
@@ -166,12 +182,15 @@ def workspace(tmp_path_factory):
     with zipfile.ZipFile(folder / "report.docx", "w") as archive:
         archive.writestr("word/document.xml", '<w xmlns="w"><p><r><t>one</t></r></p></w>')
     (folder / "page.html").write_text("<p>one <b>two</b></p>", encoding="utf-8")
+    write_captions(folder)
+    (folder / "outputs" / "quickstart-data").mkdir(parents=True)
     for language, lines in (("en", ENGLISH), ("de", GERMAN)):
         for kind in ("", ".lc.norm.tok"):
             text = "\n".join(filter(None, lines))
             (folder / f"test_2016_flickr{kind}.{language}").write_text(text, encoding="utf-8")
-        for name in ("train", "val"):
-            (folder / f"{name}.{language}.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
+        for name in ("train", "valid", "test"):
+            text = "\n".join(lines)
+            (folder / "outputs" / "quickstart-data" / f"{name}.{language}").write_text(text, encoding="utf-8")
     (folder / "recordings").mkdir()
     for speaker in ("theo", "jackson"):
         for number in (0, 5, 8):
@@ -184,9 +203,7 @@ def workspace(tmp_path_factory):
     for step in range(1, 6):
         checkpoint = folder / "outputs" / "wmt14" / "checkpoints" / f"checkpoint-{step}"
         shutil.copytree(folder / "outputs" / "quickstart", checkpoint)
-    for name in ("quickstart-2", "teacher"):
-        shutil.copytree(folder / "outputs" / "quickstart", folder / "outputs" / name)
-    (folder / "mine.yaml").write_text(PAGES["training.md"].blocks("yaml")[0], encoding="utf-8")
+    shutil.copytree(folder / "outputs" / "quickstart", folder / "outputs" / "quickstart-2")
     (folder / "mix.yaml").write_text(PAGES["low_resource.md"].blocks("yaml")[0], encoding="utf-8")
     for name in ("law", "law-dev", "clean", "train", "dev", "test"):
         rows = "".join(f"{one}\t{other}\n" for one, other in zip(ENGLISH, GERMAN, strict=True))
@@ -200,6 +217,19 @@ def workspace(tmp_path_factory):
     write_fairseq_checkpoint(folder / "outputs" / "for-fairseq", folder / "checkpoints" / "en-de", folder / "ref.npz")
     (folder / "checkpoints" / "whisper").mkdir()
     return folder
+
+
+def write_captions(folder: Path) -> None:
+    """Files as those of Multi30k, beside the commands and in a copy of its repository, with other text."""
+    for part, kind in ((part, kind) for part in ("train", "val", "test_2016_flickr") for kind in ("raw", "tok")):
+        for language, lines in (("en", ENGLISH), ("de", GERMAN)):
+            text, place = "\n".join(lines).encode(), folder / "multi30k" / "data" / "task1" / kind
+            place.mkdir(parents=True, exist_ok=True)
+            if kind == "raw":
+                (place / f"{part}.{language}.gz").write_bytes(gzip.compress(text))
+                (folder / f"{part}.{language}.gz").write_bytes(gzip.compress(text))
+            else:
+                (place / f"{part}.lc.norm.tok.{language}").write_bytes(text)
 
 
 def write_african_news(folder: Path) -> None:
@@ -243,6 +273,24 @@ def write_whisper_checkpoint(folder: Path):
     import test_whisper  # here, because the slow tests alone need it
 
     test_whisper.save(folder, test_whisper.build(), **test_whisper.SEVERAL)
+
+
+def write_toy_checkpoint(toolkit: str, folder: Path):
+    """A checkpoint as one of the toolkits writes it, that the tests of its conversion make."""
+    import test_joeynmt
+    import test_marianmt
+    import test_opennmt_py
+
+    if toolkit == "joeynmt":
+        toy, model, words = test_joeynmt.make()
+        test_joeynmt.write(folder, toy, model, words=words)
+    elif toolkit == "opennmt_py":
+        toy, options, words = test_opennmt_py.make()
+        test_opennmt_py.write(folder, toy, options, words)
+    else:
+        (made := folder.with_name("marianmt-parts")).mkdir()
+        test_marianmt.write_with_tokenizer(made)
+        (made / "marian").rename(folder)
 
 
 # A command of ours for which the shell does nothing but redirect.
@@ -356,8 +404,8 @@ def make(name: str, workspace: Path):
         needed = {"outputs/back-translated": "outputs/reverse", "outputs/causal_lm": "outputs/masked_lm"}
         if name in needed:
             make(needed[name], workspace)
-        if name == "outputs/whisper-de":
-            write_whisper_checkpoint(workspace / "checkpoints" / "whisper")
+        if " convert " in command:
+            make_checkpoint(*in_words(command)[2:4], workspace)
         run(f"{command} {small(command)}", workspace, dict(os.environ))
 
 
@@ -429,23 +477,116 @@ def test_arguments_are_known(command, options):
         assert program in ("bash", "pip", "python", "source", PROG), command
 
 
+# What each page begins with runs in a fresh checkout, and the others where all that pages make is at hand.
+FIRST = {name: commands_of(page.blocks("bash")[0]) for name, page in PAGES.items() if page.blocks("bash")}
+LATER = [
+    command for command in dict.fromkeys(BLOCKS) if command not in {each for one in FIRST.values() for each in one}
+]
+
+
+@pytest.fixture(scope="module")
+def quickstart(tmp_path_factory) -> Path:
+    """What `make quickstart` leaves, from a run of few steps."""
+    folder = write_checkout(tmp_path_factory.mktemp("quickstart"))
+    for command in ("numbers-corpus outputs/quickstart-data", f"train quickstart {RUN}"):
+        run(f"{PROG} {command}", folder, dict(os.environ))
+    return folder / "outputs"
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("command", dict.fromkeys(BLOCKS))
+@pytest.mark.parametrize("name", FIRST)
+def test_the_first_commands_of_a_page_need_what_it_says_before_them(name, tmp_path, request):
+    """In a fresh checkout, with the files whose origin the page has named by then."""
+    said = " ".join(PAGES[name].text.partition("```bash")[0].split())
+    folder = tmp_path / "checkout"
+    folder.mkdir()
+    write_checkout(folder)
+    if "`make quickstart`" in said:
+        shutil.copytree(request.getfixturevalue("quickstart"), folder / "outputs")
+    if "github.com/multi30k/dataset" in said:
+        write_captions(folder)
+    if "github.com/masakhane-io/lafand-mt" in said:
+        write_african_news(folder / "african_news")
+    (folder / "checkpoints").mkdir()
+    if "checkpoint of yours lies in `checkpoints/`" in said:
+        make_checkpoint(*in_words(FIRST[name][0])[2:4], folder)
+    if "`checkpoints/en-de` is a checkpoint of yours" in said:
+        (folder / "outputs" / "ours").mkdir(parents=True)
+        write_fairseq_checkpoint(folder / "outputs" / "ours", folder / "checkpoints" / "en-de", folder / "ref.npz")
+    shown = [check_command(command, folder, tmp_path) for command in FIRST[name]]
+    if name == "training.md":
+        log = next(block for block in PAGES[name].blocks("") if "step 50 of" in block).splitlines()
+        assert len(log) > 9
+        printed = [masked(line) for line in shown[-1].splitlines()]
+        for line in log[1:]:  # the first depends on the CPU
+            form = re.escape(masked(line).rstrip(".")).replace("…", ".*")
+            assert any(re.match(form, each) for each in printed), line
+        (short,) = PAGES["first_model.md"].blocks("")
+        assert {*short.splitlines()} <= {*log}
+
+
+def masked(line: str) -> str:
+    """A line of a log without its numbers."""
+    return re.sub(r"evaluations?", "evaluations", re.sub(r"\d[\d,.:]*(e-\d+[,.:]*)?", "0", line))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", LATER)
 def test_command_runs(command, workspace, tmp_path):
-    program, *arguments = in_words(command)
-    if program == "make":  # CI runs it; here it would make an environment
+    make_what_it_reads(command, workspace)
+    check_command(command, workspace, tmp_path)
+
+
+def make_what_it_reads(command: str, workspace: Path):
+    """What a command reads of what others of the pages write, if it is not there yet."""
+    _, *arguments = in_words(command)
+    if command in BEYOND_TEXT:
+        block = next(block for block in PAGES["beyond_text.md"].blocks("bash") if command in commands_of(block))
+        for each in commands_of(block)[: commands_of(block).index(command)]:  # what one writes, the next reads
+            if each not in run_before:
+                run(f"{each} {small(each)}".rstrip(), workspace, dict(os.environ))
+                run_before.add(each)
         return
+    if arguments[0] == "export-checkpoint":
+        make(arguments[2], workspace)
+    if "multilingual_numbers" in command:
+        make("outputs/multilingual-data", workspace)
+    began = r"--(?:model_name_or_path|tokenizer_name_or_path|encoder_from|decoder_from) (outputs/(?:{})) "
+    made = "pruned|shallow|back-translated|denoising|masked_lm|causal_lm|from-marianmt"
+    for name in re.findall(began.format(made), command):
+        make(name, workspace)
+    if arguments[:2] == ["train", "look_up"]:
+        make("outputs/look-up", workspace)
+    if "multi30k_documents" in command:
+        run_python("long_sequences.md", workspace, dict(os.environ))
+    if arguments[:2] == ["compare", "lists"]:
+        make("outputs/lists", workspace)
+        make("outputs/longer", workspace)
+    if arguments[0] in ("translate", "verify", "back-translate"):
+        make(arguments[1], workspace)
+    if arguments[0] == "convert":
+        make_checkpoint(*arguments[1:3], workspace)
+
+
+def make_checkpoint(toolkit: str, name: str, workspace: Path):
+    """The checkpoint of another toolkit that a command of the pages converts."""
+    if toolkit == "whisper":
+        write_whisper_checkpoint(workspace / name)
+    elif toolkit in ("joeynmt", "opennmt_py", "marianmt") and not (workspace / name).exists():
+        write_toy_checkpoint(toolkit, workspace / name)
+
+
+def check_command(command: str, workspace: Path, tmp_path: Path) -> str:
+    """Run a command, if it is not one of CI's, and check what it prints and writes; returns what it has printed."""
+    program, *arguments = in_words(command)
+    shown = ""
+    if program == "make":  # CI runs it; here it would make an environment
+        return shown
     if command == "source .venv/bin/activate":  # `workspace` has a `python` instead
         assert "\nVENV := .venv\n" in MAKEFILE
-        return
+        return shown
     if program == "bash":
         folder = arguments[1]
-        (workspace / folder).mkdir(parents=True)
-        for part in ("train", "val", "test_2016_flickr"):
-            for language, lines in (("en", ENGLISH), ("de", GERMAN)):
-                kind = ".lc.norm.tok" if folder.endswith("tok") else ""
-                file = workspace / folder / f"{part}{kind}.{language}.gz"
-                file.write_bytes(gzip.compress("\n".join(lines).encode()))
         shown = run(f"{command} {RUN.replace('--vocab_size 300', '')}", workspace, {})
         assert ("tok:none" in shown) == folder.endswith("tok")
         assert shown.count("validation, 1 beams: BLEU") == 3 and shown.count("test, 1 beams: BLEU") == 1
@@ -470,37 +611,10 @@ def test_command_runs(command, workspace, tmp_path):
     elif arguments[0] == "examples/plain_transformer.py":
         assert run(command, workspace, dict(os.environ)) == "Ein brauner Hund rennt durch den Schnee.\n"
     elif command in BEYOND_TEXT:
-        block = next(block for block in PAGES["beyond_text.md"].blocks("bash") if command in commands_of(block))
-        before = commands_of(block)[: commands_of(block).index(command)]
-        for each in before:  # what one writes, the next reads
-            if each not in run_before:
-                run(f"{each} {small(each)}".rstrip(), workspace, dict(os.environ))
-                run_before.add(each)
         shown = run(f"{command} {small(command)}".rstrip(), workspace, dict(os.environ))
         run_before.add(command)
         assert arguments[0] != "score" or "% of 2 files" in shown
     elif program in (PROG, "accelerate"):
-        if arguments[0] == "export-checkpoint":
-            make(arguments[2], workspace)
-        if "multilingual_numbers" in command:
-            make("outputs/multilingual-data", workspace)
-        began = r"--(?:model_name_or_path|tokenizer_name_or_path|encoder_from|decoder_from) (outputs/(?:{})) "
-        made = "pruned|shallow|back-translated|denoising|masked_lm|causal_lm"
-        for name in re.findall(began.format(made), command):
-            make(name, workspace)
-        if arguments[:2] in (["compare", "quickstart"], ["train", "quickstart"]) and "--train_source" not in arguments:
-            make("outputs/quickstart-data", workspace)
-        if arguments[:2] == ["train", "look_up"]:
-            make("outputs/look-up", workspace)
-        if "multi30k_documents" in command:
-            run_python("long_sequences.md", workspace, dict(os.environ))
-        if arguments[:2] == ["compare", "lists"]:
-            make("outputs/lists", workspace)
-            make("outputs/longer", workspace)
-        if arguments[0] in ("translate", "verify", "back-translate"):
-            make(arguments[1], workspace)
-        if arguments[:2] == ["convert", "whisper"]:
-            write_whisper_checkpoint(workspace / "checkpoints" / "whisper")
         if arguments[0] in ("convert", "export"):
             shutil.rmtree(workspace / arguments[3], ignore_errors=True)  # another test needed it
         shown = run(f"{command} {small(command)}".rstrip(), workspace, dict(os.environ))
@@ -512,8 +626,12 @@ def test_command_runs(command, workspace, tmp_path):
             assert files >= {"model.safetensors", "config.json", "tokenizer.json", "README.md"}
             generates = arguments[:2] not in (["train", "look_up"], ["train", "masked_lm"])
             assert ("generation_config.json" in files) == generates, "labels, no text"
+    elif program == "python" and arguments[0] == "-c":
+        shown = run(command, workspace, dict(os.environ))
+        assert shown == f"{torch.cuda.is_available()}\n"
     else:
         pytest.fail(f"nothing here tests {command!r}")
+    return shown
 
 
 def run_python(name: str, workspace: Path, environment: dict[str, str]) -> list[str]:
@@ -653,9 +771,9 @@ def test_links_and_files_lead_somewhere(name, workspace):
         places = (ROOT, package, package / "model", package / "training", workspace)
         assert path.rstrip("/") in written or any((place / path).exists() for place in places), path
     for file in [span for span in page.spans if re.fullmatch(r"[a-z]\w*\.(?:py|toml|txt|sh|yaml)", span)]:
-        assert file == "recipe.yaml" or [*ROOT.glob(file), *ROOT.glob(f"[a-z]*/**/{file}")], file
+        assert file in YOURS or [*ROOT.glob(file), *ROOT.glob(f"[a-z]*/**/{file}")], file
     for block in page.blocks(""):  # a tree of folders
-        for folder in re.findall(r"^ *(\w+)/", block, re.MULTILINE):
+        for folder in re.findall(r"^ *(\w+)/(?=[ ,])", block, re.MULTILINE):
             assert (ROOT / folder).is_dir() or (ROOT / "vanilla_transformer_hf" / folder).is_dir(), folder
 
 
@@ -673,12 +791,16 @@ def test_fields_of_training_exist():
     """Settings that the page of training names are fields of recipes, which have them with these values."""
     fields = RecipeParser(prog="train")
     known = {option.lstrip("-") for action in fields._actions for option in action.option_strings}
-    spans = [span for span in PAGES["training.md"].spans if re.fullmatch(r"[a-z]+(_[a-z]+)+(: \S+)?", span)]
+    others = [*PAGES["training.md"].spans, *PAGES["gpu.md"].spans, *PAGES["which_recipe.md"].spans]
+    ours = re.findall(r"^\| [^|]+ \| ([^|]+) \|$", PAGES["coming_from.md"].text, re.MULTILINE)  # theirs is beside it
+    others += [span for cell in ours for span in re.findall(r"`([^`]+)`", cell)]
+    spans = [span for span in others if re.fullmatch(r"[a-z]+(_[a-z]+)+(: \S+)?", span)]
     assert spans
     for span in spans:
         name = span.split(":")[0]
         assert (
-            name in known | {"add_special_tokens", "add_tokens", "model_max_length"}
+            name in known | {"add_special_tokens", "add_tokens", "model_max_length", "batch_decode", "n_best"}
+            or name in PRESETS
             or (ROOT / "scripts" / "recipes" / f"{name}.yaml").exists()
         ), name
 

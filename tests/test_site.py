@@ -1,5 +1,6 @@
 """The documentation site: every page is in its navigation, every public name and command has a page, it builds."""
 
+import json
 import re
 import subprocess
 import sys
@@ -36,27 +37,93 @@ def test_every_page_is_in_the_navigation_once():
     assert groups == ["Home", "Tutorials", "How-to", "Reference", "Explanation"]
 
 
-@pytest.mark.slow
-def test_it_builds_without_a_dead_link_and_shows_names_fields_and_commands(tmp_path):
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The folder of the built site."""
     pytest.importorskip("mkdocs")
-    import vanilla_transformer_hf
-
-    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    folder = tmp_path_factory.mktemp("site")
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    api = "".join(path.read_text(encoding="utf-8") for path in (tmp_path / "reference" / "api").rglob("*.html"))
+    return folder
+
+
+# What users type -> the page that has to come first.
+ASKED = {
+    "install": "first_model",
+    "which recipe": "which_recipe",
+    "fine-tune": "which_recipe",
+    "vocabulary size": "which_recipe",
+    "resume": "training",
+    "resume training": "training",
+    "interrupted": "training",
+    "early stopping": "training",
+    "learning rate": "training",
+    "training log": "training",
+    "overfitting": "glossary",
+    "fp16": "gpu",
+    "bf16": "gpu",
+    "GPU": "gpu",
+    "OOM": "gpu",
+    "CUDA": "troubleshooting",
+    "CUDA out of memory": "troubleshooting",
+    "out of memory": "troubleshooting",
+    "batch size out of memory": "troubleshooting",
+    "loss nan": "troubleshooting",
+    "BLEU 0": "troubleshooting",
+    "custom code": "troubleshooting",
+    "hallucination": "troubleshooting",
+    "slow": "troubleshooting",
+    "csv": "preparing_data",
+    "dataset format": "preparing_data",
+    "cite": "citing",
+    "licence": "citing",
+    "bibtex": "citing",
+    "windows": "deployment",
+    "macos": "deployment",
+    "docker": "serving",
+    "beam size": "translating",
+    "length penalty": "translating",
+    "fairseq": "coming_from",
+    "opennmt": "coming_from",
+    "JoeyNMT": "coming_from",
+    "convert marian": "conversion",
+    "label smoothing": "claims",
+    "glossary": "glossary",
+}
+
+
+@pytest.fixture(scope="module")
+def search(site):
+    pytest.importorskip("lunr")
+    from site_search import SiteSearch
+
+    return SiteSearch(json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8")))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("query", ASKED)
+def test_the_search_answers_with_the_page_that_a_user_needs(query, search):
+    assert search.pages(query)[:1] == [f"{ASKED[query]}/"]
+
+
+@pytest.mark.slow
+def test_it_builds_without_a_dead_link_and_shows_names_fields_and_commands(site):
+    import vanilla_transformer_hf
+
+    api = "".join(path.read_text(encoding="utf-8") for path in (site / "reference" / "api").rglob("*.html"))
     for name in set(vanilla_transformer_hf.__all__) - {"__version__"}:
         assert f'id="vanilla_transformer_hf.{name}"' in api, name
     assert "Source code in" in api and str(ROOT) not in api
-    config = (tmp_path / "reference" / "config" / "index.html").read_text(encoding="utf-8")
+    config = (site / "reference" / "config" / "index.html").read_text(encoding="utf-8")
     options = all_options()
     assert {f"<code>{each.name}</code>" for title in CONFIG_GROUPS for each in options[title]} <= {*re.findall(
         r"<code>\w+</code>", config
     )}  # fmt: skip
     for name in COMMANDS:
-        page = (tmp_path / "reference" / "commands" / name / "index.html").read_text(encoding="utf-8")
+        page = (site / "reference" / "commands" / name / "index.html").read_text(encoding="utf-8")
         assert f"usage: vanilla-transformer {name}" in page and str(ROOT) not in page
-    assert str(ROOT) not in (tmp_path / "search" / "search_index.json").read_text(encoding="utf-8")
+    assert str(ROOT) not in (site / "search" / "search_index.json").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow

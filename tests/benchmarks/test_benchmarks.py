@@ -27,6 +27,7 @@ from benchmarks import (
     generation_models,
     generation_picture,
     generation_torch,
+    memory,
     predecessors,
     training,
     turns,
@@ -69,6 +70,49 @@ def test_three_engines_train_on_text_and_on_a_made_up_corpus(tmp_path, capsys):
     run("train", *small, "--dtypes", "float32", "--loads", "step", *against, "--clock", "processor")
     printed = capsys.readouterr().out
     assert all(text in printed for text in ("smoke, float32, step", "ours with R-Drop", "ours, bfloat16 moment"))
+
+
+@pytest.mark.slow
+def test_the_memory_of_a_step_is_measured(tmp_path, capsys):
+    small = ["--presets", "multi30k_tiny", "--vocab_size", "300", "--tokens", "16", "4096", "--threads", "1"]
+    run("memory", *small, "--dtypes", "float32", "--json", str(tmp_path / "json"))
+    found = json.loads((tmp_path / "json").read_text())
+    few, many = (row["peak_mib"] for row in found["peaks"])
+    assert 200 < few < many - 100
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    printed = capsys.readouterr().out
+    assert training.describe_device(device) in printed and f"| {few:,.0f} | {many:,.0f} |" in printed
+
+
+class FailingEngine:
+    """One whose process ends with `says`."""
+
+    says = ""
+
+    def __init__(self, *settings):
+        pass
+
+    def warm_up(self):
+        raise ChildProcessError(self.says)
+
+    def stop(self):
+        pass
+
+
+@pytest.mark.parametrize("says", ["torch.OutOfMemoryError: CUDA out of memory.", "base ended with code -9:"])
+def test_a_step_without_room_is_told_and_other_errors_are_errors(says, monkeypatch, capsys):
+    monkeypatch.setattr(memory, "Engine", FailingEngine)
+    monkeypatch.setattr(FailingEngine, "says", says)
+    small = ["--presets", "base", "--tokens", "16", "--dtypes", "float32"]
+    run("memory", *small)
+    assert "| `base` | 63.0 M | float32 | out of memory |" in capsys.readouterr().out
+    monkeypatch.setattr(FailingEngine, "says", "KeyError: 'device'")
+    with pytest.raises(SystemExit):
+        run("memory", *small)
+    with pytest.raises(SystemExit):
+        run("memory", "--tokens", "8")
+    errors = capsys.readouterr().err
+    assert "KeyError: 'device'" in errors and "--tokens are 16 or more" in errors
 
 
 def test_errors_are_one_line(capsys):

@@ -155,7 +155,11 @@ def test_refusals(tmp_path):
 
 @pytest.fixture
 def spm_models(tmp_path):
-    """Two small SentencePiece models, and the pieces of both in one list as OPUS-MT has them."""
+    """Two small SentencePiece models, and the pieces of both."""
+    return write_spm_models(tmp_path)
+
+
+def write_spm_models(tmp_path):
     library = pytest.importorskip("sentencepiece")
     generator = random.Random(0)
     pieces = []
@@ -217,9 +221,9 @@ def check_transfer_from(folder, has_two):
 TEXTS = ["lower tower now", "  river  flow ", "", "now 42 lower", "tief unten"]
 
 
-@pytest.mark.parametrize("separate", [False, True])
-def test_tokenizer(separate, spm_models, tmp_path):
-    source, target = spm_models
+def write_with_tokenizer(tmp_path, separate=False, spm_models=None):
+    """A model in `marian` with its tokenizer, of one vocabulary as OPUS-MT has it, or of two; returns that."""
+    source, target = spm_models or write_spm_models(tmp_path)
     lists = [source, target] if separate else [[*sorted({*source[:-2], *target[:-2]}), ">>de<<"]]
     for name, pieces in zip(("vocab", "target_vocab"), lists):
         tokens = ["</s>", "<unk>", *pieces]
@@ -234,6 +238,12 @@ def test_tokenizer(separate, spm_models, tmp_path):
     sizes = {"vocab_size": 61, "pad_token_id": 60, "decoder_start_token_id": 60}
     options = {**sizes, "share_encoder_decoder_embeddings": not separate}
     save(build(options), tmp_path / "marian", {})
+    return theirs
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_tokenizer(separate, spm_models, tmp_path):
+    theirs = write_with_tokenizer(tmp_path, separate, spm_models)
     convert("auto", tmp_path / "marian", tmp_path / "out")
     ours = VanillaTransformerTokenizer.from_pretrained(tmp_path / "out")
     texts = [*TEXTS, ">>de<< lower now"] if not separate else TEXTS
