@@ -16,6 +16,8 @@ from typing import TypeAlias
 import torch
 
 
+warn_once = cache(logging.getLogger(__name__).warning)
+
 LARGEST = 127
 # Rows (R, D) to products with a matrix (R, O), and what makes it of the matrix in int8 (O, D) and its steps (O).
 Product: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
@@ -84,17 +86,9 @@ def product_of_halves(weight: torch.Tensor, steps: torch.Tensor) -> Product:
     return product
 
 
-@cache
-def warn_of_float64() -> None:
-    """Once."""
-    logging.getLogger(__name__).warning(
-        "int8: this device has no fast products of int8; float64 gives the same results, but slowly"
-    )
-
-
 def float64_product(weight: torch.Tensor, steps: torch.Tensor) -> Product:
     """The exact product on every device, in float64, slowly."""
-    warn_of_float64()
+    warn_once("int8: this device has no fast products of int8; float64 gives the same results, but slowly")
     return lambda rows: (rows.double() @ weight.double().T).float() * steps
 
 
