@@ -92,7 +92,7 @@ class RunRecord:
     def changes(self, settings: dict[str, Any], data: dict[str, str]) -> Changes:
         """What a run with these settings, and with data of these checksums, has changed."""
         before, now = self.settings, kept_settings(settings)
-        changed = {name: before.get(name) for name in {**before, **now} if before.get(name) != now.get(name)}
+        changed = {name: before.get(name) for name in changed_names(before, now)}
         # Changed paths are already among the changed settings; what a run had not before, such as a teacher, too.
         names = (name for name in data if name not in changed and self.data.get(name, data[name]) != data[name])
         return Changes(changed, tuple(names))
@@ -126,6 +126,11 @@ def find_data_sums(arguments: DataArguments, corpora: Mapping[str, Any] | None =
                 digest.update(json.dumps([batch["source"], batch["target"]]).encode())
             found[f"{role}_source"] = digest.hexdigest()
     return found
+
+
+def changed_names(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """The names whose values differ, in their order."""
+    return [name for name in {**before, **now} if before.get(name) != now.get(name)]
 
 
 def kept_settings(settings: dict[str, Any]) -> dict[str, Any]:

@@ -44,7 +44,7 @@ def prepare_data(plan: Plan, output: Path) -> str:
         tokenizer = get_tokenizer(plan.base, corpora["train"], output / "tokenizer")
         say(plan.base.training, describe_tokenizer(tokenizer, plan.base))
         tokenize(corpora, tokenizer, plan.base)  # datasets keeps it in its cache, where the runs find it
-    return plan.tokenizer or str(output / "tokenizer")
+    return plan.base.model.tokenizer_name_or_path or plan.base.model.model_name_or_path or str(output / "tokenizer")
 
 
 def start_process(run: PlannedRun, seconds: float | None, processes: int) -> subprocess.Popen[bytes]:

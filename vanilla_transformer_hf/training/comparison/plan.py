@@ -12,7 +12,7 @@ import yaml
 from ...common.files import open_output
 from ...common.settings import read_yaml
 from ..arguments import DataArguments
-from ..checkpoints.record import find_data_sums, kept_settings
+from ..checkpoints.record import changed_names, find_data_sums, kept_settings
 from ..recipe import RecipeLoader, RecipeParser, RunArguments
 
 
@@ -66,11 +66,6 @@ class Plan:
     base: RunArguments
     runs: list[PlannedRun]
     record: dict[str, Any]
-
-    @property
-    def tokenizer(self) -> str | None:
-        """The tokenizer that the recipe names, if it does."""
-        return self.base.model.tokenizer_name_or_path or self.base.model.model_name_or_path
 
 
 def read_variants(path: str) -> Variants:
@@ -201,7 +196,7 @@ def continue_record(plan: Plan, output: Path) -> None:
         changes = [
             *_changes("", known["settings"], plan.record["settings"]),
             *_changes("", {"seconds": known["seconds"]}, {"seconds": plan.record["seconds"]}),
-            *(f"{name} has other content" for name in _changed(known["data_sha256"], plan.record["data_sha256"])),
+            *(f"{name} has other content" for name in changed_names(known["data_sha256"], plan.record["data_sha256"])),
             *(each for name, values in same.items() for each in _changes(f"{name}: ", variants[name], values)),
         ]
         if changes:
@@ -215,15 +210,11 @@ def continue_record(plan: Plan, output: Path) -> None:
         file.write(yaml.safe_dump(record, sort_keys=False, allow_unicode=True).encode())
 
 
-def _changed(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    return [name for name in {**before, **now} if before.get(name) != now.get(name)]
-
-
 def _changes(of: str, before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """In words, which fields differ."""
     return [
         f"{of}{name} was {before.get(name, 'the default')}, is {now.get(name, 'the default')}"
-        for name in _changed(before, now)
+        for name in changed_names(before, now)
     ]
 
 

@@ -224,7 +224,8 @@ def _find_wrong_languages(options: CleaningOptions, report: CleaningReport) -> C
             f"check_language: {error.name} is not installed: pip install 'vanilla_transformer_hf[clean]'"
         ) from error
     given = options.source_lang, options.target_lang
-    expected = [known.get(_alpha3(str(language))) for language in given]
+    codes = (langcodes.Language.get(langcodes.standardize_tag(str(language))).to_alpha3() for language in given)
+    expected = [known.get(code) for code in codes]
     unknown = [str(language) for language, found in zip(given, expected) if found is None]
     if len(unknown) == 2:
         raise ValueError(f"check_language: {' and '.join(unknown)} are not among the languages that lingua supports.")
@@ -247,7 +248,3 @@ def _find_wrong_languages(options: CleaningOptions, report: CleaningReport) -> C
         return wrong
 
     return find_wrong
-
-
-def _alpha3(language: str) -> str:
-    return langcodes.Language.get(langcodes.standardize_tag(language)).to_alpha3()

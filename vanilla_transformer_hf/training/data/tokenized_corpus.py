@@ -52,10 +52,6 @@ class CorpusFilter:
     def __post_init__(self) -> None:
         check_choice("too_long", self.too_long, TooLongToTrain)
 
-    @property
-    def limits(self) -> tuple[int, int]:
-        return self.max_source_length, self.max_target_length
-
     def judge(self, source: list[int], target: list[int]) -> int:
         """The verdict on a pair of token ids; both are empty lists if a side has no text."""
         if not source:
@@ -119,7 +115,7 @@ def _tokenize_batch(
             for row, ids in zip(full, sentences):
                 columns[name][row] = ids
     verdicts = [rules.judge(source, target) for source, target in zip(columns["input_ids"], columns["labels"])]
-    for name, limit in zip(("input_ids", "labels"), rules.limits):
+    for name, limit in (("input_ids", rules.max_source_length), ("labels", rules.max_target_length)):
         columns[name] = [
             [] if verdict >= EMPTY else truncate(ids, limit) for verdict, ids in zip(verdicts, columns[name])
         ]

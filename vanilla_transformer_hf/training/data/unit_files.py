@@ -92,7 +92,9 @@ def _elements(path: str, root: str, units: tuple[str, ...], others: tuple[str, .
         for event, element in events:
             name = etree.QName(element).localname
             if not checked:
-                _refuse_entities(path, element)
+                declared = element.getroottree().docinfo.internalDTD
+                if declared is not None and any(True for _ in declared.iterentities()):
+                    raise ValueError(f"{path}: declares XML entities, which are not read; replace them by their text.")
                 found, checked = name == root, True
             if event == "start" and name not in units:
                 yield name, element
@@ -110,12 +112,6 @@ def _forget(element: Any) -> None:
     for each in (element, *element.iterancestors()):
         while each.getprevious() is not None:
             del each.getparent()[0]
-
-
-def _refuse_entities(path: str, element: Any) -> None:
-    declared = element.getroottree().docinfo.internalDTD
-    if declared is not None and any(True for _ in declared.iterentities()):
-        raise ValueError(f"{path}: declares XML entities, which are not read; replace them by their text.")
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from ..data.corpus_files import holds_both_sides
 from ..data.parts import ROLES
 from ..data.tokenized_corpus import truncate
 from ..recipe import RunArguments
-from .noise import NOISES, Noise, NoiseTokens, NoisyText, most_sentinels
+from .noise import NOISES, Noise, NoiseTokens, most_sentinels
 
 
 DENOISING = "denoising"
@@ -63,10 +63,6 @@ class NoisePlan:
     def __str__(self) -> str:
         spans = f" in spans of {self.span_length:g} on average" if self.noise.span_length else ""
         return f"{self.noise.about}: {100 * self.rate:g} % of the tokens{spans}"
-
-    def corrupt(self, rng: np.random.Generator, text: list[int], tokens: NoiseTokens) -> NoisyText:
-        """A text with noise."""
-        return self.noise.corrupt(rng, text, tokens, self.rate, self.span_length)
 
 
 def check_denoising(data: DataArguments) -> None:
@@ -138,7 +134,8 @@ class DenoisingCollator(TranslationCollator):
         texts = []
         for feature in features:
             rng = np.random.default_rng((self.seed, feature.get("epoch", self.epoch), feature["line"]))
-            noisy = self.plan.corrupt(rng, list(feature["labels"][:-1]), self.tokens)
+            text, plan = list(feature["labels"][:-1]), self.plan
+            noisy = plan.noise.corrupt(rng, text, self.tokens, plan.rate, plan.span_length)
             tag = [token for token in feature["input_ids"][:1] if token in self.tags]
             texts.append(noisy._replace(source=truncate([*tag, *noisy.source], self.limit)))
         pairs = [

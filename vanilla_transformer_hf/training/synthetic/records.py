@@ -8,6 +8,7 @@ from typing import Any
 from ...common.files import open_output
 from ...common.settings import read_object
 from ..arguments import DataArguments
+from ..checkpoints.record import changed_names
 
 
 def begin(
@@ -24,7 +25,7 @@ def begin(
     # Translations that were begun have a journal beside them (`ResumableOutput`).
     begun = [*made, *(path.with_name(f"{path.name}.partial.json") for path in made)]
     if known is not None and any(path.is_file() for path in begun):
-        if changed := [name for name in {**now, **known} if known.get(name) != now.get(name)]:
+        if changed := changed_names(now, known):
             raise ValueError(
                 f"{record.parent} has translations that were made with another {' and '.join(changed)}: {instead}, or "
                 f"delete {record.parent}"
