@@ -25,6 +25,7 @@ table with its error, and the exit status is 1. The model of the last step is me
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
 from ..common.command_line import make_parser
@@ -86,7 +87,8 @@ def main(prog: str, argv: list[str]) -> None:
     chosen = read_variants(variants)
     plan = plan_comparison(recipe, chosen, others, arguments.seeds, arguments.output, arguments.seconds, prog)
     try:
-        runs = run_comparison(plan, arguments.output, arguments.seconds, arguments.processes, _tell)
+        tell = partial(print, flush=True)
+        runs = run_comparison(plan, arguments.output, arguments.seconds, arguments.processes, tell)
     except (KeyboardInterrupt, SystemExit):
         print(f"{prog}: stopped; the same command continues.", file=sys.stderr)
         raise
@@ -100,7 +102,3 @@ def main(prog: str, argv: list[str]) -> None:
     print(f"{arguments.output}: table.md, table.csv, curves.png, lengths.md and the runs written.")
     if any(each.result["status"] != FINISHED for each in runs):
         sys.exit(1)
-
-
-def _tell(text: str) -> None:
-    print(text, flush=True)

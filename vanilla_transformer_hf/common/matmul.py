@@ -110,7 +110,9 @@ def probe_matmul() -> list[MatmulRow]:
     speeds = _recall().get(machine, {})
     if len(names) > 1 and not speeds.keys() >= set(names):
         speeds = measure_speeds()
-        _remember(_recall() | {machine: speeds})
+        known = _recall() | {machine: speeds}
+        with suppress(OSError), open_output(_memory()) as file:  # else they are measured each time
+            file.write(json.dumps(known, indent=2).encode())
     errors = measure_errors()
     return [MatmulRow(name, speeds.get(name, 0.0), errors[name]) for name in names]
 
@@ -140,12 +142,6 @@ def _recall() -> dict[str, dict[str, float]]:
     except (OSError, ValueError):
         return {}
     return known if isinstance(known, dict) else {}
-
-
-def _remember(known: dict[str, dict[str, float]]) -> None:
-    # If the file cannot be written, the speeds are measured each time.
-    with suppress(OSError), open_output(_memory()) as file:
-        file.write(json.dumps(known, indent=2).encode())
 
 
 @torch.no_grad()

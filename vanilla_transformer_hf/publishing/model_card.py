@@ -230,7 +230,14 @@ class CardFacts:
         is_checkpoint = state.is_file() and not path.is_file()
         path = folder.resolve().parent / FACTS_FILE if is_checkpoint else path
         try:
-            known = _read_facts(path) if path.is_file() else {}
+            known = {}
+            if path.is_file():
+                content = read_regular_file(path)
+                if len(content) > LARGEST:
+                    raise ValueError(f"more than {LARGEST:,} bytes")
+                known = parse_json(content.decode(), path)
+                if not isinstance(known, dict):
+                    raise ValueError(f"expected a JSON object, got {type(known).__name__}")
             if is_checkpoint:
                 path = state
                 log = parse_json(read_regular_file(path).decode(), path)
@@ -252,16 +259,6 @@ class CardFacts:
         text = json.dumps(asdict(self), ensure_ascii=False, indent=2) + "\n"
         with open_output(folder / FACTS_FILE) as file:
             file.write(text.encode())
-
-
-def _read_facts(path: Path) -> dict[str, Any]:
-    content = read_regular_file(path)
-    if len(content) > LARGEST:
-        raise ValueError(f"more than {LARGEST:,} bytes")
-    facts = parse_json(content.decode(), path)
-    if not isinstance(facts, dict):
-        raise ValueError(f"expected a JSON object, got {type(facts).__name__}")
-    return facts
 
 
 def _typed(value: Any, kind: Any, name: str) -> Any:
