@@ -216,7 +216,7 @@ def test_an_svg_of_too_many_cells_is_refused_by_name(open_page):
 
 def test_an_error_is_shown_and_the_page_goes_on(open_page):
     page = open_page(text="five " * 200, view="translate")
-    assert "expected at most" in page.inner_text(".error")
+    assert "This model reads at most" in page.inner_text(".error")
     page.fill("#text", TEXT)
     page.click("#translate")
     page.wait_for_selector("#translation")

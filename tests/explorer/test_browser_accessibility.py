@@ -53,6 +53,12 @@ class TestAxe:
             assert page.evaluate(COUNT) == [], state
 
 
+# Rows of tables with another number of cells than headings; one that stands for others has one.
+CELLS = """() => [...document.querySelectorAll("table:has(thead)")].flatMap((table) =>
+  [...table.tBodies[0].rows].map((row) => row.cells.length)
+    .filter((count) => count !== 1 && count !== table.tHead.rows[0].cells.length))"""
+
+
 class TestKeyboard:
     pytestmark = pytest.mark.browser
 
@@ -63,6 +69,7 @@ class TestKeyboard:
             unreached, stops = by_keyboard(page)
             assert unreached == set(), view
             assert stops < 60, (view, stops)
+            assert page.evaluate(CELLS) == [], view
 
     def test_a_large_tree_is_one_stop(self, open_page):
         page = open_page(text=TEXT, num_beams=32)

@@ -7,7 +7,7 @@ import torch
 from reference import unshared
 
 from vanilla_transformer_hf import VanillaTransformerForMaskedLM, VanillaTransformerTokenizer
-from vanilla_transformer_hf.explorer.example import example_of
+from vanilla_transformer_hf.explorer.card import Card, card_of
 from vanilla_transformer_hf.explorer.explorer import Explorer
 from vanilla_transformer_hf.explorer.results import from_json
 from vanilla_transformer_hf.explorer.single_stacks import MaskedSubject
@@ -124,7 +124,7 @@ def test_a_step_that_changes_nothing_has_no_box(opened):
 
 
 def test_the_example_is_that_of_the_card(tmp_path, tiny_config):
-    assert example_of(tmp_path) == "" and example_of(tmp_path / "nothing") == ""
+    assert card_of(tmp_path).example == "" and card_of(tmp_path / "nothing") == Card()
     card = tmp_path / "README.md"
     for line, expected in (
         ('batch = tokenizer(["A \\"brown\\" dog."], return_tensors="pt", padding=True)', 'A "brown" dog.'),
@@ -133,16 +133,20 @@ def test_the_example_is_that_of_the_card(tmp_path, tiny_config):
         ('tokens = tokenizer(["of another card"])', ""),
     ):
         card.write_text(f"# a card\n\n```python\n{line}\n```\n", encoding="utf-8")
-        assert example_of(tmp_path) == expected
-    CardFacts(example="from the facts").write(tmp_path)
-    assert example_of(tmp_path) == "from the facts"
+        assert card_of(tmp_path).example == expected
+    card.write_text(
+        '---\nlanguage: [en, de]\n---\n\nbatch = tokenizer(["A dog."], return_tensors="pt")\n', encoding="utf-8"
+    )
+    assert card_of(tmp_path) == Card("A dog.", ("en", "de"))
+    CardFacts(source_lang="en", target_lang="de", example="from the facts", corpus="Numbers", pairs=9).write(tmp_path)
+    assert card_of(tmp_path) == Card("from the facts", ("en", "de"), "Numbers", 9)
     (tmp_path / "card_facts.json").write_text("{")
-    assert example_of(tmp_path) == ""
+    assert card_of(tmp_path).example == ""
     (tmp_path / "card_facts.json").write_text(json.dumps({"example": None}))
     card.write_bytes(b"\xff")
-    assert example_of(tmp_path) == ""
+    assert card_of(tmp_path).example == ""
     tokenizer = VanillaTransformerTokenizer.train(["one two"], vocab_size=270)
     model = VanillaTransformerForMaskedLM(tiny_config(vocab_size=len(tokenizer)))
-    assert MaskedSubject("m", model, tokenizer, "one").example == ""  # there is no mask token to fill
+    assert MaskedSubject("m", model, tokenizer, Card("one")).example == ""  # there is no mask token to fill
     tokenizer.add_special_tokens({"mask_token": "<mask>"})
-    assert MaskedSubject("m", model, tokenizer, "one").example == "one <mask>"
+    assert MaskedSubject("m", model, tokenizer, Card("one")).example == "one <mask>"

@@ -132,7 +132,6 @@ def test_the_walk_is_made_of_hidden_states_and_logits(asked):
     close(values("logits"), outputs.logits[0])
     close(values("probabilities"), outputs.logits[0].softmax(dim=-1))
     boxes = {box["name"]: box for box in found["boxes"]}
-    assert [box["stage"] for box in found["boxes"]] == sorted(box["stage"] for box in found["boxes"])
     for name in ("decoder.1.fc2", "encoder.0.self_attn", "decoder.0.encoder_attn"):
         box, tensor = boxes[name], values(name)
         close([box["mean"], box["least"], box["most"]], torch.stack((tensor.mean(), tensor.min(), tensor.max())))
@@ -156,11 +155,13 @@ def test_the_walk_is_made_of_hidden_states_and_logits(asked):
 def test_positions_are_what_the_scheme_adds(tiny_model, tokenizer):
     found = Asked(tiny_model(vocab_size=len(tokenizer)), tokenizer)("positions", length=9)
     (picture,) = found["pictures"]
+    assert (picture["kind"], picture["number"]) == ("added", None)
     angles = torch.arange(9)[:, None] / 10000 ** (torch.arange(0, 32, 2) / 32)
     close(picture["values"], torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1))
     alibi = Asked(tiny_model(vocab_size=len(tokenizer), position_encoding="alibi"), tokenizer)("positions", length=5)
     distances = (torch.arange(5)[:, None] - torch.arange(5)).abs()
     for head, picture in enumerate(alibi["pictures"]):
+        assert (picture["kind"], picture["number"]) == ("scores", head)
         close(picture["values"], -distances * 2.0 ** (-2 * (head + 1)))
     assert len(alibi["pictures"]) == 4
 

@@ -4,6 +4,7 @@ import base64
 import dataclasses
 import json
 import re
+from typing import get_type_hints
 
 import pytest
 from starlette.testclient import TestClient
@@ -53,7 +54,27 @@ def test_a_sentence_longer_than_those_of_the_training_is_refused(client, explore
     assert client.post("/api/translate", json={"text": TEXT}).status_code == 200  # with its end, 4 pieces
     answer = client.post("/api/translate", json={"text": TEXT + " two"})
     assert (answer.status_code, answer.json()["field"]) == (422, "text")
-    assert "has 5 tokens; expected at most 4" in answer.json()["error"]
+    assert "has 5 tokens; expected at most 4: shorten it" in answer.json()["error"]
+    assert (answer.json()["code"], answer.json()["values"]) == ("too_long", {"count": 5, "most": 4})
+
+
+class PanicException(BaseException):
+    """What the tokenizers library raises where it panics, which has no class that can be imported."""
+
+
+def test_a_tokenizer_that_panics_is_one_line(client, explorer, monkeypatch):
+    def panics(tokenizer, text=None, **options):
+        raise PanicException("index out of bounds:\nthe len is 3")
+
+    monkeypatch.setattr(type(explorer.subjects["counting"].tokenizer), "__call__", panics)
+    with pytest.raises(
+        ValueError, match=r"^text: the tokenizer of the model fails where it reads this text: index out"
+    ):
+        explorer.answer("translate", {"text": TEXT})
+    answer = client.post("/api/translate", json={"text": TEXT})
+    assert (answer.status_code, answer.json()["field"]) == (422, "text") and "\n" not in answer.json()["error"]
+    monkeypatch.undo()
+    assert client.post("/api/translate", json={"text": TEXT}).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -95,7 +116,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize("question", [*QUESTIONS, "models"])
 def test_every_value_of_every_field_gets_an_answer_of_one_line(client, question):
-    kind = ModelsRequest if question == "models" else QUESTIONS[question][0]
+    kind = ModelsRequest if question == "models" else get_type_hints(QUESTIONS[question])["request"]
     names = {field.name for field in dataclasses.fields(kind)}
     base = {"text": TEXT, "target": "eins", "target_ids": [5, 1], "box": "logits"}
     own = {name: value for name, value in base.items() if name in names}

@@ -91,7 +91,7 @@ def test_a_language_model(saved, norm):
         close(head["weights"], outputs.attentions[layer][0, 3])
     close(explorer.answer("tensor", {**pair, "box": "logits"}), outputs.logits[0])
     walk = explorer.answer("walk", pair)
-    assert {box["stage"] for box in walk["boxes"]} == {3, 4, 5} and len(walk["lenses"]) == 2
+    assert len(walk["lenses"]) == 2
     continued = explorer.answer("translate", {**request, "prefix": ids[1][:2]})["hypotheses"][0]
     assert continued["ids"][:2] == ids[1][:2]
     off = explorer.answer("translate", {**request, "off": ["decoder.0", "decoder.1.2"]})
@@ -121,7 +121,6 @@ def test_a_model_that_fills_gaps(saved):
     close(explorer.answer("head", {**pair, "head": 2})["weights"], outputs.attentions[1][0, 2])
     close(explorer.answer("tensor", {"text": text, "box": "logits"}), outputs.logits[0])
     walk = explorer.answer("walk", {"text": text})
-    assert {box["stage"] for box in walk["boxes"]} == {1, 2, 5}
     for states, lens in zip(model(ids, output_hidden_states=True).hidden_states[1:], walk["lenses"], strict=True):
         logits = model.lm_head(model.transform_norm(model.transform_activation(model.transform(states[0]))))
         for found, row in zip(lens["steps"], logits.softmax(dim=-1), strict=True):

@@ -17,6 +17,7 @@ from vanilla_transformer_hf import (
     VanillaTransformerForMaskedLM,
     VanillaTransformerTokenizer,
 )
+from vanilla_transformer_hf.explorer.card import Card
 from vanilla_transformer_hf.explorer.explorer import Explorer
 from vanilla_transformer_hf.explorer.page import page_of
 from vanilla_transformer_hf.explorer.results import from_json
@@ -56,7 +57,7 @@ def explorer():
         if name != "masked":  # untrained models repeat what they read, as padding, which is no translation
             model.generation_config.update(min_new_tokens=4, max_new_tokens=6)
             model.get_output_embeddings().bias.data[tokenizer.pad_token_id] = -1e4
-        subjects.append(kind(name, model, tokenizer, EXAMPLE))
+        subjects.append(kind(name, model, tokenizer, Card(EXAMPLE, ("en", "de"), "Numbers", 29_000)))
     return Explorer(subjects)
 
 
@@ -292,19 +293,21 @@ def test_the_page_speaks_chinese(browser, address, drawn, open_page):
     page = context.new_page()
     page.goto(f"{address}#{urlencode({'text': EXAMPLE, 'view': 'tour'})}")
     drawn(page)
-    assert page.inner_text("#tour-next") == "下一站" and page.get_attribute(".tour", "lang") == "zh"
+    assert page.inner_text("#tour-next") == "下一站" and page.get_attribute("html", "lang") == "zh"
     assert page.locator("#tour-numbers th[scope=col]").all_inner_texts() == ["词元", "编号"]
     context.close()
     page = open_page(model="post", text=EXAMPLE, view="walk")
     page.select_option("#language", "zh")
     drawn(page)
     assert "自注意力" in figure_texts(page) and page.inner_text("#tab-walk .tab-name") == "结构图"
-    assert "language=zh" in page.url and page.get_attribute("#tab-walk", "lang") == "zh"
+    assert "language=zh" in page.url and page.get_attribute("html", "lang") == "zh"
+    assert page.inner_text("#reads") == "英语 → 德语 · 用 Numbers 的 29,000 个句对训练"
 
 
 def test_the_first_page_is_the_example_translated_with_a_way_into_the_tour(open_page, drawn):
     page = open_page()
     assert page.input_value("#text") == EXAMPLE and page.locator("#translation").count() == 1
+    assert page.inner_text("#reads") == "English → German · trained on 29,000 pairs of Numbers"
     lines = page.locator("[role=tab] .tab-line").all_inner_texts()
     assert len({*lines}) == 7 and all(lines) and page.locator(".view-line").is_hidden()
     page.select_option("#model", "masked")  # whose example has a gap to fill

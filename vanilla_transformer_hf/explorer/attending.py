@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from .interventions import stack_of
+from .interventions import hooked, stack_of
 from .requests import AttentionRequest, GridRequest, HeadRequest, MixingRequest, RequestError
 from .results import AttentionResult, GridResult, HeadResult, MixingResult
 from .subject import Pass, Subject, check_ours
@@ -105,20 +105,10 @@ class AttentionSteps:
         def after(module: Any, arguments: tuple, output: Any) -> None:
             given["output"] = output[0]
 
-        hooks = [
-            module.register_forward_pre_hook(before, with_kwargs=True),
-            module.register_forward_hook(after),
-        ]
-        try:
+        with hooked(module.register_forward_pre_hook(before, with_kwargs=True), module.register_forward_hook(after)):
             found.again()
-        finally:
-            for hook in hooks:
-                hook.remove()
-        asking, apply_rotary, position_bias = (
-            given["hidden_states"],
-            given.get("apply_rotary") or (lambda states: states),
-            given.get("position_bias"),
-        )
+        asking, position_bias = given["hidden_states"], given.get("position_bias")
+        apply_rotary = given.get("apply_rotary") or (lambda states: states)
         answering = given.get("key_value_states", asking)
         (self.query,) = map(apply_rotary, module.project(asking, module.roles[:1]))
         keys, self.value = module.project_keys_values(answering)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from .interventions import parts_of, read_name, sides_of, stack_of
+from .interventions import hooked, parts_of, read_name, sides_of, stack_of
 from .requests import AttributionRequest, RequestError
 from .results import AttributionResult, Piece
 from .subject import Pass, Subject
@@ -153,12 +153,8 @@ class Inputs:
             return output
 
         # Stacks may have one module together; the encoder's call is the first.
-        hooks = [module.register_forward_hook(replace) for module in {*self._modules}]
-        try:
+        with hooked(*(module.register_forward_hook(replace) for module in {*self._modules})):
             yield
-        finally:
-            for hook in hooks:
-                hook.remove()
 
     @torch.no_grad()
     def baselines(self, kind: str) -> list[torch.Tensor]:

@@ -4,7 +4,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
@@ -13,34 +13,14 @@ from ..model.config.attention_kinds import pooling_layers
 from ..model.config.front_ends import reads_tokens
 from ..model.config.sharing import FEED_FORWARD_OWNERS
 from ..model.predecessors.configuration import RecurrentSeq2SeqConfig
+from ..model.tokenizer.limits import TokenizerError, failing_in_one_line
 from ..translation.recognition import Recognizer
 from ..translation.translator import Translator
 from . import attending, attributions, file_sources, layerwise, patching, positions, single_stacks, translating, walk
-from .example import example_of
+from .card import card_of
 from .file_sources import FileSubject
 from .interventions import count_heads, count_layers, parts_of, sides_of
-from .requests import (
-    AttentionRequest,
-    AttributionRequest,
-    DiagonalityRequest,
-    FileRequest,
-    GridRequest,
-    HeadRequest,
-    MixingRequest,
-    ModelsRequest,
-    NeuronsRequest,
-    PatchMapRequest,
-    PatchRequest,
-    PositionsRequest,
-    RanksRequest,
-    Request,
-    RequestError,
-    ScoreRequest,
-    SourceRequest,
-    TensorRequest,
-    TranslateRequest,
-    WalkRequest,
-)
+from .requests import ModelsRequest, RequestError, TranslateRequest
 from .results import ModelInfo, StackInfo, TranslateResult, as_json
 from .subject import Subject
 from .walk import SIZES
@@ -76,6 +56,9 @@ def describe(subject: Subject) -> ModelInfo:
         settings=translating.settings_of(subject),
         target_langs=[*subject.target_langs],
         example=subject.example,
+        languages=[*subject.card.languages],
+        corpus=subject.card.corpus,
+        pairs=subject.card.pairs,
         stacks={side: describe_stack(config, side) for side in sides_of(subject.model)} if subject.is_ours else {},
     )
 
@@ -113,10 +96,10 @@ def open_subject(label: str, name: str | os.PathLike, trust_remote_code: bool) -
         translator = Translator.from_pretrained(
             name, device="cpu", matmul_backend="default", trust_remote_code=trust_remote_code
         )
-        return Subject(label, translator.model, translator.tokenizer, example_of(name))
+        return Subject(label, translator.model, translator.tokenizer, card_of(name))
     kind, subject = SINGLE[bool(config.is_decoder)]
     model = open_weights(name, kind, config=config, dtype="auto", trust_remote_code=trust_remote_code)
-    return subject(label, model, open_tokenizer(name, trust_remote_code), example_of(name))
+    return subject(label, model, open_tokenizer(name, trust_remote_code), card_of(name))
 
 
 def subject_of(label: str, model: Any, tokenizer: Any) -> Subject:
@@ -149,25 +132,25 @@ SINGLE: dict[bool, tuple[Any, type[Subject]]] = {
     False: (AutoModelForMaskedLM, single_stacks.MaskedSubject),
 }
 
-# Name of a question -> its fields, and its function.
-QUESTIONS: dict[str, tuple[type[Request], Callable[[Subject, Any], Any]]] = {
-    "translate": (TranslateRequest, translate),
-    "score": (ScoreRequest, translating.score),
-    "file": (FileRequest, file_sources.open_file),
-    "source": (SourceRequest, file_sources.source),
-    "diagonality": (DiagonalityRequest, file_sources.diagonal),
-    "attention": (AttentionRequest, attending.attention),
-    "grid": (GridRequest, attending.grid),
-    "mixing": (MixingRequest, attending.mixing),
-    "head": (HeadRequest, attending.head),
-    "positions": (PositionsRequest, positions.positions),
-    "walk": (WalkRequest, walk.walk),
-    "tensor": (TensorRequest, walk.tensor),
-    "patch": (PatchRequest, patching.patch),
-    "patch_map": (PatchMapRequest, patching.patch_map),
-    "attributions": (AttributionRequest, attributions.attributions),
-    "ranks": (RanksRequest, layerwise.ranks),
-    "neurons": (NeuronsRequest, layerwise.neurons),
+# Name of a question -> its function; its fields are those of the class of the function's `request`.
+QUESTIONS: dict[str, Callable[[Subject, Any], Any]] = {
+    "translate": translate,
+    "score": translating.score,
+    "file": file_sources.open_file,
+    "source": file_sources.source,
+    "diagonality": file_sources.diagonal,
+    "attention": attending.attention,
+    "grid": attending.grid,
+    "mixing": attending.mixing,
+    "head": attending.head,
+    "positions": positions.positions,
+    "walk": walk.walk,
+    "tensor": walk.tensor,
+    "patch": patching.patch,
+    "patch_map": patching.patch_map,
+    "attributions": attributions.attributions,
+    "ranks": layerwise.ranks,
+    "neurons": layerwise.neurons,
 }
 
 
@@ -242,10 +225,13 @@ class Explorer:
             raise RequestError(
                 "question", f"{question[:40]!r} is not one: expected {', '.join(['models', *QUESTIONS])}"
             )
-        kind, find = QUESTIONS[question]
-        request = kind.read(values)
+        find = QUESTIONS[question]
+        request = get_type_hints(find)["request"].read(values)
         if request.model and request.model not in self.subjects:
             raise RequestError("model", f"{request.model[:40]!r} is not open: expected {', '.join(self.subjects)}")
         subject = self.subjects[request.model] if request.model else next(iter(self.subjects.values()))
-        with self._lock:
-            return as_json(find(subject, request))
+        try:
+            with self._lock, failing_in_one_line("reads this text"):
+                return as_json(find(subject, request))
+        except TokenizerError as error:
+            raise RequestError("text", str(error)) from error

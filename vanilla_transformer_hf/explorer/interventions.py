@@ -2,7 +2,8 @@
 
 import copy
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,16 @@ from torch import nn
 from ..model.config.stacks import heads_of_layers
 from ..model.layers.parts import SharesProjections
 from .requests import PARTS, RequestError
+
+
+@contextmanager
+def hooked(*hooks: Any) -> Iterator[None]:
+    """A context at whose end these hooks of modules are removed."""
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 @dataclass

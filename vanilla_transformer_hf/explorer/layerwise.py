@@ -8,7 +8,7 @@ from .interventions import stack_of
 from .requests import NeuronsRequest, RanksRequest, RequestError
 from .results import NeuronsResult, RanksResult
 from .subject import Subject, check_ours
-from .walk import Recorder, norm_name
+from .walk import norm_name
 
 
 def ranks(subject: Subject, request: RanksRequest) -> RanksResult:
@@ -17,8 +17,7 @@ def ranks(subject: Subject, request: RanksRequest) -> RanksResult:
     found = subject.forced(request)
     places, ids, pieces = rows_of(subject, found, request.target_ids)
     stack, numbers = stack_of(found.copy.model, subject.lens_stack), found.copy.layers[subject.lens_stack]
-    with Recorder().watching({str(number): layer for number, layer in zip(numbers, stack.layers)}) as seen:
-        found.again()
+    seen = found.record({str(number): layer for number, layer in zip(numbers, stack.layers)})
     dtype = found.copy.model.get_output_embeddings().weight.dtype
     found_ranks, probabilities = [], []
     for number in numbers:
@@ -40,9 +39,7 @@ def neurons(subject: Subject, request: NeuronsRequest) -> NeuronsResult:
     layer = stack_of(found.copy.model, request.stack).layers[found.copy.place(request.stack, request.layer)]
     if not hasattr(layer, "fc2"):
         raise RequestError("layer", f"{request.layer} of the {request.stack} has no feed-forward")
-    with Recorder().watching({"fc2": layer.fc2}) as seen:
-        found.again()
-    fired = seen.inputs["fc2"]  # (rows, d_ff)
+    fired = found.record({"fc2": layer.fc2}).inputs["fc2"]  # (rows, d_ff)
     if request.piece >= len(fired):
         raise RequestError("piece", f"is {request.piece}; expected 0 to {len(fired) - 1}, a row of this layer")
     # With a gate, and with some functions, a neuron may also say much by a number below 0.

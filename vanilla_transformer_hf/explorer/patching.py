@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .interventions import count_heads, read_name, stack_of
+from .interventions import count_heads, hooked, read_name, stack_of
 from .requests import PatchMapRequest, PatchRequest, RequestError, TranslateRequest
 from .results import Alternative, PatchMapResult, PatchResult, Piece
 from .subject import Pass, Subject, check_ours
@@ -60,10 +60,8 @@ class Site:
 
         is_output = self.columns is None
         hook = self.module.register_forward_hook(after) if is_output else self.module.register_forward_pre_hook(before)
-        try:
+        with hooked(hook):
             yield
-        finally:
-            hook.remove()
 
 
 def values_at(found: Pass, sites: Sequence[Site]) -> list[torch.Tensor]:

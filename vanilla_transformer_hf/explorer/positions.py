@@ -25,21 +25,19 @@ def positions(subject: Subject, request: PositionsRequest) -> PositionsResult:
     pictures = []
     added = scheme(torch.zeros(1, length, width), places)[0]
     if added.any():
-        pictures.append(Picture("added to the embeddings", "position", "feature", added))
+        pictures.append(Picture("added", None, added))
     apply_rotary = scheme.rotary_at(places)
     if apply_rotary is not None:
         d_k = stack.layers[0].self_attn.d_k
         rotated = apply_rotary(torch.ones(1, 1, length, d_k))[0, 0]
-        pictures.append(Picture("a query of ones, rotated by its position", "position", "feature of a head", rotated))
+        pictures.append(Picture("rotated", None, rotated))
     if scheme.is_relative:
         bias = scheme.bias(places, places)
         if bias.dim() == 4:
-            titles = [f"added to the scores of head {head}" for head in range(bias.shape[1])]
-            shown = zip(titles[:MOST_PICTURES], bias[0])
-            pictures += [Picture(title, "query", "key", values) for title, values in shown]
+            pictures += [Picture("scores", head, values) for head, values in enumerate(bias[0][:MOST_PICTURES])]
         for layer, (_, position_bias) in enumerate(zip(stack.layer_order, scheme.layer_biases(places, places))):
             for what, name in (("keys", "key_vectors"), ("values", "value_vectors")):
                 table = getattr(position_bias, name, None)
                 if table is not None and len(pictures) < MOST_PICTURES:
-                    pictures.append(Picture(f"added to the {what} of layer {layer}", "distance", "feature", table))
+                    pictures.append(Picture(what, layer, table))
     return PositionsResult(str(name), pictures)

@@ -20,11 +20,11 @@ LONGEST_LIST = 1_024
 
 
 class RequestError(ValueError):
-    """A field of a request is invalid; `field` is its name."""
+    """A field of a request is invalid; the page has a text in its reader's language for a `code` and its `values`."""
 
-    def __init__(self, field: str, message: str):
+    def __init__(self, field: str, message: str, code: str | None = None, values: dict[str, int] | None = None):
         super().__init__(f"{field}: {message}")
-        self.field, self.message = field, message
+        self.field, self.message, self.code, self.values = field, message, code, values
 
 
 def bounded(default: Any, least: float, most: float) -> Any:

@@ -69,6 +69,9 @@ class ModelInfo:
     settings: dict[str, Any]  # The defaults of its search
     target_langs: list[str]  # Languages that can be chosen
     example: str  # A sentence that the page shows first, from the model's card; empty if the card has none
+    languages: list[str]  # What it translates from and to, or was trained on, as codes; from the card
+    corpus: str  # The name of its corpus, from the card
+    pairs: int | None  # Of that corpus
     stacks: dict[str, StackInfo]  # How "encoder" and "decoder" are made; empty for models that are not of this package
 
 
@@ -225,11 +228,11 @@ class HeadResult:
 class Picture:
     """One picture of a position scheme."""
 
-    title: str  # What it is
-    # rows, columns: Meaning of its rows and columns
-    rows: str
-    columns: str
-    values: torch.Tensor  # (rows, columns)
+    # "added" to the embeddings, or "rotated", a query of ones: (position, feature); added to the "scores" of a head:
+    # (query, key); to the "keys" or "values" of a layer: (distance, feature)
+    kind: str
+    number: int | None  # Of the head or the layer
+    values: torch.Tensor
 
 
 @dataclass
@@ -242,11 +245,8 @@ class PositionsResult:
 class Box:
     """A tensor of the computation from the source to the probabilities."""
 
-    name: str  # The name in `TensorRequest`
-    # 1: input embedding and positions; 2: encoder layers; 3: shifted target; 4: decoder layers; 5: logits and softmax
-    stage: int
+    name: str  # The name in `TensorRequest`, as "encoder.0.fc2.norm", which the page has words for
     layer: int | None  # Number of its layer; null for tensors outside layers
-    title: str  # What it is
     formula: str  # How it is computed, in the paper's terms
     shape: list[int]  # Its shape, without the batch
     # mean, deviation, least, most: Over all of its values

@@ -56,8 +56,9 @@ def make_app(explorer: Explorer, allowed_hosts: Sequence[str] = ()) -> Starlette
         try:
             answer = await run_in_threadpool(explorer.answer, question, body)
         except RequestError as error:
-            status = 404 if error.field == "question" else 422
-            raise http.RequestError(error.message, error.field, status) from error
+            answer = http.RequestError(error.message, error.field).body
+            said = {} if error.code is None else {"code": error.code, "values": error.values}
+            return JSONResponse(answer | said, 404 if error.field == "question" else 422)
         return JSONResponse({"answer": answer})
 
     async def show(request: Request) -> Response:

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from .card import Card
 from .interventions import Copy
 from .requests import RequestError, TranslateRequest
 from .results import Hypothesis, Step, TranslateResult
@@ -49,10 +50,11 @@ class MaskedSubject(Subject):
     kind = "masked"
     lens_stack = "encoder"
 
-    def __init__(self, name: str, model: Any, tokenizer: Any, example: str = ""):
+    def __init__(self, name: str, model: Any, tokenizer: Any, card: Card | None = None):
+        super().__init__(name, model, tokenizer, card)
         # Cards of such models ask for what follows their example, too.
         mask = tokenizer.mask_token
-        super().__init__(name, model, tokenizer, f"{example} {mask}" if example and mask else "")
+        self.example = f"{self.example} {mask}" if self.example and mask else ""
 
     def as_last_layer(self, copy: Copy, states: torch.Tensor) -> torch.Tensor:
         model = copy.model

@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -13,7 +13,8 @@ from ..model.config.attention_kinds import attends_to_pieces
 from ..translation.scoring.alignment import with_eager_attention
 from ..translation.scoring.scoring import shift_right
 from ..translation.text.texts import TARGET_LANG_TAGS
-from .interventions import Copy, copy_without, parts_of
+from .card import Card
+from .interventions import Copy, copy_without, hooked, parts_of
 from .pieces import PieceReader
 from .requests import PairRequest, Request, RequestError, shown
 from .results import Piece
@@ -50,7 +51,7 @@ class Subject:
         name: Its name on the page.
         model: An encoder–decoder in evaluation mode.
         tokenizer: Its tokenizer.
-        example: A sentence for it.
+        card: What its card says, with a sentence for it.
 
     Attributes:
         kind: "translation"; of one stack "causal", which continues a text, or "masked", which fills gaps.
@@ -62,8 +63,10 @@ class Subject:
     reads = "text"
     lens_stack = "decoder"
 
-    def __init__(self, name: str, model: Any, tokenizer: Any, example: str = ""):
-        self.name, self.model, self.tokenizer, self.example = name, model.eval(), tokenizer, example
+    def __init__(self, name: str, model: Any, tokenizer: Any, card: Card | None = None):
+        self.name, self.model, self.tokenizer = name, model.eval(), tokenizer
+        self.card = card or Card()
+        self.example = self.card.example
         self.is_ours = is_own(model.config)
         self.special = {*tokenizer.all_special_ids}
         self._reader = PieceReader(tokenizer, self.special)
@@ -90,7 +93,8 @@ class Subject:
             MOST_PIECES, positions, self.tokenizer.model_max_length
         )  # translations of texts longer than in training lose text
         if (count := batch["input_ids"].shape[1]) > limit:
-            raise RequestError("text", f"has {count} tokens; expected at most {limit}")
+            values = {"count": count, "most": limit}
+            raise RequestError("text", f"has {count} tokens; expected at most {limit}: shorten it", "too_long", values)
         return {name: batch[name].to(self.model.device) for name in ("input_ids", "attention_mask")}
 
     def source_pieces(self, source: dict[str, torch.Tensor]) -> list[Piece]:
@@ -186,6 +190,13 @@ class Subject:
         return outputs.logits[0].float()
 
 
+class Recorded(NamedTuple):
+    """Inputs and outputs of modules in one pass, without the batch."""
+
+    inputs: dict[str, torch.Tensor]
+    outputs: dict[str, torch.Tensor]
+
+
 @dataclass
 class Pass:
     """A forward pass over a source and a given target."""
@@ -211,6 +222,22 @@ class Pass:
         """Run the same pass again, for hooks."""
         options = {"use_cache": False} if self.copy.model.config.is_encoder_decoder else {}
         return self.copy.model(**self.inputs, output_attentions=True, return_dict=True, **options)
+
+    def record(self, modules: dict[str, Any]) -> Recorded:
+        """The inputs and outputs of modules, by name, in the same pass."""
+        seen = Recorded({}, {})
+
+        def watch(name: str) -> Any:
+            def keep(module: Any, arguments: tuple, options: dict, output: Any) -> None:
+                states = arguments[0] if arguments else next(iter(options.values()))
+                seen.inputs[name] = states[0].detach().float()
+                seen.outputs[name] = (output[0] if isinstance(output, tuple) else output)[0].detach().float()
+
+            return keep
+
+        with hooked(*(one.register_forward_hook(watch(name), with_kwargs=True) for name, one in modules.items())):
+            self.again()
+        return seen
 
     def sides(self, part: str) -> tuple[list[Piece], list[Piece], list[Piece]]:
         """Rows, predicted tokens of the rows, and columns of a part of attention."""

@@ -1,7 +1,5 @@
 """The tensors between the modules of a model, in the order of the computation; hooks collect them."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,17 +9,16 @@ from ..model.config.stacks import decoder_sizes, encoder_sizes
 from .interventions import stack_of
 from .requests import RequestError, TensorRequest, WalkRequest
 from .results import Alternative, Box, Lens, WalkResult
-from .subject import Pass, Subject, check_ours
+from .subject import Pass, Recorded, Subject, check_ours
 from .translating import alternative
 
 
-# Sublayer -> title, formula, its norm, and the module whose output is the sublayer's.
+# The module whose output is a sublayer's -> its norm.
 SUBLAYERS = {
-    "self_attn": ("self-attention", "Concat(head₁ … head_h) W^O", "self_attn_layer_norm"),
-    "encoder_attn": ("attention to the source", "Concat(head₁ … head_h) W^O", "encoder_attn_layer_norm"),
-    "fc2": ("feed-forward", "max(0, x W₁ + b₁) W₂ + b₂", "final_layer_norm"),
+    "self_attn": "self_attn_layer_norm",
+    "encoder_attn": "encoder_attn_layer_norm",
+    "fc2": "final_layer_norm",
 }
-STACKS = {"encoder": (1, 2, "source"), "decoder": (3, 4, "shifted target")}
 SIZES = {"encoder": encoder_sizes, "decoder": decoder_sizes}
 # Front end -> how it makes the input of the encoder.
 FORMULAS = {
@@ -39,9 +36,7 @@ class Tensor:
     """A tensor (rows, columns), and the residual stream before and after it where it is added to it."""
 
     name: str
-    stage: int
     layer: int | None
-    title: str
     formula: str
     values: torch.Tensor
     before: torch.Tensor | None = None
@@ -50,48 +45,20 @@ class Tensor:
     def box(self) -> Box:
         """Its statistics."""
         values = self.values
-        norms = [None if stream is None else float(stream.norm(dim=-1).mean()) for stream in (self.before, self.after)]
+        before, after = (None if one is None else float(one.norm(dim=-1).mean()) for one in (self.before, self.after))
         return Box(
-            self.name,
-            self.stage,
-            self.layer,
-            self.title,
-            self.formula,
-            list(values.shape),
-            float(values.mean()),
-            float(values.std(unbiased=False)),
-            float(values.min()),
-            float(values.max()),
-            values.norm(dim=-1).tolist(),
-            *norms,
+            name=self.name,
+            layer=self.layer,
+            formula=self.formula,
+            shape=list(values.shape),
+            mean=float(values.mean()),
+            deviation=float(values.std(unbiased=False)),
+            least=float(values.min()),
+            most=float(values.max()),
+            norms=values.norm(dim=-1).tolist(),
+            before=before,
+            after=after,
         )
-
-
-class Recorder:
-    """Inputs and outputs of modules in one pass, without the batch."""
-
-    def __init__(self) -> None:
-        self.inputs: dict[str, torch.Tensor] = {}
-        self.outputs: dict[str, torch.Tensor] = {}
-
-    @contextmanager
-    def watching(self, modules: dict[str, Any]) -> Iterator["Recorder"]:
-        """A context in which the inputs and outputs of these modules are recorded by name."""
-
-        def watch(name: str) -> Any:
-            def record(module: Any, arguments: tuple, options: dict, output: Any) -> None:
-                states = arguments[0] if arguments else next(iter(options.values()))
-                self.inputs[name] = states[0].detach().float()
-                self.outputs[name] = (output[0] if isinstance(output, tuple) else output)[0].detach().float()
-
-            return record
-
-        hooks = [module.register_forward_hook(watch(name), with_kwargs=True) for name, module in modules.items()]
-        try:
-            yield self
-        finally:
-            for hook in hooks:
-                hook.remove()
 
 
 def watched(model: Any, layers: dict[str, list[int]]) -> dict[str, Any]:
@@ -104,7 +71,7 @@ def watched(model: Any, layers: dict[str, list[int]]) -> dict[str, Any]:
             modules[f"{side}.{name}"] = getattr(stack, name)
         for number, layer in zip(layers[side], stack.layers):
             modules[f"{side}.{number}"] = layer
-            for name, (*_, norm) in SUBLAYERS.items():
+            for name, norm in SUBLAYERS.items():
                 for each in (name, norm):
                     if hasattr(layer, each):
                         modules[f"{side}.{number}.{each}"] = getattr(layer, each)
@@ -114,55 +81,39 @@ def watched(model: Any, layers: dict[str, list[int]]) -> dict[str, Any]:
 @torch.no_grad()
 def tensors(found: Pass) -> list[Tensor]:
     """All recorded tensors of a pass, in the order of the computation."""
-    copy = found.copy
-    with Recorder().watching(watched(copy.model, copy.layers)) as seen:
-        found.again()
+    copy, config = found.copy, found.copy.model.config
+    seen = found.record(watched(copy.model, copy.layers))
     made = []
     for side, numbers in copy.layers.items():
-        embedding_stage, layer_stage, what = STACKS[side]
-        what = what if copy.model.config.is_encoder_decoder else "text"
-        made += embedding_tensors(seen, copy.model.config, side, embedding_stage, what)
+        made += embedding_tensors(seen, config, side)
         for number in numbers:
-            made += layer_tensors(seen, copy.model.config, side, number, layer_stage)
-        is_normed = not torch.equal(seen.inputs[f"{side}.layer_norm"], seen.outputs[f"{side}.layer_norm"])
-        if is_normed:
-            values = seen.outputs[f"{side}.layer_norm"]
-            made.append(
-                Tensor(
-                    f"{side}.norm",
-                    layer_stage,
-                    None,
-                    f"final norm of the {side}",
-                    f"{norm_name(copy.model.config)}(x)",
-                    values,
-                )
-            )
+            made += layer_tensors(seen, config, side, number)
+        normed = seen.outputs[f"{side}.layer_norm"]
+        if not torch.equal(seen.inputs[f"{side}.layer_norm"], normed):
+            made.append(Tensor(f"{side}.norm", None, f"{norm_name(config)}(x)", normed))
     logits = seen.outputs["lm_head"]
-    made.append(Tensor("logits", 5, None, "logits", "Y Eᵀ", logits))
-    made.append(Tensor("probabilities", 5, None, "probabilities", "softmax(logits)", logits.softmax(dim=-1)))
+    made.append(Tensor("logits", None, "Y Eᵀ", logits))
+    made.append(Tensor("probabilities", None, "softmax(logits)", logits.softmax(dim=-1)))
     return made
 
 
-def embedding_tensors(seen: Recorder, config: Any, side: str, stage: int, what: str) -> list[Tensor]:
+def embedding_tensors(seen: Recorded, config: Any, side: str) -> list[Tensor]:
     """The tensors before the first layer of a stack; a step that changes nothing has none."""
     embedded = seen.outputs[f"{side}.embed_tokens"]
     scaled, summed = seen.inputs[f"{side}.embed_positions"], seen.outputs[f"{side}.embed_positions"]
     formula = FORMULAS["tokens" if side == "decoder" else config.front_end]
-    made = [Tensor(f"{side}.embedding", stage, None, f"embeddings of the {what}", formula, embedded)]
+    made = [Tensor(f"{side}.embedding", None, formula, embedded)]
     formula += " · √d_model" if config.scale_embedding else ""
     if not torch.equal(scaled, embedded):
-        segments = " + segment" if side == "encoder" and config.type_vocab_size else ""
-        title = "times √d_model" if config.scale_embedding else "with segments"
-        formula += segments
-        made.append(Tensor(f"{side}.scaled", stage, None, title, formula, scaled))
+        formula += " + segment" if side == "encoder" and config.type_vocab_size else ""
+        made.append(Tensor(f"{side}.scaled", None, formula, scaled))
     if not torch.equal(summed, scaled):
-        made.append(Tensor(f"{side}.positions", stage, None, "positions", "PE(pos)", summed - scaled))
+        made.append(Tensor(f"{side}.positions", None, "PE(pos)", summed - scaled))
         formula += " + PE(pos)"
-    made.append(Tensor(f"{side}.input", stage, None, "input of the first layer", formula, summed))
+    made.append(Tensor(f"{side}.input", None, formula, summed))
     normed = seen.outputs[f"{side}.layernorm_embedding"]
     if not torch.equal(normed, summed):
-        rule = f"{norm_name(config)}(x)"
-        made.append(Tensor(f"{side}.normed", stage, None, "norm of the input", rule, normed))
+        made.append(Tensor(f"{side}.normed", None, f"{norm_name(config)}(x)", normed))
     return made
 
 
@@ -171,7 +122,7 @@ def norm_name(config: Any) -> str:
     return NORM_NAMES.get(config.norm_type, config.norm_type)
 
 
-def layer_tensors(seen: Recorder, config: Any, side: str, number: int, stage: int) -> list[Tensor]:
+def layer_tensors(seen: Recorded, config: Any, side: str, number: int) -> list[Tensor]:
     """
     The outputs of a layer's sublayers, with the residual stream around them, in the order of the computation: with
     post-norm a sublayer and the normed sum, with pre-norm the norm, the sublayer and the sum. The last is the layer's
@@ -180,7 +131,7 @@ def layer_tensors(seen: Recorder, config: Any, side: str, number: int, stage: in
     prefix, sizes = f"{side}.{number}", SIZES[side](config)
     is_post, alpha = sizes.norm_position == "post", sizes.residual_alpha
     present = [name for name in SUBLAYERS if f"{prefix}.{name}" in seen.outputs]
-    norms = [f"{prefix}.{SUBLAYERS[name][2]}" for name in present]
+    norms = [f"{prefix}.{SUBLAYERS[name]}" for name in present]
     # The residual stream before each sublayer and after the last.
     if is_post:
         streams = [seen.inputs[prefix], *(seen.outputs[norm] for norm in norms)]
@@ -191,19 +142,17 @@ def layer_tensors(seen: Recorder, config: Any, side: str, number: int, stage: in
     rule = f"{norm_name(config)}({residual} + Sublayer(x))" if is_post else f"{residual} + Sublayer({norm_rule})"
     made = []
     for name, norm, before, after in zip(present, norms, streams, streams[1:]):
-        title, formula, _ = SUBLAYERS[name]
+        formula = "Concat(head₁ … head_h) W^O"
         if name == "fc2":
             gate = " ⊙ (x W₃ + b₃)" if config.feed_forward_type == "gated" else ""
             formula = f"({sizes.activation_function}(x W₁ + b₁){gate}) W₂ + b₂"
         if not is_post:
-            values = seen.outputs[norm]
-            made.append(Tensor(f"{prefix}.{name}.norm", stage, number, f"norm before {title}", norm_rule, values))
+            made.append(Tensor(f"{prefix}.{name}.norm", number, norm_rule, seen.outputs[norm]))
         values = seen.outputs[f"{prefix}.{name}"]
-        made.append(Tensor(f"{prefix}.{name}", stage, number, title, formula, values, before, after))
+        made.append(Tensor(f"{prefix}.{name}", number, formula, values, before, after))
         if name != present[-1]:
-            title = f"add and norm after {title}" if is_post else f"sum after {title}"
-            made.append(Tensor(f"{prefix}.{name}.stream", stage, number, title, rule, after))
-    made.append(Tensor(f"{prefix}.output", stage, number, "output of the layer", rule, seen.outputs[prefix]))
+            made.append(Tensor(f"{prefix}.{name}.stream", number, rule, after))
+    made.append(Tensor(f"{prefix}.output", number, rule, seen.outputs[prefix]))
     return made
 
 
@@ -211,9 +160,8 @@ def walk(subject: Subject, request: WalkRequest) -> WalkResult:
     check_ours(subject, request)
     found = subject.forced(request)
     made = tensors(found)
-    stage = STACKS[subject.lens_stack][1]
-    layers = {one.layer: one.values for one in made if one.stage == stage and one.name.endswith(".output")}
-    lenses = [Lens(int(layer or 0), lens(subject, found, states, request.best)) for layer, states in layers.items()]
+    outputs = [one for one in made if one.name.startswith(f"{subject.lens_stack}.") and one.name.endswith(".output")]
+    lenses = [Lens(int(one.layer or 0), lens(subject, found, one.values, request.best)) for one in outputs]
     return WalkResult(found.source_pieces, found.read, found.predicted, [one.box() for one in made], lenses)
 
 

@@ -2,10 +2,11 @@
 
 import { holds, tensor } from "./api.js";
 import { readableOn, sequential } from "./colors.js";
-import { checkbox, choice, html, number, percent, scroller, section } from "./dom.js";
+import { checkbox, choice, html, number, percent, row, scroller, section, small, table } from "./dom.js";
 import { attempt, faultNote } from "./faults.js";
 import { heatMap, roomFor } from "./heat_map.js";
 import { label } from "./pieces.js";
+import { say } from "./texts.js";
 import { rowNames } from "./view_walk.js";
 
 const TOPS = [5, 10, 20, 50];
@@ -13,50 +14,30 @@ const MOST_PLACES = 3; // of a neuron
 const CELL = { readable: 46, small: 16 };
 
 /** A row for each layer, the last at the top, as the data flows upwards. */
-function rankTable(found, say) {
-  const [ranks, probabilities] = [found.ranks, found.probabilities].map((one) => tensor(one));
+function rankTable(found) {
+  const [ranks, probabilities] = [found.ranks, found.probabilities].map((one) => tensor(one).values);
   const count = found.output.length;
   const scale = sequential(1);
-  const rows = found.layers.map((layer, at) =>
-    html(
-      "tr",
-      {},
-      html("th", { scope: "row" }, say("figure.layer", { number: layer })),
-      found.output.map((_, place) => {
-        const probability = probabilities.values[at * count + place];
-        const color = scale(probability);
-        return html(
-          "td",
-          { style: `background:${color};color:${readableOn(color)}` },
-          html("span", {}, String(ranks.values[at * count + place] + 1)),
-          html("span", { class: "small" }, percent(probability)),
-        );
-      }),
-    ),
-  );
-  const heads = found.output.map((piece) => html("th", { scope: "col" }, label(piece)));
-  return scroller(
-    say("analyse.picture.ranks"),
-    { id: "ranks" },
-    html(
-      "table",
-      { class: "lens" },
-      html("thead", {}, html("tr", {}, html("td"), heads)),
-      html("tbody", {}, rows.toReversed()),
-    ),
-  );
+  const cell = (at) => {
+    const color = scale(probabilities[at]);
+    return html("td", { style: `background:${color};color:${readableOn(color)}` }, [
+      html("span", {}, String(ranks[at] + 1)),
+      html("span", { class: "small" }, percent(probabilities[at])),
+    ]);
+  };
+  const rows = found.layers.map((layer, at) => {
+    const cells = found.output.map((_, place) => cell(at * count + place));
+    return row({}, say("figure.layer", { number: layer }), cells);
+  });
+  const ranked = table({ class: "lens" }, ["", ...found.output.map(label)], rows.toReversed());
+  return scroller(say("analyse.picture.ranks"), { id: "ranks" }, ranked);
 }
 
-export async function ranksPicture({ ask, say, pair }) {
+export async function ranksPicture({ ask, pair }) {
   const found = await attempt(ask("ranks", pair));
   if (found instanceof Error) return { controls: null, parts: [faultNote(found)] };
-  const about = say(found.norm ? "analyse.about.ranks" : "analyse.about.ranks_without", {
-    norm: found.norm,
-  });
-  return {
-    controls: null,
-    parts: [section(say("analyse.picture.ranks"), html("p", { class: "small" }, about), rankTable(found, say))],
-  };
+  const about = say(found.norm ? "analyse.about.ranks" : "analyse.about.ranks_without", { norm: found.norm });
+  return { controls: null, parts: [section(say("analyse.picture.ranks"), small(about), rankTable(found))] };
 }
 
 /** The stack, the layer and the token whose neurons are shown. */
@@ -76,28 +57,23 @@ function placesOf(values, names) {
   return shown.map((place) => `${names[place]} ${number(values[place], 3)}`).join(", ");
 }
 
-function neuronTable(found, piece, names, { state, say }) {
+function neuronTable(found, piece, names, { state }) {
   const { shape, values } = tensor(found.activations);
-  const keys = ["analyse.neuron", "analyse.activation", state.fires && "analyse.fires_at"];
-  const heads = keys.filter(Boolean).map((key) => html("th", { scope: "col", class: "wide" }, say(key)));
+  const keys = ["analyse.neuron", "analyse.activation", state.fires && "analyse.fires_at"].filter(Boolean);
   const rows = found.neurons.map((neuron, at) => {
     const own = values.subarray(at * shape[1], (at + 1) * shape[1]);
-    return html(
-      "tr",
-      {},
-      html("th", { scope: "row" }, String(neuron)),
-      html("td", {}, number(own[piece])),
-      state.fires ? html("td", { dir: "auto" }, placesOf(own, names)) : null,
-    );
+    const places = state.fires ? html("td", { dir: "auto" }, placesOf(own, names)) : [];
+    return row({}, String(neuron), number(own[piece]), places);
   });
-  return scroller(
-    say("analyse.picture.neurons"),
-    { id: "neurons" },
-    html("table", { class: "numbers" }, html("thead", {}, html("tr", {}, heads)), html("tbody", {}, rows)),
+  const neurons = table(
+    { class: "numbers" },
+    keys.map((key) => say(key)),
+    rows,
   );
+  return scroller(say("analyse.picture.neurons"), { id: "neurons" }, neurons);
 }
 
-function firingMap(found, names, say) {
+function firingMap(found, names) {
   const { shape, values } = tensor(found.activations);
   const rowLabels = found.neurons.map(String);
   const fits = shape[1] * CELL.readable <= roomFor(1, rowLabels);
@@ -114,7 +90,7 @@ function firingMap(found, names, say) {
 }
 
 /** The controls; `names` are the tokens that can be chosen. */
-function neuronControls({ state, set, say, model }, asked, names) {
+function neuronControls({ state, set, model }, asked, names) {
   const { stack, layer } = asked;
   const field = stack === "encoder" ? "token" : "step";
   const stacks = ["encoder", "decoder"].filter((one) => one in model.layers);
@@ -123,23 +99,11 @@ function neuronControls({ state, set, say, model }, asked, names) {
   const layers = Array.from({ length: model.layers[stack] }, (_, at) => at);
   const pieces = options("piece", [...names.keys()], (at) => `${at}: ${names[at]}`);
   const setStack = (part) => set({ part, layer: -1 });
+  const setLayer = (value) => set({ part: stack, layer: Number(value) });
+  const named = stacks.map((one) => [one, say(`part.${one}`)]);
   return [
-    stacks.length > 1
-      ? choice(
-          say("analyse.stack"),
-          stack,
-          stacks.map((one) => [one, say(`analyse.stack.${one}`)]),
-          setStack,
-          "stack",
-        )
-      : null,
-    choice(
-      say("analyse.layer"),
-      layer,
-      options("layer", layers),
-      (value) => set({ part: stack, layer: Number(value) }),
-      "layer",
-    ),
+    stacks.length > 1 ? choice(say("analyse.stack"), stack, named, setStack, "stack") : null,
+    choice(say("analyse.layer"), layer, options("layer", layers), setLayer, "layer"),
     names.length
       ? choice(say("analyse.token"), asked.piece, pieces, (value) => set({ [field]: Number(value) }), "piece")
       : null,
@@ -149,7 +113,7 @@ function neuronControls({ state, set, say, model }, asked, names) {
 }
 
 export async function neuronsPicture(context) {
-  const { state, ask, model, pair, say } = context;
+  const { state, ask, model, pair } = context;
   const top = TOPS.includes(Number(state.top)) ? Number(state.top) : 10;
   const asked = { ...pair, ...chosenLayer(state, model), top };
   const found = await attempt(ask("neurons", asked));
@@ -164,9 +128,9 @@ export async function neuronsPicture(context) {
     parts: [
       section(
         title,
-        html("p", { class: "small" }, about),
+        small(about),
         neuronTable(found, asked.piece, names, context),
-        state.fires ? firingMap(found, names, say) : null,
+        state.fires ? firingMap(found, names) : null,
       ),
     ],
   };

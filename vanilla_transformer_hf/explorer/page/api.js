@@ -7,11 +7,11 @@ const saved = kept ? JSON.parse(kept.textContent) : { state: "", answers: {} };
 export const isOffline = kept !== null;
 export const firstState = saved.state ?? "";
 
-/** An error whose field is known. */
+/** An error of a question: a message of the server, or a code for which the page has a text. */
 export class AnswerError extends Error {
-  constructor(message, field) {
-    super(message);
-    this.field = field;
+  constructor({ error = "", field = null, code = null, values = {} }) {
+    super(error);
+    Object.assign(this, { field, code, values });
   }
 }
 
@@ -24,7 +24,7 @@ function keyOf(question, request) {
 /** A kept page lacks the answer. */
 export class NotKept extends AnswerError {
   constructor() {
-    super("This file does not hold this: open the explorer to see it.", null);
+    super({ code: "not_kept" });
   }
 }
 
@@ -43,14 +43,14 @@ async function fetchAnswer(question, request) {
       body: JSON.stringify(request),
     });
   } catch {
-    throw new AnswerError("The server does not answer: is the command still running?", null);
+    throw new AnswerError({ code: "no_answer" });
   }
   // What stands between the page and the explorer, as a proxy, answers in its own words.
   const body = await response.json().catch(() => null);
   if (body === null || (!response.ok && !body.error)) {
-    throw new AnswerError(`The server answers with status ${response.status}.`, null);
+    throw new AnswerError({ code: "status", values: { status: response.status } });
   }
-  if (!response.ok) throw new AnswerError(body.error, body.field);
+  if (!response.ok) throw new AnswerError(body);
   return body.answer;
 }
 

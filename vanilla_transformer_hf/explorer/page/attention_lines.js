@@ -1,11 +1,27 @@
 // Lines between two columns of tokens, as in BertViz. Only lines of rows that are seen are drawn.
 
-import { announce, contextOf, html, oncePerFrame, percent, themed } from "./dom.js";
-import { pictureButtons } from "./keep.js";
+import { announce, button, contextOf, html, oncePerFrame, scrolled, strongest, themed } from "./dom.js";
+import { pictured } from "./keep.js";
 import { roving } from "./roving.js";
+import { say } from "./texts.js";
 
 const ROW = 24;
 const TOP = 6;
+
+/** A token that is shown while it is pointed at, told when it has the focus, and pinned when it is chosen. */
+export function linePiece(id, text, { isPinned, style, show, hide, choose }) {
+  return button(text, choose, {
+    class: "line-piece",
+    id,
+    "aria-pressed": String(isPinned),
+    title: text,
+    style,
+    pointerenter: show,
+    pointerleave: hide,
+    focus: () => announce(show()),
+    blur: hide,
+  });
+}
 
 /**
  * Options: title; maps (values of rows × columns, and a colour; null is the theme's), rowLabels,
@@ -16,80 +32,53 @@ export function attentionLines({ title, maps, rowLabels, columnLabels, threshold
   const rows = rowLabels.length,
     columns = columnLabels.length;
   const height = 2 * TOP + ROW * Math.max(rows, columns);
-  let hovered = { row: -1, column: -1 };
+  // A token whose lines alone are drawn: { side: "row" or "column", place }.
+  const kept =
+    pinned >= 0 && pinned < rows
+      ? { side: "row", place: pinned }
+      : pinnedColumn >= 0 && pinnedColumn < columns
+        ? { side: "column", place: pinnedColumn }
+        : null;
+  let hovered = null;
   const canvas = html("canvas", { class: "map-canvas", "aria-hidden": "true" });
-  const readout = html("output", { class: "readout" }, "Point at a token, or choose one to pin it.");
   const isAlone = (row, column) => {
-    const wanted = hovered.row >= 0 || hovered.column >= 0 ? hovered : { row: pinned, column: pinnedColumn };
-    if (wanted.row >= 0) return row === wanted.row;
-    return wanted.column >= 0 ? column === wanted.column : true;
+    const chosen = hovered ?? kept;
+    return chosen === null || chosen.place === (chosen.side === "row" ? row : column);
   };
 
   /** What a token attends to most, or what attends to it. */
-  function describe(side, place) {
-    const values = maps[0].values,
-      others = side === "row" ? columns : rows;
-    const found = Array.from({ length: others }, (_, other) => {
-      const index = side === "row" ? place * columns + other : other * columns + place;
-      return [maps.reduce((sum, map) => sum + map.values[index], 0) / maps.length, other];
+  function describe({ side, place }) {
+    const isRow = side === "row";
+    const others = (isRow ? columnLabels : rowLabels).map((name, other) => {
+      const index = isRow ? place * columns + other : other * columns + place;
+      return { name, weight: maps.reduce((sum, map) => sum + map.values[index], 0) / maps.length };
     });
-    if (!values.length) return "";
-    found.sort((a, b) => b[0] - a[0]);
-    const [labels, own, arrow] =
-      side === "row" ? [columnLabels, rowLabels, "attends to"] : [rowLabels, columnLabels, "is attended by"];
-    return `${own[place]} ${arrow} ${found
-      .slice(0, 4)
-      .map(([value, other]) => `${labels[other]} ${percent(value)}`)
-      .join(", ")}`;
+    return strongest(isRow ? "attention.row" : "attention.column", (isRow ? rowLabels : columnLabels)[place], others);
   }
+  const readout = html("output", { class: "readout" }, kept ? describe(kept) : say("attention.point"));
 
-  function piece(side, text, place) {
-    const isPinned = side === "row" ? place === pinned : place === pinnedColumn && pinned < 0;
-    const show = () => {
-      hovered = side === "row" ? { row: place, column: -1 } : { row: -1, column: place };
-      readout.textContent = describe(side, place);
-      draw();
-    };
-    const hide = () => {
-      hovered = { row: -1, column: -1 };
-      draw();
-    };
-    return html(
-      "button",
-      {
-        type: "button",
-        class: "line-piece",
-        id: `${side}-${place}`,
-        "aria-pressed": String(isPinned),
-        title: text,
-        pointerenter: show,
-        pointerleave: hide,
-        focus: () => {
-          show();
-          announce(readout.textContent);
-        },
-        blur: hide,
-        click: () => (side === "row" ? pin(isPinned ? -1 : place, -1) : pin(-1, isPinned ? -1 : place)),
-      },
-      text,
-    );
-  }
-  const left = html(
-    "div",
-    { class: "line-side left" },
-    rowLabels.map((text, place) => piece("row", text, place)),
-  );
-  const right = html(
-    "div",
-    { class: "line-side" },
-    columnLabels.map((text, place) => piece("column", text, place)),
-  );
+  const pieces = (side, labels) =>
+    labels.map((text, place) => {
+      const isPinned = kept?.side === side && kept.place === place;
+      const hide = () => {
+        hovered = null;
+        draw();
+      };
+      const show = () => {
+        hovered = { side, place };
+        readout.textContent = describe(hovered);
+        draw();
+        return readout.textContent;
+      };
+      const choose = () => (side === "row" ? pin(isPinned ? -1 : place, -1) : pin(-1, isPinned ? -1 : place));
+      return linePiece(`${side}-${place}`, text, { isPinned, show, hide, choose });
+    });
+  const left = html("div", { class: "line-side left" }, pieces("row", rowLabels));
+  const right = html("div", { class: "line-side" }, pieces("column", columnLabels));
   const middle = html("div", { class: "line-middle" }, canvas);
-  const scroller = html(
-    "div",
-    { class: "lines", tabindex: -1 },
+  const scroller = html("div", { class: "lines", tabindex: -1 }, [
     roving(html("div", { class: "line-sheet", style: `height:${height}px` }, left, middle, right)),
-  );
+  ]);
 
   /** Lines whose row or column lies in a window from `y` on. */
   function paint(context, width, y, seen) {
@@ -123,11 +112,7 @@ export function attentionLines({ title, maps, rowLabels, columnLabels, threshold
     if (!width || !seen) return;
     paint(contextOf(canvas, width, seen), width, scroller.scrollTop, seen);
   });
-  scroller.addEventListener("scroll", draw);
-  scroller.style.height = `${Math.min(height + 4, Math.round(window.innerHeight * 0.72))}px`;
-  new ResizeObserver(draw).observe(scroller);
-  if (pinned >= 0 && pinned < rows) readout.textContent = describe("row", pinned);
-  else if (pinnedColumn >= 0 && pinnedColumn < columns) readout.textContent = describe("column", pinnedColumn);
+  scrolled(scroller, height + 4, draw);
 
   /** All of it in one picture, with the tokens. */
   function paintWhole(context, side, width, tall) {
@@ -151,10 +136,5 @@ export function attentionLines({ title, maps, rowLabels, columnLabels, threshold
       tall = Math.min(12_000, height);
     return { width, height: tall, paint: (context) => paintWhole(context, side, width, tall) };
   }
-  return html(
-    "figure",
-    { class: "heat" },
-    html("figcaption", {}, readout, pictureButtons(title.replaceAll(/[ ,]+/g, "-"), whole)),
-    scroller,
-  );
+  return pictured(readout, title, whole, scroller);
 }

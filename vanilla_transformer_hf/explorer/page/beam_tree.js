@@ -4,17 +4,12 @@ import { announce, button, html, kept, number, svg } from "./dom.js";
 import { pictureButtons } from "./keep.js";
 import { label } from "./pieces.js";
 import { roving } from "./roving.js";
+import { say } from "./texts.js";
 
 const COLUMN = 178;
 const ROW = 32;
 const BOX = { width: 146, height: 24 };
 const LETTERS = 13;
-const STATES = {
-  running: "continued",
-  finished: "finished",
-  dead: "pruned",
-  open: "ran until the end",
-};
 
 /** The row of each node in the column of its step: by its parent's, then by its score. */
 function places(tree, isShown) {
@@ -55,19 +50,19 @@ export function beamTree({ state, set, can, translation }) {
   const steps = Math.max(...[...rows.keys()].map((node) => tree[node].step));
   const x = (node) => 8 + tree[node].step * COLUMN;
   const y = (node) => 8 + rows.get(node) * ROW;
-  const details = html("div", { class: "details" }, "Choose a box for its numbers; arrow keys move between boxes.");
+  const details = html("div", { class: "details" }, say("tree.help"));
 
   function choose(node) {
     const one = tree[node];
     const ids = pathOf(tree, node).join(",");
-    const numbers = `log-probability ${number(one.log_probability)}, score ${number(one.score)}`;
-    const text = `${label(one.piece)}: ${numbers}, ${STATES[one.state]}`;
+    const numbers = { log: number(one.log_probability), score: number(one.score), state: say(`tree.${one.state}`) };
+    const text = say("tree.node", { piece: label(one.piece), ...numbers });
     const further = { prefix: ids, hypothesis: 0, ids: "" };
     announce(text);
     details.replaceChildren(
       html("span", {}, text),
-      button("Continue from here", () => set(further), kept(can(further))),
-      button("See its attention", () => set({ ids, view: "attention" })),
+      button(say("tree.continue"), () => set(further), kept(can(further))),
+      button(say("tree.attention"), () => set({ ids, view: "attention" })),
     );
   }
 
@@ -99,7 +94,7 @@ export function beamTree({ state, set, can, translation }) {
           role: "button",
           transform: `translate(${x(node)},${y(node)})`,
           // What is seen comes first: who speaks to the page says that.
-          "aria-label": `${shownName} ${seen}, ${name}, log-probability, ${STATES[one.state]}`,
+          "aria-label": say("tree.box", { seen: `${shownName} ${seen}`, name, state: say(`tree.${one.state}`) }),
           click: () => node && choose(node),
           keydown: (event) => {
             if (event.key === "Enter" || event.key === " ") {
@@ -122,20 +117,15 @@ export function beamTree({ state, set, can, translation }) {
       height: 16 + count * ROW,
       class: "tree",
       role: "group",
-      "aria-label": "tree of the beam search",
+      "aria-label": say("tree.label"),
     },
     lines,
     boxes,
   );
-  const legend = html(
-    "p",
-    { class: "small legend" },
-    html("span", { class: "key best" }, "chosen"),
-    html("span", { class: "key running" }, "continued"),
-    html("span", { class: "key finished" }, "finished"),
-    html("span", { class: "key dead" }, "pruned"),
-    " numbers: log-probability so far ",
+  const legend = html("p", { class: "small legend" }, [
+    ["best", "running", "finished", "dead"].map((kind) => html("span", { class: `key ${kind}` }, say(`tree.${kind}`))),
+    ` ${say("tree.numbers")} `,
     pictureButtons("beam-tree", () => picture),
-  );
+  ]);
   return html("div", {}, legend, html("div", { class: "scroll tall" }, roving(picture, ".node")), details);
 }

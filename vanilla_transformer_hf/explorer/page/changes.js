@@ -3,32 +3,34 @@
 import { button, html } from "./dom.js";
 import { label } from "./pieces.js";
 import { numbersOf } from "./state.js";
+import { hasText, say } from "./texts.js";
 
 const NAMED = 3;
-const PARTS = { encoder: "encoder", decoder: "decoder", cross: "cross-attention" };
-const SETTINGS = {
-  num_beams: "beams",
-  length_penalty: "length penalty α",
-  length_penalty_type: "type of length penalty",
-  max_new_tokens: "most tokens",
-  draws: "draws",
-  temperature: "temperature",
-  top_k: "top-k",
-  top_p: "top-p",
-};
+const SETTINGS = [
+  "num_beams",
+  "length_penalty",
+  "length_penalty_type",
+  "max_new_tokens",
+  "draws",
+  "temperature",
+  "top_k",
+  "top_p",
+];
 // Of a model that is not drawn from.
 const PLAIN = { temperature: 1, top_k: 0, top_p: 1 };
 
 /** "encoder.0.3" in words. */
-function partName(name) {
+export function partName(name) {
   const [part, layer, head] = name.split(".");
-  return `${PARTS[part] ?? part} layer ${layer}${head === undefined ? "" : ` head ${head}`}`;
+  const known = hasText(`part.${part}`) ? say(`part.${part}`) : part; // an address may have any
+  return say(head === undefined ? "part.layer" : "part.head", { part: known, layer, head });
 }
 
 function offText(off) {
   const names = off.split(",");
   const named = names.slice(0, NAMED).map(partName).join(", ");
-  return `off: ${named}${names.length > NAMED ? ` and ${names.length - NAMED} more` : ""}`;
+  const more = names.length - NAMED;
+  return say(more > 0 ? "change.off_more" : "change.off", { named, more });
 }
 
 /** The pieces of a prefix, as far as a translation names them. */
@@ -36,57 +38,44 @@ function prefixText(prefix, translation) {
   const count = numbersOf(prefix).length;
   const given = translation?.hypotheses[0].steps.slice(0, count) ?? [];
   const pieces = given.map((step) => label(step.piece)).join(" ");
-  return `begins with ${pieces || `${count} given ${count === 1 ? "token" : "tokens"}`}`;
+  return say(pieces ? "change.begins" : "change.begins_given", { pieces, count });
 }
 
 function settingChanges(state, model) {
   const own = { ...PLAIN, ...model.settings };
-  return Object.entries(SETTINGS)
-    .filter(([name]) => state[name] !== "" && state[name] !== String(own[name]))
-    .map(([name, text]) => {
-      const note = model.settings[name] === undefined ? "" : ` (model: ${own[name]})`;
-      return { text: `${text} ${state[name]}${note}`, undo: { [name]: "" } };
-    });
+  return SETTINGS.filter((name) => state[name] !== "" && state[name] !== String(own[name])).map((name) => {
+    const note = model.settings[name] === undefined ? "" : ` ${say("change.of_model", { value: own[name] })}`;
+    return { text: `${say(`change.${name}`)} ${state[name]}${note}`, undo: { [name]: "" } };
+  });
 }
 
 /** The tensor of another sentence in Intervene. */
 function tensorText({ other, patch_tensor }) {
   const start = other.length > 30 ? `${other.slice(0, 30)}…` : other;
-  return `${partName(patch_tensor)} of “${start}”`;
-}
-
-/** What the other side of Intervene has of its own. */
-function sideChanges(state) {
-  const found = [];
-  const add = (isChanged, text, undo) => isChanged && found.push({ text: `changed side ${text}`, undo });
-  add(state.off !== "" && !state.applied, offText(state.off), { off: "" });
-  add(state.model_b !== "", `is ${state.model_b}`, { model_b: "" });
-  add(state.beams_b !== "", `has beams ${state.beams_b}`, { beams_b: "" });
-  add(state.penalty_b !== "", `has length penalty α ${state.penalty_b}`, { penalty_b: "" });
-  return found;
+  return say("change.tensor", { name: partName(patch_tensor), text: start });
 }
 
 /** What is changed: texts, each with the fields that undo it. */
 export function changesOf(state, model, translation) {
   const found = settingChanges(state, model);
+  const add = (isChanged, text, undo) => isChanged && found.push({ text: text(), undo });
   if (state.applied && state.off !== "") {
     found.unshift({ text: offText(state.off), undo: { off: "", applied: false } });
   }
-  if (state.prefix !== "") {
-    found.push({ text: prefixText(state.prefix, translation), undo: { prefix: "" } });
-  }
+  add(state.prefix !== "", () => prefixText(state.prefix, translation), { prefix: "" });
   const count = translation?.hypotheses.length ?? Infinity;
-  if (state.ids !== "") found.push({ text: "a hypothesis of the tree", undo: { ids: "" } });
-  else if (state.hypothesis > 0 && state.hypothesis < count) {
-    found.push({
-      text: `hypothesis ${state.hypothesis + 1}, not the best`,
-      undo: { hypothesis: 0 },
-    });
-  }
+  const isOther = state.ids === "" && state.hypothesis > 0 && state.hypothesis < count;
+  add(state.ids !== "", () => say("change.tree"), { ids: "" });
+  add(isOther, () => say("change.hypothesis", { number: state.hypothesis + 1 }), { hypothesis: 0 });
   if (state.view !== "intervene") return found;
-  if (state.target !== "") found.push({ text: "scores a given target", undo: { target: "" } });
-  if (state.other !== "") found.push({ text: tensorText(state), undo: { other: "", patch_map: "" } });
-  return [...found, ...sideChanges(state)];
+  add(state.target !== "", () => say("change.target"), { target: "" });
+  add(state.other !== "", () => tensorText(state), { other: "", patch_map: "" });
+  // What the other side has of its own.
+  const side = (what) => say("change.side", { what });
+  add(state.off !== "" && !state.applied, () => side(offText(state.off)), { off: "" });
+  for (const name of ["model_b", "beams_b", "penalty_b"])
+    add(state[name] !== "", () => side(say(`change.${name}`, { value: state[name] })), { [name]: "" });
+  return found;
 }
 
 /** The line with all changes; null for the plain model. */
@@ -94,17 +83,19 @@ export function changesBar(changes, set) {
   if (!changes.length) return null;
   const chips = changes.map(({ text, undo }) =>
     button(
-      [html("span", { class: "unseen" }, "undo: "), text, html("span", { "aria-hidden": "true" }, " ✕")],
+      [
+        html("span", { class: "unseen" }, `${say("change.undo")} `),
+        text,
+        html("span", { "aria-hidden": "true" }, " ✕"),
+      ],
       () => set(undo),
       { class: "change", id: `undo-${Object.keys(undo)[0]}` },
     ),
   );
   const plain = () => set(Object.assign({}, ...changes.map(({ undo }) => undo)));
-  return html(
-    "section",
-    { id: "changes", "aria-label": "not the plain model" },
-    html("strong", {}, "Not the plain model:"),
+  return html("section", { id: "changes", "aria-label": say("change.label") }, [
+    html("strong", {}, say("change.title")),
     chips,
-    button("Back to the plain model", plain, { id: "plain-model" }),
-  );
+    button(say("change.back"), plain, { id: "plain-model" }),
+  ]);
 }

@@ -4,7 +4,7 @@ import { themed } from "./dom.js";
 
 export const HEADS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8a6d00", "#56b4e9", "#7a4fbf", "#a33b3b"];
 
-function parse(color) {
+export function parse(color) {
   const hex = color.replace("#", "");
   return [0, 2, 4].map((place) => parseInt(hex.slice(place, place + 2), 16));
 }

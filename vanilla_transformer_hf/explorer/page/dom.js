@@ -1,5 +1,8 @@
 // Elements: HTML and SVG made by calls, and what screen readers announce.
 
+import { say } from "./texts.js";
+import { currentTheme } from "./theme.js";
+
 const SVG = "http://www.w3.org/2000/svg";
 
 /**
@@ -39,14 +42,12 @@ export function labelled(text, control, hint) {
 }
 
 /** A choice among values; `options` are [value, text, whether it cannot be chosen]. */
-export function choice(text, value, options, change, id = `choose-${idOf(text)}`) {
-  const select = html(
-    "select",
-    { id, change: (event) => change(event.target.value) },
+export function choice(text, value, options, change, id) {
+  const select = html("select", { id, change: (event) => change(event.target.value) }, [
     options.map(([name, label, disabled]) =>
       html("option", { value: name, selected: String(name) === String(value), disabled }, label),
     ),
-  );
+  ]);
   return labelled(text, select);
 }
 
@@ -69,9 +70,7 @@ export function numberBox(id, text, [least, most, step], { value, placeholder, d
     const isGood = !box.validity.badInput && (box.value === "" || (typed >= least && typed <= most && isWhole));
     note.hidden = isGood;
     note.className = isGood ? "" : "error";
-    note.textContent = isGood
-      ? ""
-      : `${text}: expected ${step === 1 ? "a whole number from " : ""}${least} to ${most}`;
+    note.textContent = isGood ? "" : say(step === 1 ? "number.whole" : "number.any", { name: text, least, most });
     box.setAttribute("aria-invalid", String(!isGood));
     return isGood;
   };
@@ -100,12 +99,12 @@ export function button(text, click, attributes) {
 
 /** The look of a choice that a kept page may lack; trying it shows a note. */
 export function kept(isThere, className = "") {
-  return isThere ? { class: className || null } : { class: `${className} missing`, title: "not in this file" };
+  return isThere ? { class: className || null } : { class: `${className} missing`, title: say("page.missing") };
 }
 
 /** A part that scrolls by keyboard, too; for contents without controls. */
 export function scroller(label, attributes, ...children) {
-  const named = { role: "group", tabindex: 0, "aria-label": `${label}, scrolls` };
+  const named = { role: "group", tabindex: 0, "aria-label": say("page.scrolls", { name: label }) };
   return html("div", { ...named, ...attributes, class: `scroll ${attributes?.class ?? ""}` }, children);
 }
 
@@ -114,14 +113,42 @@ export function section(title, ...children) {
   return html("section", {}, html("h2", {}, title), ...children);
 }
 
+export function small(...children) {
+  return html("p", { class: "small" }, children);
+}
+
+/** A row of a table: its heading, if it has one, and its cells, as elements or as what stands in them. */
+export function row(attributes, heading, ...cells) {
+  const all = cells.flat(Infinity).map((cell) => (cell instanceof HTMLTableCellElement ? cell : html("td", {}, cell)));
+  return html("tr", attributes, heading === null ? null : html("th", { scope: "row" }, heading), all);
+}
+
+/** A table; a column whose heading is "" has none. */
+export function table(attributes, headings, rows) {
+  const heads = headings.map((text) => (text === "" ? html("td") : html("th", { scope: "col" }, text)));
+  return html("table", attributes, [html("thead", {}, html("tr", {}, heads)), html("tbody", {}, rows)]);
+}
+
+/** The cell of a table with a bar of this share. */
+export function barCell(share) {
+  const bar = html("span", { class: "bar", style: `width:${(100 * share).toFixed(1)}%` });
+  return html("td", { class: "bar-cell" }, bar);
+}
+
+/** The boxes of numbers from 0 up that a choice has; `can` says which a kept page holds. */
+export function numbered(count, can = () => true) {
+  return Array.from({ length: count }, (_, place) => [place, place, !can(place)]);
+}
+
 /** Announce a text to screen readers. */
 export function announce(text) {
   document.getElementById("announcer").textContent = text;
 }
 
-/** A colour of the theme. */
+/** A colour of the theme: one of the two of style.css. */
 export function themed(name) {
-  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+  const colors = getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).match(/#\w+/g);
+  return colors.at(currentTheme() === "dark" ? -1 : 0);
 }
 
 /** A function that has `draw` called in the next frame, once, however often it is called before. */
@@ -163,4 +190,19 @@ export function percent(value) {
     : value >= 0.0995
       ? `${(100 * value).toFixed(1)} %`
       : `${(100 * value).toFixed(2)} %`;
+}
+
+/** A part that scrolls over something of this height, and is drawn again when it is scrolled or resized. */
+export function scrolled(part, height, draw) {
+  part.style.height = `${Math.min(height, Math.round(window.innerHeight * 0.72))}px`;
+  part.addEventListener("scroll", draw);
+  new ResizeObserver(draw).observe(part);
+}
+
+const NAMED = 4;
+
+/** The text of a key about a token and those of `others`, { name, weight }, that weigh most. */
+export function strongest(key, name, others) {
+  const first = others.toSorted((a, b) => b.weight - a.weight).slice(0, NAMED);
+  return say(key, { name, others: first.map((one) => `${one.name} ${percent(one.weight)}`).join(", ") });
 }

@@ -2,6 +2,7 @@
 
 import { AnswerError } from "./api.js";
 import { html } from "./dom.js";
+import { hasText, say } from "./texts.js";
 
 /** The answer, or its error; what is no answer's error is thrown. */
 export async function attempt(answer) {
@@ -17,6 +18,13 @@ export async function attempt(answer) {
 export function faultNote(error) {
   const isKnown = error instanceof AnswerError;
   if (!isKnown) console.error(error);
-  const text = isKnown ? error.message : "Something went wrong; see the browser console.";
-  return html("p", { class: "error", role: "alert", "data-field": error.field }, text);
+  const { text, isSaid } = isKnown ? faultText(error) : { text: say("fault.unknown"), isSaid: true };
+  const language = isSaid ? null : "en"; // the server's own words
+  return html("p", { class: "error", role: "alert", lang: language, "data-field": error.field }, text);
+}
+
+/** What an error says, in the page's language if it is one of those that a reader meets most. */
+export function faultText({ message, code, values }) {
+  const key = `fault.${code}`;
+  return hasText(key) ? { text: say(key, values), isSaid: true } : { text: message, isSaid: false };
 }

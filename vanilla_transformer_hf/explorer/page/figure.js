@@ -6,6 +6,7 @@ import { svg } from "./dom.js";
 import { Column, columnsOf } from "./figure_layout.js";
 import { label } from "./pieces.js";
 import { roving } from "./roving.js";
+import { say } from "./texts.js";
 
 const NARROW = 700; // pixels of a window
 const IN_FULL = 2; // a stack of so few layers is drawn in full
@@ -27,7 +28,7 @@ function textLines(pieces, letters) {
 }
 
 /** The letter of a layer's weights where layers share them, else nothing. */
-function weightsOf(stack, number, say) {
+function weightsOf(stack, number) {
   const isShared = new Set(stack.sets).size < stack.sets.length;
   const letter = String.fromCharCode(65 + stack.sets[number]);
   return isShared ? ` · ${say("figure.weights", { letter })}` : "";
@@ -41,8 +42,8 @@ function stackLayers(boxes, side) {
 
 /** Draws one stack from the bottom to the top. */
 class Stack {
-  constructor({ side, place, boxes, model, state, say, isWide }) {
-    Object.assign(this, { side, boxes, model, state, say });
+  constructor({ side, place, boxes, model, state, isWide }) {
+    Object.assign(this, { side, boxes, model, state });
     this.stack = model.stacks[side];
     this.letters = isWide ? 30 : 19;
     this.column = new Column(side, place);
@@ -65,7 +66,7 @@ class Stack {
 
   /** From the ids to the input of the first layer. */
   embeddings() {
-    const { column, side, say } = this;
+    const { column, side } = this;
     column.arrow();
     const isFile = side === "encoder" && this.model.reads !== "text";
     const first = say(isFile ? "figure.front_end" : "figure.embedding");
@@ -84,17 +85,17 @@ class Stack {
   }
 
   titleOf(number) {
-    return `${this.say("figure.layer", { number })}${weightsOf(this.stack, number, this.say)}`;
+    return `${say("figure.layer", { number })}${weightsOf(this.stack, number)}`;
   }
 
   /** The text of a sublayer; a decoder's self-attention is masked. */
   labelOf(name) {
-    if (name === "self_attn" && this.side === "decoder") return this.say("figure.masked_attn");
-    return this.say(`figure.${name}`);
+    if (name === "self_attn" && this.side === "decoder") return say("figure.masked_attn");
+    return say(`figure.${name}`);
   }
 
   layer(number) {
-    const { column, side, say, stack } = this;
+    const { column, side, stack } = this;
     if (stack.pools.includes(number)) column.note(say("figure.pools"));
     const prefix = `${side}.${number}`;
     if (!this.has(`${prefix}.output`)) return column.note(say("figure.off", { number }));
@@ -129,7 +130,7 @@ class Stack {
   }
 
   layers() {
-    const { column, side, say, stack, model } = this;
+    const { column, side, stack, model } = this;
     for (let number = 0; number < model.layers[side]; number++) this.layer(number);
     if (stack.feed_forward === "stack" || stack.feed_forward === "encoder") {
       column.words([say("figure.shared_ffn")]);
@@ -141,7 +142,7 @@ class Stack {
 
   /** From the last layer to the probabilities. */
   output(pieces) {
-    const { column, say } = this;
+    const { column } = this;
     column.arrow();
     column.box("logits", say("figure.logits"), "output");
     column.arrow();
@@ -151,26 +152,17 @@ class Stack {
   }
 }
 
-function path({ points, isArrow, className }, height) {
-  const flipped = points.map(([x, at]) => [x, height - at]);
-  const d = flipped.map(([x, y], place) => `${place ? "L" : "M"}${x},${y}`).join("");
-  const made = [svg("path", { class: `flow ${className ?? ""}`, d })];
+/** A line through points, [x, height, x, height, …], with an arrow's head at its end. */
+function path({ points, isArrow, className = "" }, height) {
+  const at = points.map((value, place) => (place % 2 ? height - value : value));
+  const [x0, y0, x, y] = at.slice(-4);
+  const made = [svg("path", { class: `flow ${className}`, d: `M${at.slice(0, 2)}L${at.slice(2)}` })];
   if (!isArrow) return made;
-  const [[x0, y0], [x, y]] = flipped.slice(-2);
   const [right, down] = [Math.sign(x - x0), Math.sign(y - y0)];
-  const back = [x - 6 * right, y - 6 * down];
-  const head = [
-    [x, y],
-    [back[0] - 3.5 * down, back[1] + 3.5 * right],
-    [back[0] + 3.5 * down, back[1] - 3.5 * right],
-  ];
-  return [
-    ...made,
-    svg("path", {
-      class: `head ${className ?? ""}`,
-      d: `M${head.map((one) => one.join()).join("L")}Z`,
-    }),
-  ];
+  const [backX, backY] = [x - 6 * right, y - 6 * down];
+  const [besideX, besideY] = [3.5 * down, 3.5 * right];
+  const head = [x, y, backX - besideX, backY + besideY, backX + besideX, backY - besideY];
+  return [...made, svg("path", { class: `head ${className}`, d: `M${head.slice(0, 2)}L${head.slice(2)}Z` })];
 }
 
 /** The sentence in a box: a cell for each token, darker where its vector is longer. */
@@ -213,7 +205,7 @@ function boxContents(one, box, y, isWide) {
   ];
 }
 
-function boxElement(one, box, { height, isChosen, open, say, isWide }) {
+function boxElement(one, box, { height, isChosen, open, isWide }) {
   const y = height - one.at - one.height;
   const layer = one.layer === null ? "" : `${say("figure.layer", { number: one.layer })}, `;
   const title = `${one.isFolded ? "" : layer}${one.label}, ${box.shape.join(" × ")}`;
@@ -239,55 +231,19 @@ function boxElement(one, box, { height, isChosen, open, say, isWide }) {
   );
 }
 
-/** The way of the encoder's output into each layer of the decoder. */
-function memoryLines(encoder, decoder, bus, isWide, say) {
-  if (!decoder.column.reads.length) return { lines: [], texts: [] };
-  const { reads, place } = decoder.column;
-  const top = encoder.column.at + 16;
-  const lines = [
-    {
-      points: [
-        [encoder.column.middle, encoder.column.at],
-        [encoder.column.middle, top],
-        [bus, top],
-      ],
-      className: "memory",
-    },
-    {
-      points: [
-        [bus, Math.min(top, ...reads)],
-        [bus, Math.max(top, ...reads)],
-      ],
-      className: "memory",
-    },
-    ...reads.map((at) => ({
-      points: [
-        [bus, at],
-        [place.left, at],
-      ],
-      isArrow: true,
-      className: "memory",
-    })),
-  ];
-  const texts = [
-    {
-      x: encoder.column.middle,
-      at: top + 6,
-      text: say("figure.memory"),
-      className: "value",
-      anchor: "middle",
-    },
-    ...(isWide
-      ? reads.map((at) => ({
-          x: (bus + place.frame[0]) / 2,
-          at: at + 5,
-          text: say("figure.keys_values"),
-          className: "value",
-          anchor: "middle",
-        }))
-      : []),
-  ];
-  return { lines, texts };
+/** The way of the encoder's output into each layer of the decoder, drawn into their columns. */
+function drawMemory(encoder, decoder, bus, isWide) {
+  const { reads, place } = decoder;
+  if (!reads.length) return;
+  const className = "memory";
+  const top = encoder.at + 16;
+  const heights = [top, ...reads];
+  decoder.line([encoder.middle, encoder.at, encoder.middle, top, bus, top], { className });
+  decoder.line([bus, Math.min(...heights), bus, Math.max(...heights)], { className });
+  for (const at of reads) decoder.line([bus, at, place.left, at], { className, isArrow: true });
+  decoder.text(encoder.middle, top + 6, say("figure.memory"));
+  if (!isWide) return;
+  for (const at of reads) decoder.text((bus + place.frame[0]) / 2, at + 5, say("figure.keys_values"));
 }
 
 /** The names of the boxes that can be opened, in the order of the computation. */
@@ -301,14 +257,14 @@ export function orderOf(found) {
 }
 
 /** The figure; `open` is called with the name of the box that is chosen. */
-export function figure({ found, model, state, say, open }) {
+export function figure({ found, model, state, open }) {
   const isWide = window.innerWidth >= NARROW;
   const isPair = model.kind === "translation";
   const columns = columnsOf(isWide, isPair);
   const boxes = new Map(found.boxes.map((box) => [box.name, box]));
   const stacks = {};
   for (const side of Object.keys(model.stacks)) {
-    const stack = new Stack({ side, place: columns[side], boxes, model, state, say, isWide });
+    const stack = new Stack({ side, place: columns[side], boxes, model, state, isWide });
     const pieces = side === "encoder" ? found.source : found.read;
     const title = isPair ? (side === "encoder" ? "source" : "target") : "text";
     stack.words(pieces, say(`figure.${title}`));
@@ -318,52 +274,22 @@ export function figure({ found, model, state, say, open }) {
     stacks[side] = stack;
   }
   const made = Object.values(stacks).map((stack) => stack.column);
-  const memory = isPair
-    ? memoryLines(stacks.encoder, stacks.decoder, columns.bus, isWide, say)
-    : { lines: [], texts: [] };
+  if (isPair) drawMemory(stacks.encoder.column, stacks.decoder.column, columns.bus, isWide);
   const height = Math.max(...made.map((column) => column.at)) + (isPair ? 40 : 12);
-  const flip = (at) => height - at;
-  const frames = made
-    .flatMap((column) => column.frames)
-    .map(({ x, to, at, top, className }) =>
-      svg("rect", {
-        class: `frame ${className ?? ""}`,
-        x,
-        y: flip(top),
-        width: to - x,
-        height: top - at,
-        rx: 8,
-      }),
-    );
-  const lines = [...made.flatMap((column) => column.lines), ...memory.lines].map((line) => path(line, height));
-  const texts = [...made.flatMap((column) => column.texts), ...memory.texts].map(
-    ({ x, at, text, className, anchor }) =>
-      svg("text", { class: className, x, y: flip(at), "text-anchor": anchor }, text),
+  const all = (kind) => made.flatMap((column) => column[kind]);
+  const frames = all("frames").map(({ x, to, at, top, className = "" }) => {
+    const size = { x, y: height - top, width: to - x, height: top - at, rx: 8 };
+    return svg("rect", { class: `frame ${className}`, ...size });
+  });
+  const texts = all("texts").map(({ x, at, text, className, anchor }) =>
+    svg("text", { class: className, x, y: height - at, "text-anchor": anchor }, text),
   );
-  const parts = made
-    .flatMap((column) => column.boxes)
-    .map((one) =>
-      boxElement(one, boxes.get(one.name), {
-        height,
-        isChosen: one.name === state.box,
-        open,
-        say,
-        isWide,
-      }),
-    );
-  const picture = svg(
-    "svg",
-    {
-      class: isWide ? "figure" : "figure narrow",
-      width: columns.width,
-      height,
-      role: "group",
-      "aria-label": say("line.walk"),
-    },
-    frames,
-    lines,
-    texts,
-    parts,
-  );
-  return roving(picture, '[role="button"]');
+  const parts = all("boxes").map((one) => {
+    const about = { height, isChosen: one.name === state.box, open, isWide };
+    return boxElement(one, boxes.get(one.name), about);
+  });
+  const kind = isWide ? "figure" : "figure narrow";
+  const about = { class: kind, width: columns.width, height, role: "group", "aria-label": say("line.walk") };
+  const lines = all("lines").map((line) => path(line, height));
+  return roving(svg("svg", about, [frames, lines, texts, parts]), '[role="button"]');
 }

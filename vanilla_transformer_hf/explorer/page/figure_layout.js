@@ -5,6 +5,8 @@ const LOW = 26;
 const HIGH = 38;
 const LINE = 15; // of text
 const RADIUS = 10; // of a sum
+const BESIDE = 10; // between a sum and the box of the positions
+const OVERHANG = 16; // of that box
 
 /** Columns: where boxes, residual branches and the encoder's output run. */
 export function columnsOf(isWide, hasBoth) {
@@ -21,11 +23,10 @@ export function columnsOf(isWide, hasBoth) {
 
 /** What is drawn of one stack: boxes, lines and texts, each with its height above the bottom. */
 export class Column {
-  constructor(side, place, hasWords) {
+  constructor(side, place) {
     this.side = side;
     this.place = place;
     this.middle = place.left + place.width / 2;
-    this.hasWords = hasWords;
     this.at = 4;
     this.boxes = [];
     this.lines = [];
@@ -34,28 +35,23 @@ export class Column {
     this.reads = []; // heights at which the encoder's output arrives
   }
 
-  words(lines, className = "value") {
+  /** A line through points, [x, height, x, height, …]. */
+  line(points, { isArrow = false, className } = {}) {
+    this.lines.push({ points, isArrow, className });
+  }
+
+  text(x, at, text, { className = "value", anchor = "middle" } = {}) {
+    this.texts.push({ x, at, text, className, anchor });
+  }
+
+  words(lines, className) {
     const shown = [...lines].reverse();
-    shown.forEach((text, row) =>
-      this.texts.push({
-        x: this.middle,
-        at: this.at + row * LINE + 4,
-        text,
-        className,
-        anchor: "middle",
-      }),
-    );
+    shown.forEach((text, row) => this.text(this.middle, this.at + row * LINE + 4, text, { className }));
     this.at += shown.length * LINE + 2;
   }
 
   arrow() {
-    this.lines.push({
-      points: [
-        [this.middle, this.at],
-        [this.middle, this.at + GAP],
-      ],
-      isArrow: true,
-    });
+    this.line([this.middle, this.at, this.middle, this.at + GAP], { isArrow: true });
     this.at += GAP;
   }
 
@@ -70,46 +66,20 @@ export class Column {
   /** A sum as a circle; it opens like a box. */
   sum(name, label, layer = null) {
     const size = 2 * RADIUS;
-    this.boxes.push({
-      name,
-      label,
-      kind: "sum",
-      layer,
-      x: this.middle - RADIUS,
-      at: this.at,
-      width: size,
-      height: size,
-    });
+    const x = this.middle - RADIUS;
+    this.boxes.push({ name, label, kind: "sum", layer, x, at: this.at, width: size, height: size });
     this.at += size;
   }
 
   /** The sum with the positions, which come from outside. */
   positions(name, label, sumName, sumLabel) {
     this.arrow();
-    const at = this.at - 3;
     const { left, width, outer } = this.place;
-    const side = width / 2 - RADIUS - 10 + 16;
-    const x = outer < 0 ? left - 16 : this.middle + RADIUS + 10;
-    this.boxes.push({
-      name,
-      label,
-      kind: "positions",
-      layer: null,
-      x,
-      at,
-      width: side,
-      height: LOW,
-    });
-    const from = outer < 0 ? x + side : x;
+    const side = width / 2 - RADIUS - BESIDE + OVERHANG;
+    const x = outer < 0 ? left - OVERHANG : this.middle + RADIUS + BESIDE;
+    this.boxes.push({ name, label, kind: "positions", layer: null, x, at: this.at - 3, width: side, height: LOW });
     const middle = this.at + RADIUS;
-    const to = this.middle + outer * RADIUS;
-    this.lines.push({
-      points: [
-        [from, middle],
-        [to, middle],
-      ],
-      isArrow: true,
-    });
+    this.line([outer < 0 ? x + side : x, middle, this.middle + outer * RADIUS, middle], { isArrow: true });
     this.sum(sumName, sumLabel);
   }
 
@@ -117,23 +87,9 @@ export class Column {
   residual(from, to, reach, note) {
     const { lane, outer } = this.place;
     const end = this.middle + outer * reach;
-    const points = [
-      [this.middle, from],
-      [lane, from],
-      [lane, to],
-      [end, to],
-    ];
-    this.lines.push({ points, isArrow: true, className: "residual" });
-    if (note) {
-      const anchor = outer < 0 ? "start" : "end";
-      this.texts.push({
-        x: lane - 4 * outer,
-        at: (from + to) / 2,
-        text: note,
-        className: "value",
-        anchor,
-      });
-    }
+    this.line([this.middle, from, lane, from, lane, to, end, to], { isArrow: true, className: "residual" });
+    const anchor = outer < 0 ? "start" : "end";
+    if (note) this.text(lane - 4 * outer, (from + to) / 2, note, { anchor });
   }
 
   /** A sublayer with its residual branch; the norm stands where this model has it. */
@@ -149,9 +105,8 @@ export class Column {
     if (kind === "cross") this.reads.push(this.at + HIGH / 2);
     this.box(prefix, label, kind, { layer });
     this.arrow();
-    const { width } = this.place;
     if (isPost) {
-      this.residual(from, this.at + LOW / 2, width / 2, note);
+      this.residual(from, this.at + LOW / 2, this.place.width / 2, note);
       this.box(after, texts.addNorm, "norm", { isLow: true, layer });
     } else {
       this.residual(from, this.at + RADIUS, RADIUS, note);
@@ -161,36 +116,16 @@ export class Column {
 
   /** A layer in full, with a frame around it. */
   open(title, draw) {
-    this.lines.push({
-      points: [
-        [this.middle, this.at],
-        [this.middle, this.at + 10],
-      ],
-    });
+    const [x, to] = this.place.frame;
+    this.line([this.middle, this.at, this.middle, this.at + 10]);
     this.at += 10;
     const from = this.at - 2;
     draw();
     this.at += 4;
-    this.texts.push({
-      x: this.place.frame[0] + 8,
-      at: this.at + 5,
-      text: title,
-      className: "value",
-      anchor: "start",
-    });
+    this.text(x + 8, this.at + 5, title, { anchor: "start" });
     this.at += LINE + 4;
-    this.frames.push({
-      x: this.place.frame[0],
-      to: this.place.frame[1],
-      at: from,
-      top: this.at - 2,
-    });
-    this.lines.push({
-      points: [
-        [this.middle, this.at - LINE - 8],
-        [this.middle, this.at],
-      ],
-    });
+    this.frames.push({ x, to, at: from, top: this.at - 2 });
+    this.line([this.middle, this.at - LINE - 8, this.middle, this.at]);
   }
 
   /** A layer as one box, which opens it. */
@@ -203,20 +138,9 @@ export class Column {
   /** A step without a tensor of its own. */
   note(text) {
     this.arrow();
-    this.frames.push({
-      x: this.place.left,
-      to: this.place.left + this.place.width,
-      at: this.at,
-      top: this.at + LOW,
-      className: "note",
-    });
-    this.texts.push({
-      x: this.middle,
-      at: this.at + 9,
-      text,
-      className: "value",
-      anchor: "middle",
-    });
+    const { left, width } = this.place;
+    this.frames.push({ x: left, to: left + width, at: this.at, top: this.at + LOW, className: "note" });
+    this.text(this.middle, this.at + 9, text);
     this.at += LOW;
   }
 }

@@ -2,9 +2,10 @@
 
 import { AnswerError, holds, isOffline, send } from "./api.js";
 import { announce, choice, html, labelled } from "./dom.js";
+import { faultText } from "./faults.js";
 import { nextState, translateRequest } from "./state.js";
+import { say } from "./texts.js";
 
-export const FILE_NAMES = { speech: "a recording", image: "an image" };
 const ACCEPTED = { speech: "audio/*", image: "image/*" };
 
 /** The bytes of a file as base64. */
@@ -23,29 +24,35 @@ async function base64Of(file) {
 export function fileField(set) {
   let model = null;
   const fault = html("p", { role: "alert", id: "file-error", hidden: true });
-  const files = choice("File", "", [], (text) => set({ text, prefix: "" }), "file");
+  const files = choice(
+    html("span", { "data-text": "file.file" }),
+    "",
+    [],
+    (text) => set({ text, prefix: "" }),
+    "file",
+  );
   const select = files.querySelector("select");
   const input = html("input", { type: "file", id: "open-file", disabled: isOffline });
-  const field = labelled("Open a file, or drop it on the page", input);
+  const field = labelled(html("span", { "data-text": "file.open" }), input);
   const element = html("div", { class: "controls file-source" }, files, field, fault);
 
-  const say = (text) => {
+  const tell = (text) => {
     fault.hidden = text === "";
     fault.className = fault.hidden ? "" : "error"; // there is an error only where one is seen
     fault.textContent = text;
   };
 
   async function open(file) {
-    say("");
+    tell("");
     try {
       const data = await base64Of(file);
       const opened = await send("file", { model: model.name, name: file.name, data });
       model.files = opened.files;
-      announce(`${opened.name} is open.`);
+      announce(say("file.is_open", { name: opened.name }));
       await set({ text: opened.name, prefix: "" });
     } catch (error) {
       if (!(error instanceof AnswerError)) throw error;
-      say(error.message);
+      tell(faultText(error).text);
     }
   }
   input.addEventListener("change", () => {
@@ -63,7 +70,7 @@ export function fileField(set) {
   });
 
   function update(state, shown) {
-    if (shown !== model) say("");
+    if (shown !== model) tell("");
     model = shown;
     element.hidden = model.reads === "text";
     if (element.hidden) return;
@@ -73,7 +80,7 @@ export function fileField(set) {
       ...named.map((name) => {
         const isThere = holds("translate", translateRequest(nextState(state, { text: name })));
         const options = { value: name, disabled: !isThere && name !== state.text };
-        return html("option", options, name || "no file is open");
+        return html("option", options, name || say("file.none"));
       }),
     );
     select.value = state.text;

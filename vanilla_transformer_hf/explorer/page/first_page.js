@@ -2,7 +2,7 @@
 // the tour.
 
 import { button, html } from "./dom.js";
-import { textsOf } from "./texts.js";
+import { say } from "./texts.js";
 import { askForTour } from "./tour_stops.js";
 
 /** Whether a model has the tour: it follows a sentence from its ids. */
@@ -26,39 +26,29 @@ export function withOtherExample(changes, state, models) {
   return isExample && after?.example ? { ...changes, text: after.example } : changes;
 }
 
-/** The key of a view's texts: the first view does another thing with each kind of model. */
-function keyOf(view, kind) {
-  return view === "translate" ? kind : view;
+/** What stands on a tab and in a title; the first view does another thing with each kind of model. */
+export function tabText(what, view, kind) {
+  return say(`${what}.${view === "translate" ? kind : view}`);
 }
 
 /** What stands on a tab: its name, and a line that says what it shows. */
-export function tabLabel(view, kind, state) {
-  const say = textsOf(state);
-  const key = keyOf(view, kind);
+export function tabLabel(view, kind) {
   return [
-    html("span", { class: "tab-name" }, say(`tab.${key}`)),
-    html("span", { class: "tab-line" }, say(`line.${key}`)),
+    html("span", { class: "tab-name" }, tabText("tab", view, kind)),
+    html("span", { class: "tab-line" }, tabText("line", view, kind)),
   ];
-}
-
-/** The line of the view that is shown, for windows in which the tabs have no room for theirs. */
-export function viewLine(view, kind, state) {
-  return html("p", { class: "view-line" }, textsOf(state)(`line.${keyOf(view, kind)}`));
 }
 
 /** Above the example: the way into the tour. */
 export function invitation({ state, set, model, translation }) {
   const isFirst = state.view === "translate" && hasTour(model) && state.text === model.example;
   if (!isFirst || translation === null) return null;
-  const say = textsOf(state);
   const count = model.kind === "translation" ? 12 : 10;
-  return html(
-    "p",
-    { class: "invitation", id: "invitation" },
+  return html("p", { class: "invitation", id: "invitation" }, [
     html("span", {}, say("tour.invite", { count })),
     " ",
     button(say("tour.start"), () => set({ view: "tour", stop: 0 }), { id: "tour-start" }),
-  );
+  ]);
 }
 
 /** Ask what the tour shows before a page is kept; without it, the page is kept as it is. */

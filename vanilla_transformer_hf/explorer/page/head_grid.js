@@ -1,9 +1,10 @@
 // All heads of all layers as small maps; a click opens one.
 
 import { sequential } from "./colors.js";
-import { button, html, themed } from "./dom.js";
-import { pictureButtons } from "./keep.js";
+import { button, contextOf, html, row, table, themed } from "./dom.js";
+import { pictured } from "./keep.js";
 import { roving } from "./roving.js";
+import { say } from "./texts.js";
 
 const SIDE = 112;
 
@@ -34,69 +35,42 @@ export function headGrid({ shape, values }, layers, counts, open) {
       }
     }
   }
-  const table = layers.map((layer, index) => {
+  const nameOf = {
+    layer: (layer) => say("figure.layer", { number: layer }),
+    head: (head) => say("head.of", { head }),
+  };
+  const rowsOfMaps = layers.map((layer, index) => {
     const cells = Array.from({ length: counts[layer] }, (_, head) => {
-      const canvas = html("canvas", {
-        width: 2 * width,
-        height: 2 * height,
-        style: `width:${width}px;height:${height}px`,
-      });
-      const context = canvas.getContext("2d");
-      context.scale(2, 2);
-      paint(context, 0, 0, index * heads + head);
-      return html(
-        "td",
-        {},
-        button(canvas, () => open(layer, head), {
-          class: "small-map",
-          "aria-label": `layer ${layer}, head ${head}: open`,
-        }),
-      );
+      const canvas = html("canvas");
+      paint(contextOf(canvas, width, height), 0, 0, index * heads + head);
+      const name = say("attention.open", { layer: nameOf.layer(layer), head: nameOf.head(head) });
+      return button(canvas, () => open(layer, head), { class: "small-map", "aria-label": name });
     });
-    return html("tr", {}, html("th", { scope: "row" }, `layer ${layer}`), cells);
+    return row({}, nameOf.layer(layer), cells);
   });
-  const names = Array.from({ length: heads }, (_, head) => html("th", { scope: "col" }, `head ${head}`));
+  const names = Array.from({ length: heads }, (_, head) => nameOf.head(head));
+
+  const left = 70, // of the names of layers in the whole picture
+    top = 24;
   function paintWhole(context, whole) {
     context.fillStyle = themed("paper");
     context.fillRect(0, 0, whole.width, whole.height);
     context.font = "12px sans-serif";
+    context.fillStyle = themed("ink");
+    names.forEach((name, head) => context.fillText(name, left + head * (width + 8), 14));
     layers.forEach((layer, index) => {
+      const y = top + index * (height + 8);
       context.fillStyle = themed("ink");
-      context.fillText(`layer ${layer}`, 6, 24 + index * (height + 8) + height / 2);
-      for (let head = 0; head < heads; head++) {
-        if (index === 0) {
-          context.fillStyle = themed("ink");
-          context.fillText(`head ${head}`, 70 + head * (width + 8), 14);
-        }
-        if (head < counts[layer])
-          paint(context, 70 + head * (width + 8), 24 + index * (height + 8), index * heads + head);
-      }
+      context.fillText(nameOf.layer(layer), 6, y + height / 2);
+      for (let head = 0; head < counts[layer]; head++)
+        paint(context, left + head * (width + 8), y, index * heads + head);
     });
   }
   function whole() {
-    const size = { width: 70 + heads * (width + 8), height: 24 + layers.length * (height + 8) };
+    const size = { width: left + heads * (width + 8), height: top + layers.length * (height + 8) };
     return { ...size, paint: (context) => paintWhole(context, size) };
   }
-  return html(
-    "figure",
-    { class: "heat" },
-    html(
-      "figcaption",
-      {},
-      html("span", { class: "small" }, "Rows ask, columns answer. Choose a map to open it."),
-      pictureButtons("all-heads", whole),
-    ),
-    html(
-      "div",
-      { class: "scroll" },
-      roving(
-        html(
-          "table",
-          { class: "grid" },
-          html("thead", {}, html("tr", {}, html("td"), names)),
-          html("tbody", {}, table),
-        ),
-      ),
-    ),
-  );
+  const help = html("span", { class: "small" }, say("attention.grid_help"));
+  const maps = roving(table({ class: "grid" }, ["", ...names], rowsOfMaps));
+  return pictured(help, "all-heads", whole, html("div", { class: "scroll" }, maps));
 }

@@ -1,8 +1,9 @@
 // q · k of one query and one key, dimension by dimension, and of that query and all keys.
 
 import { tensor } from "./api.js";
-import { html, number, section } from "./dom.js";
+import { html, number, section, small } from "./dom.js";
 import { heatMap, roomFor } from "./heat_map.js";
+import { say } from "./texts.js";
 
 const CELL = { least: 5, most: 44 };
 
@@ -13,7 +14,7 @@ export function scaleText(scale, width) {
 }
 
 /** The section of the Head view; `pick` chooses a key. */
-export function productsSection(found, { row, column, rowLabels, columnLabels }, say, pick) {
+export function productsSection(found, { row, column, rowLabels, columnLabels }, pick) {
   const width = found.query.shape[1];
   const query = tensor(found.query).values.subarray(row * width, (row + 1) * width);
   const keys = tensor(found.key).values;
@@ -21,19 +22,19 @@ export function productsSection(found, { row, column, rowLabels, columnLabels },
   const key = keys.subarray(column * width, (column + 1) * width);
   const product = products.subarray(column * width, (column + 1) * width);
   const at = row * columnLabels.length + column;
-  const value = (name) => tensor(found[name]).values[at];
+  const value = (name) => number(tensor(found[name]).values[at]);
   const names = ["q", "k", "q × k"];
   const cellOf = (labels) => Math.max(CELL.least, Math.min(CELL.most, Math.floor(roomFor(1, labels) / width)));
   const sum = [
-    `q · k = ${number(value("products"))}`,
-    `${scaleText(found.scale, width)} = ${number(value("scaled"))}`,
-    `+ ${number(value("mask"))} (${say("products.mask")})`,
-    `softmax → ${number(value("weights"))}`,
+    `q · k = ${value("products")}`,
+    `${scaleText(found.scale, width)} = ${value("scaled")}`,
+    `+ ${value("mask")} (${say("products.mask")})`,
+    `softmax → ${value("weights")}`,
   ];
   const about = { query: rowLabels[row], key: columnLabels[column], width };
   return section(
     say("products.title"),
-    html("p", { class: "small" }, say("products.about", about)),
+    small(say("products.about", about)),
     heatMap({
       id: "products-one",
       title: say("products.one", about),

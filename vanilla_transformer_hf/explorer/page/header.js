@@ -5,9 +5,11 @@ import { button, choice, html, labelled } from "./dom.js";
 import { fileField } from "./file_field.js";
 import { tabLabel } from "./first_page.js";
 import { nextState, translateRequest } from "./state.js";
-import { languageMenu, languageOf } from "./texts.js";
+import { LANGUAGES, say } from "./texts.js";
 import { chooseTheme, currentTheme } from "./theme.js";
-import { ACTION_LABELS, VIEWS } from "./views.js";
+import { VIEWS } from "./views.js";
+
+const MOST_SHOWN = 60; // characters of the sentence in the line about what is typed
 
 /** The sentence, with a line that says when what is typed is not yet what is shown. */
 function sentenceField(set) {
@@ -25,19 +27,17 @@ function sentenceField(set) {
     update(input.defaultValue);
     input.focus();
   };
-  const note = html(
-    "p",
-    { class: "small", id: "typed", hidden: true, role: "status" },
+  const note = html("p", { class: "small", id: "typed", hidden: true, role: "status" }, [
     text,
-    button("Undo typing", forget),
-  );
+    button("", forget, { id: "undo-typing", "data-text": "header.undo_typing" }),
+  ]);
   function update(shown) {
     const isTyped = input.value !== input.defaultValue;
     if (input.defaultValue !== shown) input.defaultValue = shown;
     if (!isTyped) input.value = shown;
     note.hidden = input.value === shown || shown === "";
-    const start = shown.length > 60 ? `${shown.slice(0, 60)}…` : shown;
-    text.textContent = note.hidden ? "" : `Press Enter to use it. The page still shows “${start}”. `;
+    const start = shown.length > MOST_SHOWN ? `${shown.slice(0, MOST_SHOWN)}…` : shown;
+    text.textContent = note.hidden ? "" : `${say("header.typed", { text: start })} `;
   }
   input.addEventListener("input", () => update(input.defaultValue));
   input.addEventListener("keydown", (event) => {
@@ -51,12 +51,8 @@ function sentenceField(set) {
 
 /** The tabs; arrow keys move between them. */
 function tabList(set) {
-  const tabs = VIEWS.map((one) =>
-    button(one.title, () => set({ view: one.name }), {
-      role: "tab",
-      id: `tab-${one.name}`,
-      "aria-controls": "panel",
-    }),
+  const tabs = VIEWS.map(({ name }) =>
+    button("", () => set({ view: name }), { role: "tab", id: `tab-${name}`, "aria-controls": "panel" }),
   );
   const move = (event) => {
     const last = tabs.length - 1;
@@ -77,57 +73,57 @@ function tabList(set) {
       const isShown = VIEWS[place].name === state.view;
       tab.setAttribute("aria-selected", String(isShown));
       tab.setAttribute("tabindex", isShown ? 0 : -1);
-      tab.setAttribute("lang", languageOf(state));
-      tab.replaceChildren(...tabLabel(VIEWS[place].name, kind, state));
+      tab.replaceChildren(...tabLabel(VIEWS[place].name, kind));
     });
-  return {
-    list: html("div", { role: "tablist", "aria-label": "Views", keydown: move }, tabs),
-    update,
-  };
+  const list = html("div", { role: "tablist", "data-label": "header.views", keydown: move }, tabs);
+  return { list, update };
 }
 
 /** The header's elements, and `update(state)`, which makes them those of a state. */
 export function makeHeader(models, { set, save, redraw }) {
   const sentence = sentenceField(set);
-  const field = labelled("Sentence", sentence.input);
+  const field = labelled(html("span", { "data-text": "header.sentence" }), sentence.input);
   const file = fileField(set);
   const { list, update: updateTabs } = tabList(set);
-  const { menu, update: updateMenu } = languageMenu(set);
   const names = models.map((model) => [model.name, model.name]);
-  const chooser = choice("Model", "", names, (model) => set({ model }), "model");
+  const modelText = html("span", { "data-text": "header.model" });
+  const chooser = choice(modelText, "", names, (model) => set({ model }), "model");
   const action = html("button", { type: "submit", class: "primary", id: "translate" });
   action.disabled = isOffline;
+  const reads = html("p", { class: "small", id: "reads" });
   const theme = button("", () => {
     chooseTheme(currentTheme() === "dark" ? "light" : "dark");
     redraw(); // canvases have the theme's colours
   });
   theme.id = "theme";
+  const languages = html(
+    "select",
+    { id: "language", "data-label": "page.language", change: (event) => set({ language: event.target.value }) },
+    Object.entries(LANGUAGES).map(([code, { name }]) => html("option", { value: code, lang: code }, name)),
+  );
   const submit = (event) => {
     event.preventDefault();
     set({ text: sentence.input.value, prefix: "" });
   };
   const elements = [
-    html(
-      "form",
-      { class: "sentence", submit },
+    html("form", { class: "sentence", submit }, [
       models.length > 1 ? chooser : html("p", { class: "name" }, models[0].name),
       field,
       action,
       file.element,
-    ),
+    ]),
     sentence.note,
-    html(
-      "div",
-      { class: "bar" },
+    reads,
+    html("div", { class: "bar" }, [
       list,
-      html(
-        "span",
-        { class: "tools" },
-        isOffline ? html("span", { class: "note" }, "kept page") : button("Save page", save, { id: "save" }),
-        menu,
+      html("span", { class: "tools" }, [
+        isOffline
+          ? html("span", { class: "note", "data-text": "header.kept" })
+          : button("", save, { id: "save", "data-text": "header.save" }),
+        languages,
         theme,
-      ),
-    ),
+      ]),
+    ]),
   ];
   function update(state) {
     const model = models.find((one) => one.name === state.model);
@@ -137,15 +133,27 @@ export function makeHeader(models, { set, save, redraw }) {
       option.disabled = option.value !== state.model && !holds("translate", next);
     }
     select.value = state.model;
-    sentence.input.placeholder = model.mask ? "A sentence with a mask token where a token is missing" : "A sentence";
+    sentence.input.placeholder = say(model.mask ? "header.masked_sentence" : "header.a_sentence");
     sentence.update(state.text);
     file.update(state, model);
     field.hidden = action.hidden = model.reads !== "text";
     sentence.note.hidden ||= field.hidden;
-    action.textContent = ACTION_LABELS[model.kind];
-    theme.textContent = currentTheme() === "dark" ? "Light theme" : "Dark theme";
-    updateMenu(state);
+    action.textContent = say(`tab.${model.kind}`);
+    reads.textContent = readsLine(model);
+    reads.hidden = reads.textContent === "";
+    theme.textContent = say(currentTheme() === "dark" ? "header.light" : "header.dark");
+    languages.value = document.documentElement.lang;
     updateTabs(state, model.kind);
   }
   return { elements, update };
+}
+
+/** Which languages a model reads and writes, and what it was trained on, as far as its card says so. */
+function readsLine({ languages, corpus, pairs }) {
+  const { lang } = document.documentElement;
+  const names = new Intl.DisplayNames([lang], { type: "language" });
+  const nameOf = (code) => (/^[a-z]{2,3}(-\w+)*$/i.test(code) ? names.of(code) : code);
+  const count = pairs?.toLocaleString(lang);
+  const trained = corpus && say(pairs ? "header.trained_pairs" : "header.trained", { corpus, count });
+  return [languages.map(nameOf).join(" → "), trained].filter(Boolean).join(" · ");
 }

@@ -1,8 +1,9 @@
 // A matrix as coloured cells on a canvas. Only cells that are seen are drawn: 512 × 512 stay fluid.
 
 import { readableOn, scaleFor } from "./colors.js";
-import { announce, contextOf, html, idOf, number, oncePerFrame, themed } from "./dom.js";
-import { pictureButtons } from "./keep.js";
+import { announce, contextOf, html, idOf, number, oncePerFrame, scrolled, themed } from "./dom.js";
+import { pictured } from "./keep.js";
+import { say } from "./texts.js";
 
 // Pixels of a cell in which a number can be read.
 const READABLE = 38;
@@ -64,7 +65,7 @@ export function heatMap(options) {
       id,
       tabindex: 0,
       role: "group",
-      "aria-label": `${title}: ${rows} rows, ${columns} columns; arrow keys read the values`,
+      "aria-label": say("map.label", { title, rows, columns }),
     },
     canvas,
     spacer,
@@ -114,12 +115,8 @@ export function heatMap(options) {
       );
     }
     context.restore();
-    paintLabels(context, x, y, [firstRow, lastRow], [firstColumn, lastColumn], seenWidth, seenHeight);
-  }
-
-  function paintLabels(context, x, y, [firstRow, lastRow], [firstColumn, lastColumn], seenWidth, seenHeight) {
+    // The labels.
     context.font = "12px sans-serif";
-    context.textBaseline = "middle";
     const rowEvery = Math.ceil(13 / cellHeight),
       columnEvery = Math.ceil((options.columnLabels ? 13 : 30) / cell);
     context.save();
@@ -197,7 +194,6 @@ export function heatMap(options) {
     scroller.scrollTop = Math.min(y, Math.max(scroller.scrollTop, y - seenY));
     tell(row, column, true);
   });
-  scroller.addEventListener("scroll", draw);
   scroller.addEventListener("pointermove", (event) => {
     const found = cellAt(event);
     if (found && (found.row !== cursor.row || found.column !== cursor.column)) tell(found.row, found.column, false);
@@ -206,13 +202,11 @@ export function heatMap(options) {
     const found = cellAt(event);
     if (found) pick?.(found.row, found.column);
   });
-  scroller.style.height = `${Math.min(height + 16, Math.round(window.innerHeight * 0.72))}px`;
-  new ResizeObserver(draw).observe(scroller);
+  scrolled(scroller, height + 16, draw);
 
   function whole() {
     const size = [Math.min(LARGEST_PICTURE, width), Math.min(LARGEST_PICTURE, height)];
     return { width: size[0], height: size[1], paint: (context) => paint(context, 0, 0, ...size) };
   }
-  const caption = html("figcaption", {}, html("strong", {}, title), pictureButtons(title.replaceAll(" ", "-"), whole));
-  return html("figure", { class: "heat" }, caption, scroller, readout);
+  return pictured(html("strong", {}, title), title, whole, scroller, readout);
 }

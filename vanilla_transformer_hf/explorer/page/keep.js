@@ -4,6 +4,7 @@ import { answersFor } from "./api.js";
 import { button, html } from "./dom.js";
 import { writeState } from "./state.js";
 import { SvgContext } from "./svg_context.js";
+import { say } from "./texts.js";
 
 function download(name, blob) {
   const link = html("a", { href: URL.createObjectURL(blob), download: name });
@@ -71,7 +72,8 @@ function drawnSvg({ width, height, paint }) {
  * Buttons that save a picture; `find` gives an SVG element, or a drawing
  * { width, height, paint(context) }.
  */
-export function pictureButtons(name, find) {
+export function pictureButtons(title, find) {
+  const name = title.replaceAll(/[ ,，：:]+/g, "-");
   let problem = null;
   const write = async (kind) => {
     const picture = await find();
@@ -93,11 +95,15 @@ export function pictureButtons(name, find) {
       buttons.append(problem);
     }
   };
-  const buttons = html(
-    "span",
-    { class: "save" },
-    button("PNG", () => save("png"), { "aria-label": `save ${name} as PNG` }),
-    button("SVG", () => save("svg"), { "aria-label": `save ${name} as SVG` }),
-  );
+  const buttons = html("span", { class: "save" }, [
+    ["PNG", "SVG"].map((kind) =>
+      button(kind, () => save(kind.toLowerCase()), { "aria-label": say("page.save_as", { name, kind }) }),
+    ),
+  ]);
   return buttons;
+}
+
+/** A picture with what stands above it and the buttons that save it. */
+export function pictured(caption, name, find, ...body) {
+  return html("figure", { class: "heat" }, html("figcaption", {}, caption, pictureButtons(name, find)), body);
 }

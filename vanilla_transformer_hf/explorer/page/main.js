@@ -5,11 +5,11 @@ import { changesBar, changesOf } from "./changes.js";
 import { announce, html } from "./dom.js";
 import { restoreDrafts, watchDrafts } from "./drafts.js";
 import { faultNote } from "./faults.js";
-import { FILE_NAMES } from "./file_field.js";
-import { invitation, readyToKeep, viewLine, withExample, withOtherExample } from "./first_page.js";
+import { invitation, readyToKeep, tabText, withExample, withOtherExample } from "./first_page.js";
 import { makeHeader } from "./header.js";
 import { savePage } from "./keep.js";
 import { isSmallStep, nextState, readState, translateRequest, writeState } from "./state.js";
+import { say, speak } from "./texts.js";
 import { restoreTheme } from "./theme.js";
 import { searchControls } from "./view_translate.js";
 import { VIEWS } from "./views.js";
@@ -78,24 +78,19 @@ function replace(elements, changes) {
 function waiting(title) {
   const timer = setTimeout(() => {
     view.classList.add("slow");
-    announce("Loading…");
+    announce(say("page.loading"));
   }, SLOW);
   return () => {
     clearTimeout(timer);
     if (!view.classList.contains("slow")) return;
     view.classList.remove("slow");
-    announce(`${title} is loaded.`);
+    announce(say("page.loaded", { view: title }));
   };
 }
 
-function tabName(view) {
-  return document.querySelector(`#tab-${view} .tab-name`).textContent;
-}
-
-function titleOf(model, one) {
-  const name = tabName(one.name);
+function titleOf(model, name) {
   const start = state.text.length > 40 ? `${state.text.slice(0, 40)}…` : state.text;
-  return [name, start, model.name, "model explorer"].filter(Boolean).join(" · ");
+  return [name, start, model.name, say("page.explorer")].filter(Boolean).join(" · ");
 }
 
 /** Show what has an answer, or where a kept page began; null if there is neither. */
@@ -118,11 +113,13 @@ async function draw() {
   const mine = ++drawing;
   const one = VIEWS.find((each) => each.name === state.view);
   const model = models.find((each) => each.name === state.model);
+  speak(state);
   header.update(state);
-  document.title = titleOf(model, one);
+  const name = tabText("tab", one.name, model.kind);
+  document.title = titleOf(model, name);
   panel.setAttribute("aria-labelledby", `tab-${one.name}`);
   view.setAttribute("aria-busy", "true");
-  const done = waiting(tabName(one.name));
+  const done = waiting(name);
   const can = (changes) => holds("translate", translateRequest(nextState(state, changes)));
   const context = { state, set, ask, can, holds, model, models, translation: null };
   let made;
@@ -158,26 +155,27 @@ function tell(translation) {
 
 async function content(one, context) {
   const { ask, model, state } = context;
-  if (one.needsOurs && !model.is_ours) {
-    const needs = `${one.title} needs a model of this package`;
-    return html("p", { class: "note" }, `${needs}; ${model.name} shows attention and attributions alone.`);
-  }
-  const file = FILE_NAMES[model.reads];
-  if (one.needsText && file) {
-    const why = `${one.title} follows a sentence from its ids, and ${model.name} reads files`;
-    const others = "the other views show every number of this model";
-    return html("p", { class: "note" }, `${why}: ${others}.`);
-  }
-  if (state.text.trim() === "") {
-    const text = file
-      ? `Open ${file}: every number of its text can be seen here.`
-      : "Type a sentence and press Enter: every number of its translation can be seen here.";
-    return html("p", { class: "note" }, text);
-  }
+  const note = (key) =>
+    html("p", { class: "note" }, say(key, { view: tabText("tab", one.name, model.kind), model: model.name }));
+  const isFile = model.reads !== "text";
+  if (one.needsOurs && !model.is_ours) return note("page.needs_ours");
+  if (one.needsText && isFile) return note("page.needs_text");
+  if (state.text.trim() === "") return note(`page.empty_${model.reads}`);
   context.translation = await ask("translate", translateRequest(state));
-  context.source = file ? await ask("source", { model: model.name, text: state.text }) : null;
+  context.source = isFile ? await ask("source", { model: model.name, text: state.text }) : null;
   const drawn = await one.draw(context);
-  return [viewLine(one.name, model.kind, state), invitation(context), drawn].flat();
+  // In windows in which the tabs have no room for their lines, that of the view stands here.
+  const line = html("p", { class: "view-line" }, tabText("line", one.name, model.kind));
+  return [line, bytesNote(context), invitation(context), drawn].flat();
+}
+
+/** A warning where most of a sentence are bytes of letters: the model has hardly seen these letters. */
+function bytesNote({ model, translation }) {
+  const read = translation.source.filter((piece) => !piece.special);
+  const bytes = read.filter((piece) => piece.parts > 1);
+  if (model.reads !== "text" || 2 * bytes.length <= read.length) return null;
+  const counts = { count: bytes.length, all: read.length };
+  return html("p", { class: "note", id: "bytes", role: "status" }, say("page.bytes", counts));
 }
 
 /** Show the state of an address; an anchor of the page is none. */
@@ -193,6 +191,8 @@ function show(address) {
 /** Open the page: its models, then the sentence of the address. */
 async function start() {
   restoreTheme();
+  const first = readState(location.hash.slice(1) || firstState);
+  speak(first ?? readState(""));
   try {
     models = await ask("models");
   } catch (error) {
@@ -207,7 +207,6 @@ async function start() {
   header = makeHeader(models, { set, save, redraw: draw });
   document.getElementById("header").append(...header.elements, bar);
   watchDrafts(view);
-  const first = readState(location.hash.slice(1) || firstState);
   state = fitting(first ?? readState(firstState) ?? readState(""));
   addEventListener("popstate", () => {
     if (location.hash.slice(1) !== writeState(state)) show(location.hash.slice(1));

@@ -2,14 +2,15 @@
 
 import { AnswerError, NotKept, holds, isOffline, tensor } from "./api.js";
 import { diverging } from "./colors.js";
-import { button, choice, html, labelled, number, percent, scroller, section } from "./dom.js";
+import { barCell, button, choice, html, labelled, number, numbered, percent, row, scroller, section } from "./dom.js";
+import { small, table } from "./dom.js";
 import { dropDraft } from "./drafts.js";
 import { attempt, faultNote } from "./faults.js";
 import { heatMap } from "./heat_map.js";
 import { label } from "./pieces.js";
 import { roving } from "./roving.js";
 import { pairRequest } from "./state.js";
-import { textsOf } from "./texts.js";
+import { say } from "./texts.js";
 
 const MAPS = ["layers", "heads"];
 
@@ -54,7 +55,7 @@ async function answer(asked) {
   return found;
 }
 
-function otherField({ state, set }, say) {
+function otherField({ state, set }) {
   const typed = html("textarea", {
     id: "other",
     rows: 1,
@@ -72,12 +73,10 @@ function otherField({ state, set }, say) {
     event.preventDefault();
     if (!isOffline) use(typed.value);
   });
-  return html(
-    "div",
-    { class: "controls wide" },
+  return html("div", { class: "controls wide" }, [
     labelled(say("patch.other"), typed),
     button(say("patch.run"), () => use(typed.value), { id: "patch-run", disabled: isOffline }),
-  );
+  ]);
 }
 
 /** Options for places: the one that is taken by itself, and all of them. */
@@ -85,7 +84,7 @@ function places(pieces, byItself) {
   return [[-1, byItself], ...pieces.map((piece, place) => [place, `${place}: ${label(piece)}`])];
 }
 
-function controls(context, found, say) {
+function controls(context, found) {
   const { state, set, model, translation } = context;
   const now = chosen(state, model);
   const { part, layer, head } = now;
@@ -96,16 +95,13 @@ function controls(context, found, say) {
   };
   const other = { patch_place: -1, patch_from: -1 };
   const to = (changes) => ({ patch_tensor: nameOf({ ...now, ...changes }) });
-  const numbered = (count) => Array.from({ length: count }, (_, place) => [place, place]);
   const steps = state.ids === "" ? translation.hypotheses[state.hypothesis]?.steps : null;
-  return html(
-    "div",
-    { class: "controls" },
+  return html("div", { class: "controls" }, [
     pick(
       "patch-part",
       say("patch.part"),
       part,
-      Object.keys(model.layers).map((name) => [name, say(`patch.${name}`)]),
+      Object.keys(model.layers).map((name) => [name, say(`part.${name}`)]),
       (name) => ({ ...to({ part: name, layer: 0, head: null }), ...other }),
     ),
     pick("patch-layer", say("patch.layer"), layer, numbered(model.layers[part]), (value) =>
@@ -144,7 +140,7 @@ function controls(context, found, say) {
       ),
       (value) => ({ patch_step: Number(value), ...other }),
     ),
-  );
+  ]);
 }
 
 /** A place and its token. */
@@ -154,35 +150,23 @@ function labelAt(found, name) {
 }
 
 /** The most probable tokens of one of the three passes, with the difference of the two logits. */
-function column(title, best, difference, { first, second }, say) {
+function column(title, best, difference, { first, second }) {
   const rows = best.map((one) => {
     const isCompared = one.id === first.id || one.id === second.id;
-    return html(
-      "tr",
+    const piece = html("td", { class: "piece" }, label(one));
+    return row(
       { class: isCompared ? "compared" : null },
-      html("td", { class: "piece" }, label(one)),
-      html("td", {}, percent(one.probability)),
-      html(
-        "td",
-        { class: "bar-cell" },
-        html("span", { class: "bar", style: `width:${(100 * one.probability).toFixed(1)}%` }),
-      ),
+      null,
+      piece,
+      percent(one.probability),
+      barCell(one.probability),
     );
   });
-  const head = (text) => html("th", { scope: "col" }, text);
-  const table = html(
-    "table",
-    { class: "numbers" },
-    html("thead", {}, html("tr", {}, head(say("patch.token")), head("p"), html("td"))),
-    html("tbody", {}, rows),
-  );
-  return html(
-    "div",
-    { class: "side" },
+  return html("div", { class: "side" }, [
     html("h3", {}, title),
-    html("p", { class: "small" }, `Δ = ${number(difference)}`),
-    scroller(title, {}, table),
-  );
+    small(`Δ = ${number(difference)}`),
+    scroller(title, {}, table({ class: "numbers" }, [say("patch.token"), "p", ""], rows)),
+  ]);
 }
 
 /** What share of the way from one sentence to the other a difference has gone. */
@@ -190,31 +174,29 @@ function share(value, plain, other) {
   return plain === other ? "–" : `${Math.round((100 * (value - plain)) / (other - plain))} %`;
 }
 
-function results(found, say) {
+function results(found) {
   const [plain, patched, other] = found.differences;
   const names = ["patch.plain", "patch.patched", "patch.second"];
   const tokens = { first: label(found.first), second: label(found.second) };
   return [
-    html("p", { class: "small" }, say("patch.delta", { ...tokens, step: found.step })),
+    small(say("patch.delta", { ...tokens, step: found.step })),
     html("p", { id: "patch-share", role: "status" }, say("patch.share", { share: share(patched, plain, other) })),
     found.translation === null
       ? null
       : html(
           "p",
           {},
-          `${say("patch.translation")}: `,
+          `${say("patch.translation")} `,
           html("strong", { id: "patch-translation", dir: "auto" }, found.translation || "–"),
         ),
-    html(
-      "div",
-      { class: "sides three" },
-      names.map((name, place) => column(say(name), found.best[place], found.differences[place], found, say)),
-    ),
+    html("div", { class: "sides three" }, [
+      names.map((name, place) => column(say(name), found.best[place], found.differences[place], found)),
+    ]),
   ];
 }
 
 /** A map of how far each layer's tensor changes the difference, token by token or head by head. */
-function changesMap(context, found, mapped, say) {
+function changesMap(context, found, mapped) {
   const { state, set, model } = context;
   const { part } = chosen(state, model);
   const { shape, values } = tensor(mapped.differences);
@@ -223,7 +205,7 @@ function changesMap(context, found, mapped, say) {
   const scale = diverging(most);
   const isHeads = state.patch_map === "heads";
   const columns = isHeads
-    ? Array.from({ length: shape[1] }, (_, head) => say("patch.head_number", { head }))
+    ? Array.from({ length: shape[1] }, (_, head) => say("head.of", { head }))
     : mapped.places.map(label);
   const pick = (row, place) => {
     if (!Number.isFinite(changed[row * shape[1] + place])) return;
@@ -234,14 +216,14 @@ function changesMap(context, found, mapped, say) {
   };
   return heatMap({
     title: say(isHeads ? "patch.map_heads_title" : "patch.map_layers_title", {
-      part: say(`patch.${part}`),
+      part: say(`part.${part}`),
       token: labelAt(found, "position"),
     }),
     id: "patching",
     values: changed,
     rows: shape[0],
     columns: shape[1],
-    rowLabels: mapped.layers.map((layer) => say("patch.layer_number", { layer })),
+    rowLabels: mapped.layers.map((layer) => say("figure.layer", { number: layer })),
     columnLabels: columns,
     cell: Math.max(44, Math.min(64, Math.floor(900 / shape[1]))),
     scale: (value) => scale(Number.isFinite(value) ? value : 0),
@@ -249,7 +231,7 @@ function changesMap(context, found, mapped, say) {
   });
 }
 
-async function mapPart(context, found, say) {
+async function mapPart(context, found) {
   const { state, set, ask } = context;
   const choose = (name) => set({ patch_map: state.patch_map === name ? "" : name });
   const buttons = MAPS.map((name) =>
@@ -264,19 +246,18 @@ async function mapPart(context, found, say) {
   if (!MAPS.includes(state.patch_map)) return parts;
   const mapped = await answer(ask("patch_map", mapRequestOf(state, context, found)));
   if (mapped instanceof AnswerError) return [...parts, faultNote(mapped)];
-  const help = html("p", { class: "small" }, say("patch.map_help"));
-  return [...parts, changesMap(context, found, mapped, say), help];
+  const help = small(say("patch.map_help"));
+  return [...parts, changesMap(context, found, mapped), help];
 }
 
 /** The section of Intervene. */
 export async function patchSection(context) {
   const { state, ask } = context;
-  const say = textsOf(state);
-  const parts = [html("p", { class: "small" }, say("patch.help")), otherField(context, say)];
+  const parts = [small(say("patch.help")), otherField(context)];
   if (state.other.trim() === "") return section(say("patch.title"), parts);
   const found = await answer(ask("patch", requestOf(state, context)));
-  parts.push(controls(context, found, say));
+  parts.push(controls(context, found));
   if (found instanceof AnswerError) parts.push(faultNote(found));
-  else parts.push(...results(found, say), ...(await mapPart(context, found, say)));
+  else parts.push(...results(found), ...(await mapPart(context, found)));
   return section(say("patch.title"), parts.filter(Boolean));
 }

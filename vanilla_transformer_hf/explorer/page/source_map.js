@@ -2,22 +2,19 @@
 // weights for each token. Where the positions lie beside each other, the rows have its columns.
 
 import { tensor } from "./api.js";
-import { announce, contextOf, html, oncePerFrame, percent, themed } from "./dom.js";
+import { linePiece } from "./attention_lines.js";
+import { parse } from "./colors.js";
+import { announce, contextOf, html, oncePerFrame, percent, strongest, themed } from "./dom.js";
 import { roomFor } from "./heat_map.js";
-import { pictureButtons } from "./keep.js";
+import { pictured } from "./keep.js";
 import { roving } from "./roving.js";
+import { say } from "./texts.js";
 
 const ROW = 24; // pixels of a row whose columns are those of the picture
 const SMALL = 72; // of a row that has a small picture
 const AXIS = 20; // of the time below a spectrogram
 const WIDEST = 1000;
 const HIGHEST = 420;
-const NAMED = 4; // positions and tokens in the line below
-
-function parse(color) {
-  const hex = color.replace("#", "");
-  return [0, 2, 4].map((place) => parseInt(hex.slice(place, place + 2), 16));
-}
 
 /** [red, green, blue] of a place: an image's own colours, a spectrogram's of the theme. */
 function pixels({ kind, picture }) {
@@ -124,14 +121,12 @@ export function plainSource(source, name) {
   return canvas;
 }
 
-const ATTENTION = { row: "attends to", position: "is attended by" };
-
 /**
  * Options: title; source (the answer of "source"); values (rows × positions); rowLabels; pinned
- * (row whose weights lie over the picture, or -1); pin (called with a row); verbs (what stands
- * between a row and its positions, and the other way round).
+ * (row whose weights lie over the picture, or -1); pin (called with a row); about ("attention" or
+ * "analyse": what the weights are).
  */
-export function sourceMap({ title, source, values, rowLabels, pinned, pin, verbs = ATTENTION }) {
+export function sourceMap({ title, source, values, rowLabels, pinned, pin, about = "attention" }) {
   const count = source.names.length;
   const inRow = isInRow(source);
   const row = inRow ? ROW : SMALL;
@@ -196,56 +191,34 @@ export function sourceMap({ title, source, values, rowLabels, pinned, pin, verbs
     paintRest(context);
   });
 
-  const hint = "Point at a token, or choose one to pin it; arrow keys move over the picture.";
-  const readout = html("output", { class: "readout" }, hint);
-  const most = (list, name) =>
-    list
-      .map((weight, place) => [weight, place])
-      .sort((a, b) => b[0] - a[0])
-      .slice(0, NAMED)
-      .map(([weight, place]) => `${name(place)} ${percent(weight)}`)
-      .join(", ");
+  const readout = html("output", { class: "readout" }, say("source.point"));
 
-  function tell(text, isSpoken) {
+  function tell(text) {
     readout.textContent = text;
-    if (isSpoken) announce(text);
     draw();
+    return text;
   }
-  function tellRow(place, isSpoken) {
+  function tellRow(place) {
     hovered = place;
-    const named = most([...weightsOf(place)], (one) => source.names[one]);
-    tell(`${rowLabels[place]} ${verbs.row} ${named}`, isSpoken);
+    const others = source.names.map((name, one) => ({ name, weight: values[place * count + one] }));
+    return tell(strongest(`${about}.row`, rowLabels[place], others));
   }
-  function tellPosition(place, isSpoken) {
+  function tellPosition(place) {
     position = place;
-    const column = rowLabels.map((_, one) => values[one * count + place]);
-    const named = most(column, (one) => rowLabels[one]);
-    tell(`${source.names[place]} ${verbs.position} ${named}`, isSpoken);
+    const others = rowLabels.map((name, one) => ({ name, weight: values[one * count + place] }));
+    return tell(strongest(`${about}.column`, source.names[place], others));
   }
   function leave() {
     hovered = -1;
     draw();
   }
 
-  const names = rowLabels.map((text, place) =>
-    html(
-      "button",
-      {
-        type: "button",
-        class: "line-piece",
-        id: `row-${place}`,
-        "aria-pressed": String(place === pinned),
-        title: text,
-        style: `top:${top + place * row}px;height:${row - 2}px;width:${left - 6}px`,
-        pointerenter: () => tellRow(place, false),
-        pointerleave: leave,
-        focus: () => tellRow(place, true),
-        blur: leave,
-        click: () => pin(place === pinned ? -1 : place),
-      },
-      text,
-    ),
-  );
+  const names = rowLabels.map((text, place) => {
+    const isPinned = place === pinned;
+    const style = `top:${top + place * row}px;height:${row - 2}px;width:${left - 6}px`;
+    const choose = () => pin(isPinned ? -1 : place);
+    return linePiece(`row-${place}`, text, { isPinned, style, show: () => tellRow(place), hide: leave, choose });
+  });
 
   /** The position under the pointer, or -1. */
   function positionAt(x, y) {
@@ -264,11 +237,11 @@ export function sourceMap({ title, source, values, rowLabels, pinned, pin, verbs
     const place = positionAt(event.clientX - box.left, y);
     const one = Math.floor((y - top) / row);
     if (place < 0) return;
-    if (y < height) return tellPosition(place, false);
+    if (y < height) return tellPosition(place);
     if (one < 0 || one >= rowLabels.length) return;
     [hovered, position] = [one, place];
-    const share = percent(values[one * count + place]);
-    tell(`${rowLabels[one]} attends to ${source.names[place]} by ${share}`, false);
+    const others = `${source.names[place]} ${percent(values[one * count + place])}`;
+    tell(say(`${about}.row`, { name: rowLabels[one], others }));
   }
   const step = inRow ? 1 : Math.round(columns / (tensor(source.cells).values[2] || 1));
   const MOVES = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -step, ArrowDown: step };
@@ -277,12 +250,12 @@ export function sourceMap({ title, source, values, rowLabels, pinned, pin, verbs
     id: `source-${source.kind}`,
     tabindex: 0,
     role: "group",
-    "aria-label": `${title}: ${count} positions; arrow keys read what attends to each`,
+    "aria-label": say("source.label", { title, count }),
     style: `left:${left}px;width:${width}px;height:${height}px`,
     keydown: (event) => {
       if (!(event.key in MOVES)) return;
       event.preventDefault();
-      tellPosition(Math.min(count - 1, Math.max(0, position + MOVES[event.key])), true);
+      announce(tellPosition(Math.min(count - 1, Math.max(0, position + MOVES[event.key]))));
     },
   });
   const sheet = html(
@@ -298,11 +271,11 @@ export function sourceMap({ title, source, values, rowLabels, pinned, pin, verbs
     },
     canvas,
     picture,
-    roving(html("div", { role: "group", "aria-label": "tokens; arrow keys move" }, names)),
+    roving(html("div", { role: "group", "aria-label": say("source.tokens") }, names)),
   );
   draw();
   if (pinned >= 0 && pinned < rowLabels.length) {
-    tellRow(pinned, false);
+    tellRow(pinned);
     hovered = -1;
   }
 
@@ -317,15 +290,6 @@ export function sourceMap({ title, source, values, rowLabels, pinned, pin, verbs
     context.fillStyle = themed("ink");
     rowLabels.forEach((text, place) => context.fillText(text.slice(0, 14), left - 8, top + place * row + row / 2));
   }
-  return html(
-    "figure",
-    { class: "heat" },
-    html(
-      "figcaption",
-      {},
-      readout,
-      pictureButtons(title.replaceAll(/[ ,]+/g, "-"), () => ({ ...total, paint: paintWhole })),
-    ),
-    html("div", { class: "source-scroll" }, sheet),
-  );
+  const whole = () => ({ ...total, paint: paintWhole });
+  return pictured(readout, title, whole, html("div", { class: "source-scroll" }, sheet));
 }

@@ -1,5 +1,7 @@
 // A drawing context that writes SVG: the part of CanvasRenderingContext2D that the pictures use.
 
+import { say } from "./texts.js";
+
 // A map of 512 × 512 cells has 262,144 of them. Files with more are too large for most programs.
 const MOST_SHAPES = 300_000;
 const ANCHORS = { left: "start", center: "middle", right: "end" };
@@ -25,10 +27,7 @@ export class SvgContext {
   #add(shape) {
     this.#shapes += 1;
     if (this.#shapes > MOST_SHAPES) {
-      throw new RangeError(
-        `An SVG of this picture would have more than ${MOST_SHAPES.toLocaleString("en")} shapes: ` +
-          "save it as PNG, or choose fewer tokens.",
-      );
+      throw new RangeError(say("fault.svg", { most: MOST_SHAPES.toLocaleString(document.documentElement.lang) }));
     }
     this.#parts.push(shape);
   }

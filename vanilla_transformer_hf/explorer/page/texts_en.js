@@ -1,9 +1,54 @@
-// The texts of the tour, of the tabs, of the figure and of Analyse in English. To translate the
-// page, copy this file, translate what stands between the backticks, and add a row to LANGUAGES in texts.js. What
-// stands in braces is filled in by the page: keep it as it is. Line breaks do not matter.
+// All texts of the page in English. To translate it, copy this file, translate what stands between the backticks, and add
+// a row to LANGUAGES in texts.js. What stands in braces is filled in by the page: keep it as it is. Line breaks do not
+// matter.
 
 export const en = {
   "page.language": `Language`,
+  "page.title": `Model explorer`,
+  "page.explorer": `model explorer`,
+  "page.view": `View`,
+  "page.skip": `Skip to the picture`,
+  "page.opening": `Opening the model…`,
+  "page.loading": `Loading…`,
+  "page.loaded": `{view} is loaded.`,
+  "page.missing": `not in this file`,
+  "page.scrolls": `{name}, scrolls`,
+  "page.save_as": `save {name} as {kind}`,
+  "page.needs_ours": `{view} needs a model of this package; {model} shows attention and attributions alone.`,
+  "page.needs_text": `{view} follows a sentence from its ids, and {model} reads files: the other views show every
+    number of this model.`,
+  "page.empty_text": `Type a sentence and press Enter: every number of its translation can be seen here.`,
+  "page.empty_speech": `Open a recording: every number of its text can be seen here.`,
+  "page.empty_image": `Open an image: every number of its text can be seen here.`,
+  "page.bytes": `{count} of these {all} tokens are single bytes of letters: the model has hardly seen this script or
+    language in training, so its output means little. Type a sentence of the language that it reads.`,
+
+  "header.sentence": `Sentence`,
+  "header.model": `Model`,
+  "header.a_sentence": `A sentence`,
+  "header.masked_sentence": `A sentence with a mask token where a token is missing`,
+  "header.typed": `Press Enter to use it. The page still shows “{text}”.`,
+  "header.undo_typing": `Undo typing`,
+  "header.trained": `trained on {corpus}`,
+  "header.trained_pairs": `trained on {count} pairs of {corpus}`,
+  "header.views": `Views`,
+  "header.kept": `kept page`,
+  "header.save": `Save page`,
+  "header.light": `Light theme`,
+  "header.dark": `Dark theme`,
+  "file.file": `File`,
+  "file.open": `Open a file, or drop it on the page`,
+  "file.none": `no file is open`,
+  "file.is_open": `{name} is open.`,
+
+  "fault.unknown": `Something went wrong; see the browser console.`,
+  "fault.not_kept": `This file does not hold this: open the explorer to see it.`,
+  "fault.no_answer": `The server does not answer: is the command still running?`,
+  "fault.status": `The server answers with status {status}.`,
+  "fault.too_long": `This model reads at most {most} tokens; this sentence has {count}. Shorten it.`,
+  "fault.svg": `An SVG of this picture would have more than {most} shapes: save it as PNG, or choose fewer tokens.`,
+  "number.whole": `{name}: expected a whole number from {least} to {most}`,
+  "number.any": `{name}: expected {least} to {most}`,
 
   "tab.tour": `Tour`,
   "tab.translation": `Translate`,
@@ -35,7 +80,7 @@ export const en = {
   "tour.stops": `All stops`,
   "tour.source_token": `Token to follow`,
   "tour.target_token": `Step to follow`,
-  "tour.shapes": `Shapes`,
+  "tour.shapes": `Shapes:`,
   "tour.numbers": `This sentence's numbers`,
   "tour.token": `token`,
   "tour.id": `id`,
@@ -47,95 +92,85 @@ export const en = {
   "tour.missing": `These numbers cannot be shown here: {reason}`,
 
   "stop.ids.title": `Text becomes ids`,
-  "stop.ids.text": `The model reads no letters. Its tokenizer cuts the sentence into {count} tokens,
-    frequent words whole and rare ones in parts (a dot marks a part that continues a word), and
-    replaces each by its row number in a vocabulary of {vocabulary}. The token “{token}” is number
-    {id}. From here on the sentence is these {count} numbers.`,
+  "stop.ids.text": `The model reads no letters. Its tokenizer cuts the sentence into {count} tokens, frequent words
+    whole and rare ones in parts (a dot marks a part that continues a word), and replaces each by its row number in a
+    vocabulary of {vocabulary}. The token “{token}” is number {id}. From here on the sentence is these {count}
+    numbers.`,
   "stop.embedding.title": `Ids become vectors`,
-  "stop.embedding.text": `Each id picks its row of a trained table E: {width} numbers that stand for
-    the token, wherever it occurs. The row of “{token}” begins with the numbers below.`,
-  "stop.embedding.scaled": `The paper multiplies it by √{width} = {root}, so that the position,
-    which is added next, does not drown it: its length grows from {before} to {after}.`,
-  "stop.embedding.plain": `This model does not multiply it by √{width}, as the paper does; its
-    length is {before}.`,
+  "stop.embedding.text": `Each id picks its row of a trained table E: {width} numbers that stand for the token,
+    wherever it occurs. The row of “{token}” begins with the numbers below.`,
+  "stop.embedding.scaled": `The paper multiplies it by √{width} = {root}, so that the position, which is added next,
+    does not drown it: its length grows from {before} to {after}.`,
+  "stop.embedding.plain": `This model does not multiply it by √{width}, as the paper does; its length is {before}.`,
   "stop.position.title": `Each vector learns its place`,
-  "stop.position.sinusoidal": `Attention by itself does not know the order of the tokens. So a
-    pattern of sines and cosines is added, in which each pair of features turns at its own speed:
-    no two places look alike. “{token}” stands at place {place}, counted from 0. The sum goes into
-    the first layer.`,
-  "stop.position.added": `Attention by itself does not know the order of the tokens. So this model
-    (scheme “{scheme}”) adds a vector that belongs to the place. “{token}” stands at place {place},
-    counted from 0. The sum goes into the first layer.`,
-  "stop.position.inside": `Attention by itself does not know the order of the tokens. The paper adds
-    a pattern to the vectors here; this model (scheme “{scheme}”) adds nothing to them, and where it
-    looks at places, it does so inside attention. “{token}” goes into the first layer as it is.`,
+  "stop.position.sinusoidal": `Attention by itself does not know the order of the tokens. So a pattern of sines and
+    cosines is added, in which each pair of features turns at its own speed: no two places look alike. “{token}”
+    stands at place {place}, counted from 0. The sum goes into the first layer.`,
+  "stop.position.added": `Attention by itself does not know the order of the tokens. So this model (scheme
+    “{scheme}”) adds a vector that belongs to the place. “{token}” stands at place {place}, counted from 0. The sum
+    goes into the first layer.`,
+  "stop.position.inside": `Attention by itself does not know the order of the tokens. The paper adds a pattern to the
+    vectors here; this model (scheme “{scheme}”) adds nothing to them, and where it looks at places, it does so
+    inside attention. “{token}” goes into the first layer as it is.`,
   "stop.project.title": `A question, a label, a content`,
-  "stop.project.text": `Attention is a soft look-up. Every token makes three vectors of what it
-    is: a query (what it looks for), a key (by what it can be found) and a value (what it hands on),
-    by three trained matrices. Below are those of “{token}” in head {head} of layer {layer}, which
-    has {heads} heads: {size} numbers each for query and key. Layers and heads are counted from 0;
-    this head is shown because it mixes several tokens here.`,
+  "stop.project.text": `Attention is a soft look-up. Every token makes three vectors of what it is: a query (what it
+    looks for), a key (by what it can be found) and a value (what it hands on), by three trained matrices. Below are
+    those of “{token}” in head {head} of layer {layer}, which has {heads} heads: {size} numbers each for query and
+    key. Layers and heads are counted from 0; this head is shown because it mixes several tokens here.`,
   "stop.softmax.title": `Who looks at whom`,
-  "stop.softmax.text": `The query of “{token}” is multiplied with the key of every token. The products
-    are divided by √{size} = {root}, and the softmax turns them into shares that sum to 1. In head
-    {head} of layer {layer} “{token}” looks most at “{best}”, with a share of {share}. The last column
-    is without the root, which this head was trained with: the same share is {plain}. Large numbers
-    leave little to the other tokens.`,
+  "stop.softmax.text": `The query of “{token}” is multiplied with the key of every token. The products are divided by
+    √{size} = {root}, and the softmax turns them into shares that sum to 1. In head {head} of layer {layer} “{token}”
+    looks most at “{best}”, with a share of {share}. The last column is without the root, which this head was trained
+    with: the same share is {plain}. Large numbers leave little to the other tokens.`,
   "stop.softmax.causal": `Tokens that come later are masked: their share is 0.`,
   "stop.heads.title": `Several heads side by side`,
-  "stop.heads.text": `The values, weighted by these shares, are summed: that is what the head has found
-    for “{token}”. All {heads} heads do the same with matrices of their own, each free to look for
-    something else. Their results stand side by side and a last matrix W^O mixes them into one
-    vector of {width} numbers.`,
+  "stop.heads.text": `The values, weighted by these shares, are summed: that is what the head has found for
+    “{token}”. All {heads} heads do the same with matrices of their own, each free to look for something else. Their
+    results stand side by side and a last matrix W^O mixes them into one vector of {width} numbers.`,
   "stop.residual.title": `Add, then keep the size`,
-  "stop.residual.post": `What attention found is added to what the token was, so that nothing is
-    lost on the way. Then {norm} sets the scale of the {width} numbers again, as in the paper: the
+  "stop.residual.post": `What attention found is added to what the token was, so that nothing is lost on the way.
+    Then {norm} sets the scale of the {width} numbers again, as in the paper: the vector of “{token}” has length
+    {before} before the step and {after} after it.`,
+  "stop.residual.pre": `What attention found is added to what the token was, so that nothing is lost on the way. This
+    model puts {norm} before the sublayer, not after the sum as the paper does, so the sum continues and grows: the
     vector of “{token}” has length {before} before the step and {after} after it.`,
-  "stop.residual.pre": `What attention found is added to what the token was, so that nothing is
-    lost on the way. This model puts {norm} before the sublayer, not after the sum as the paper
-    does, so the sum continues and grows: the vector of “{token}” has length {before} before
-    the step and {after} after it.`,
   "stop.ffn.title": `Each token thinks for itself`,
-  "stop.ffn.text": `The same small network is applied to every token alone: out to {inner} numbers,
-    {activation}, and back to {width}. Attention moves information between tokens, this step works
-    on it. Again the result is added and normed as before.`,
+  "stop.ffn.text": `The same small network is applied to every token alone: out to {inner} numbers, {activation}, and
+    back to {width}. Attention moves information between tokens, this step works on it. Again the result is added and
+    normed as before.`,
   "stop.layers.title": `The same again, layer upon layer`,
-  "stop.layers.text": `The two steps make a layer, and this stack has {layers} of them. With each one
-    the vector of “{token}” says less about the token alone and more about its part in the sentence.
-    The table has its length after each layer.`,
-  "stop.layers.memory": `The last output, one vector for each source token, is what the decoder will
-    read. It is computed once for the sentence.`,
-  "stop.layers.shared": `Some of these layers share their weights: they are the same step, taken
-    again.`,
-  "stop.layers.pools": `This encoder halves the length of its sequence on the way, so that the last
-    rows stand for several tokens each.`,
+  "stop.layers.text": `The two steps make a layer, and this stack has {layers} of them. With each one the vector of
+    “{token}” says less about the token alone and more about its part in the sentence. The table has its length after
+    each layer.`,
+  "stop.layers.memory": `The last output, one vector for each source token, is what the decoder will read. It is
+    computed once for the sentence.`,
+  "stop.layers.shared": `Some of these layers share their weights: they are the same step, taken again.`,
+  "stop.layers.pools": `This encoder halves the length of its sequence on the way, so that the last rows stand for
+    several tokens each.`,
   "stop.masked.title": `The decoder reads what it has said`,
-  "stop.masked.text": `The decoder has the same steps, and reads the target shifted by one place: at
-    each step it sees the start token and what was said before, and predicts the next token. A mask
-    of −∞ hides what comes later, whose share becomes 0. At the step that predicts “{predicted}” it
-    reads “{read}” and looks back at the tokens below (head {head} of layer {layer}).`,
+  "stop.masked.text": `The decoder has the same steps, and reads the target shifted by one place: at each step it
+    sees the start token and what was said before, and predicts the next token. A mask of −∞ hides what comes later,
+    whose share becomes 0. At the step that predicts “{predicted}” it reads “{read}” and looks back at the tokens
+    below (head {head} of layer {layer}).`,
   "stop.cross.title": `The decoder looks at the source`,
-  "stop.cross.text": `Between those two steps each decoder layer has a third: queries come from the
-    decoder, keys and values from the encoder's output. So each step finds the source tokens that it
-    needs. In layer {layer}, the step that predicts “{predicted}” looks most at “{best}”, with a
-    share of {share} (mean of the heads).`,
+  "stop.cross.text": `Between those two steps each decoder layer has a third: queries come from the decoder, keys and
+    values from the encoder's output. So each step finds the source tokens that it needs. In layer {layer}, the step
+    that predicts “{predicted}” looks most at “{best}”, with a share of {share} (mean of the heads).`,
   "stop.logits.title": `Vectors become probabilities`,
-  "stop.logits.text": `The last vector is compared with every row of the output matrix: one
-    logit for each of the {vocabulary} tokens of the vocabulary. The softmax turns the logits into
-    probabilities that sum to 1. The most probable here is “{best}” with {share}.`,
-  "stop.logits.search": `A search picks a token, which the model reads at the next step, until the
-    sentence ends. The product of the probabilities scores the whole; here its logarithm is {sum}.`,
+  "stop.logits.text": `The last vector is compared with every row of the output matrix: one logit for each of the
+    {vocabulary} tokens of the vocabulary. The softmax turns the logits into probabilities that sum to 1. The most
+    probable here is “{best}” with {share}.`,
+  "stop.logits.shared": `Here these are the rows of the table E of stop 2: one matrix serves both.`,
+  "stop.logits.search": `A search picks a token, which the model reads at the next step, until the sentence ends. The
+    product of the probabilities scores the whole; here its logarithm is {sum}.`,
 
   "patch.title": `One tensor of another sentence (activation patching)`,
-  "patch.help": `Both sentences are given the target that is shown. Then one tensor of the first
-    gets the values that it has for the second, and the next token is predicted again. Where the
-    tensor carries what the sentences differ in, the prediction becomes that of the second.`,
+  "patch.help": `Both sentences are given the target that is shown. Then one tensor of the first gets the values that
+    it has for the second, and the next token is predicted again. Where the tensor carries what the sentences differ
+    in, the prediction becomes that of the second.`,
   "patch.other": `Second sentence`,
   "patch.run": `Compare`,
   "patch.part": `Tensor`,
-  "patch.encoder": `encoder`,
-  "patch.decoder": `decoder`,
-  "patch.cross": `attention to the source`,
   "patch.layer": `Layer`,
   "patch.head": `Head`,
   "patch.whole": `the layer's output`,
@@ -152,20 +187,18 @@ export const en = {
   "patch.second": `second sentence`,
   "patch.delta": `Δ is the logit of “{first}” less that of “{second}” at step {step}.`,
   "patch.share": `Δ has gone {share} of the way to the second sentence.`,
-  "patch.translation": `Translation with the tensor`,
+  "patch.translation": `Translation with the tensor:`,
   "patch.maps": `maps; arrow keys move`,
   "patch.map_layers": `Map of all layers and tokens`,
   "patch.map_heads": `Map of all heads at this token`,
   "patch.map_layers_title": `Change of Δ: {part}, each layer at each token`,
   "patch.map_heads_title": `Change of Δ: {part}, each head at {token}`,
-  "patch.map_help": `Each cell is the change of Δ when the tensor of this layer is that of the second
-    sentence there. Choose a cell to see its prediction above.`,
-  "patch.layer_number": `layer {layer}`,
-  "patch.head_number": `head {head}`,
+  "patch.map_help": `Each cell is the change of Δ when the tensor of this layer is that of the second sentence there.
+    Choose a cell to see its prediction above.`,
 
   "figure.all": `all layers in full`,
-  "figure.help": `Choose a box: its numbers open beside it. Arrow keys move from box to box. The
-    cells in a box are the sentence's tokens, stronger in colour where their vector is longer.`,
+  "figure.help": `Choose a box: its numbers open beside it. Arrow keys move from box to box. The cells in a box are
+    the sentence's tokens, stronger in colour where their vector is longer.`,
   "figure.source": `source`,
   "figure.text": `text`,
   "figure.target": `target, shifted by one`,
@@ -198,8 +231,8 @@ export const en = {
   "figure.close": `Close`,
 
   "products.title": `q · k, dimension by dimension`,
-  "products.about": `The query of “{query}” times the key of “{key}”, in each of the {width}
-    dimensions; the products sum to q · k. Choose another query or key in the maps and tables.`,
+  "products.about": `The query of “{query}” times the key of “{key}”, in each of the {width} dimensions; the products
+    sum to q · k. Choose another query or key in the maps and tables.`,
   "products.one": `q, k and q × k`,
   "products.all": `q × k of “{query}” and every key`,
   "products.mask": `mask and positions`,
@@ -221,52 +254,47 @@ export const en = {
   "analyse.rows": `Rows`,
   "analyse.rows.all": `the whole output`,
   "analyse.rows.chosen": `the chosen token`,
-  "analyse.about.left_out": `How much a token's logit falls when an embedding alone is set to zero.
-    Special tokens stay as they are, so they have 0. Blue: the token is needed, orange: it stands in
-    the way.`,
-  "analyse.about.gradient_x_input": `The gradient of a token's logit by each embedding, times this
-    embedding: what each token would add to the logit if the model were linear there. Blue adds,
-    orange takes away.`,
-  "analyse.about.gradient": `The length of the gradient of a token's logit by each embedding: how
-    much the logit changes when this vector changes a little.`,
-  "analyse.about.integrated_gradients": `Integrated gradients (arXiv 1703.01365): the gradient of a
-    token's logit, averaged over the straight way from a baseline to the embeddings, times this
-    way. Each row sums to what the logit gains on it. Special tokens stay as they are, so they
-    have 0. Blue adds, orange takes away.`,
-  "analyse.about.rollout": `Attention rollout (arXiv 2005.00928): the attention of all layers,
-    multiplied, in the decoder first to the target so far, then to the source. In each step the
-    token itself counts as much as its residual branch, the mean of the heads that are on counts 1.
-    Values, norms and feed-forwards are not in it, nor which token comes out.`,
-  "analyse.saturated": `Heads that look at one token alone hardly change with a small step, so a
-    gradient may be nearly 0 for a token that all depends on. Compare “token left out”.`,
+  "analyse.about.left_out": `How much a token's logit falls when an embedding alone is set to zero. Special tokens
+    stay as they are, so they have 0. Blue: the token is needed, orange: it stands in the way.`,
+  "analyse.about.gradient_x_input": `The gradient of a token's logit by each embedding, times this embedding: what
+    each token would add to the logit if the model were linear there. Blue adds, orange takes away.`,
+  "analyse.about.gradient": `The length of the gradient of a token's logit by each embedding: how much the logit
+    changes when this vector changes a little.`,
+  "analyse.about.integrated_gradients": `Integrated gradients (arXiv 1703.01365): the gradient of a token's logit,
+    averaged over the straight way from a baseline to the embeddings, times this way. Each row sums to what the logit
+    gains on it. Special tokens stay as they are, so they have 0. Blue adds, orange takes away.`,
+  "analyse.about.rollout": `Attention rollout (arXiv 2005.00928): the attention of all layers, multiplied, in the
+    decoder first to the target so far, then to the source. In each step the token itself counts as much as its
+    residual branch, the mean of the heads that are on counts 1. Values, norms and feed-forwards are not in it, nor
+    which token comes out.`,
+  "analyse.saturated": `Heads that look at one token alone hardly change with a small step, so a gradient may be
+    nearly 0 for a token that all depends on. Compare “token left out”.`,
   "analyse.output": `Token of the output`,
   "analyse.of": `What “{piece}” depends on`,
   "analyse.source": `Source`,
   "analyse.read": `Text so far`,
   "analyse.shares": `The share that each place has of its row's numbers, signs left out.`,
-  "analyse.depends": `depends on`,
-  "analyse.counts": `counts for`,
+  "analyse.row": `{name} depends on {others}`,
+  "analyse.column": `{name} counts for {others}`,
   "analyse.matrix": `All of the output`,
-  "analyse.sum.left_out": `The row sums to {total}; the logit is {logit}. What two tokens say
-    together is counted twice, or not at all.`,
-  "analyse.sum.gradient_x_input": `The row sums to {total}; the logit is {logit}. They agree only if
-    the model is linear.`,
+  "analyse.sum.left_out": `The row sums to {total}; the logit is {logit}. What two tokens say together is counted
+    twice, or not at all.`,
+  "analyse.sum.gradient_x_input": `The row sums to {total}; the logit is {logit}. They agree only if the model is
+    linear.`,
   "analyse.sum.gradient": `The row sums to {total}; the logit is {logit}.`,
   "analyse.sum.integrated_gradients": `The row sums to {total}.`,
   "analyse.sum.rollout": `The row sums to {total}.`,
-  "analyse.missed": `The logit is {logit}, at the baseline {baseline}: a difference of {difference}.
-    The sum misses it by {missed} ({share}).`,
-  "analyse.incomplete": `This is much: somewhere on the way the logit jumps. Take more steps or
-    the other baseline.`,
-  "analyse.about.ranks": `The output of each layer through the final norm of the stack ({norm}), the
-    output matrix and the softmax, as if it were the last layer (logit lens). In each cell: the
-    rank of the token that comes out at the end, 1 being the most probable, and its probability.`,
-  "analyse.about.ranks_without": `The output of each layer through the output matrix and the softmax,
-    as if it were the last layer (logit lens); this model has no final norm. In each cell: the
-    rank of the token that comes out at the end, 1 being the most probable, and its probability.`,
-  "analyse.about.neurons": `What the activation function gives, which the second matrix of the
-    feed-forward reads, with gates times the gate. Of {width} neurons those with the largest
-    activation, of either sign.`,
+  "analyse.missed": `The logit is {logit}, at the baseline {baseline}: a difference of {difference}. The sum misses
+    it by {missed} ({share}).`,
+  "analyse.incomplete": `This is much: somewhere on the way the logit jumps. Take more steps or the other baseline.`,
+  "analyse.about.ranks": `The output of each layer through the final norm of the stack ({norm}), the output matrix
+    and the softmax, as if it were the last layer (logit lens). In each cell: the rank of the token that comes out at
+    the end, 1 being the most probable, and its probability.`,
+  "analyse.about.ranks_without": `The output of each layer through the output matrix and the softmax, as if it were
+    the last layer (logit lens); this model has no final norm. In each cell: the rank of the token that comes out at
+    the end, 1 being the most probable, and its probability.`,
+  "analyse.about.neurons": `What the activation function gives, which the second matrix of the feed-forward reads,
+    with gates times the gate. Of {width} neurons those with the largest activation, of either sign.`,
   "analyse.neurons_of": `Neurons of layer {layer} at “{token}”`,
   "analyse.neuron": `neuron`,
   "analyse.activation": `activation`,
@@ -274,9 +302,249 @@ export const en = {
   "analyse.fires": `where in the sentence each fires`,
   "analyse.fires_map": `These neurons at every token`,
   "analyse.stack": `Stack`,
-  "analyse.stack.encoder": `encoder`,
-  "analyse.stack.decoder": `decoder`,
   "analyse.layer": `Layer`,
   "analyse.token": `Token`,
   "analyse.top": `Neurons`,
+
+  "part.encoder": `encoder`,
+  "part.decoder": `decoder`,
+  "part.cross": `cross-attention`,
+  "part.layer": `{part} layer {layer}`,
+  "part.head": `{part} layer {layer} head {head}`,
+
+  "change.title": `Not the plain model:`,
+  "change.label": `not the plain model`,
+  "change.back": `Back to the plain model`,
+  "change.undo": `undo:`,
+  "change.off": `off: {named}`,
+  "change.off_more": `off: {named} and {more} more`,
+  "change.begins": `begins with {pieces}`,
+  "change.begins_given": `begins with given tokens: {count}`,
+  "change.of_model": `(model: {value})`,
+  "change.num_beams": `beams`,
+  "change.length_penalty": `length penalty α`,
+  "change.length_penalty_type": `type of length penalty`,
+  "change.max_new_tokens": `most tokens`,
+  "change.draws": `draws`,
+  "change.temperature": `temperature`,
+  "change.top_k": `top-k`,
+  "change.top_p": `top-p`,
+  "change.tensor": `{name} of “{text}”`,
+  "change.tree": `a hypothesis of the tree`,
+  "change.hypothesis": `hypothesis {number}, not the best`,
+  "change.target": `scores a given target`,
+  "change.side": `changed side {what}`,
+  "change.model_b": `is {value}`,
+  "change.beams_b": `has beams {value}`,
+  "change.penalty_b": `has length penalty α {value}`,
+
+  "search.num_beams": `Beams`,
+  "search.length_penalty": `Length penalty α`,
+  "search.type": `Type`,
+  "search.type_own": `{type} (model)`,
+  "search.type_power": `power: |Y|^α`,
+  "search.type_gnmt": `GNMT: ((5+|Y|)/6)^α`,
+  "search.max_new_tokens": `Most tokens`,
+  "search.to": `To`,
+  "search.sampling": `sampling`,
+  "search.draws": `Draws`,
+  "search.seed": `Seed`,
+  "search.temperature": `Temperature`,
+  "search.top_k": `Top-k`,
+  "search.top_p": `Top-p`,
+  "search.auto": `auto`,
+  "search.none": `none`,
+  "search.all": `all`,
+
+  "output.translation": `Translation`,
+  "output.causal": `Continuation`,
+  "output.masked": `Filled`,
+  "output.recognised": `Recognised text`,
+  "output.empty": `(empty)`,
+  "output.scores": `score {score} · log-probability {log}`,
+  "output.scores_cut": `score {score} · log-probability {log} · cut off at the limit of tokens`,
+  "output.source": `Tokens of the source:`,
+  "output.continues": `Continues from: {pieces}`,
+  "output.start_again": `Start again`,
+  "step.title": `Probability of each token`,
+  "step.help_translation": `Choose an alternative, and the translation continues from there.`,
+  "step.help_causal": `Choose an alternative, and the text continues from there.`,
+  "step.help_masked": `Write {mask} where a token is missing; choose one to put it in.`,
+  "step.list": `steps of the decoder; arrow keys move`,
+  "step.given": `given`,
+  "step.rank": `rank {rank}`,
+  "step.never": `never`,
+  "step.reshaped": `p → q: p is the model's probability, q that of being drawn. Temperature divides the logits (below
+    1 sharper, above 1 flatter), top-k keeps the k most probable tokens, top-p the fewest that have this share
+    together; what is cut off is never drawn.`,
+  "best.title": `Best hypotheses`,
+  "best.draws": `Draws, in their order`,
+  "best.hypothesis": `hypothesis {number}`,
+  "best.translation": `Translation`,
+  "best.score": `Score`,
+  "best.log_p": `log p`,
+  "best.tokens": `Tokens`,
+  "tree.title": `Beam search`,
+  "tree.label": `tree of the beam search`,
+  "tree.show_pruned": `show pruned hypotheses`,
+  "tree.not_ours": `The tree is shown for models of this package.`,
+  "tree.draws": `Draws have no tree: leave “Draws” empty for a search.`,
+  "tree.one_beam": `Set at least 2 beams to see the tree of the search.`,
+  "tree.help": `Choose a box for its numbers; arrow keys move between boxes.`,
+  "tree.node": `{piece}: log-probability {log}, score {score}, {state}`,
+  "tree.box": `{seen}, {name}, log-probability, {state}`,
+  "tree.best": `chosen`,
+  "tree.running": `continued`,
+  "tree.finished": `finished`,
+  "tree.dead": `pruned`,
+  "tree.open": `ran until the end`,
+  "tree.numbers": `numbers: log-probability so far`,
+  "tree.continue": `Continue from here`,
+  "tree.attention": `See its attention`,
+
+  "attention.attention": `Attention`,
+  "attention.part_encoder": `encoder: source to source`,
+  "attention.part_decoder": `decoder: target to target`,
+  "attention.part_cross": `cross: target to source`,
+  "attention.picture": `Picture`,
+  "attention.lines": `lines`,
+  "attention.map": `heat map`,
+  "attention.grid": `all heads`,
+  "attention.over_speech": `over the spectrogram`,
+  "attention.over_image": `over the image`,
+  "attention.heads": `Heads`,
+  "attention.heads_label": `heads; arrow keys move`,
+  "attention.head": `head {head}`,
+  "attention.mean": `mean`,
+  "attention.max": `maximum`,
+  "attention.threshold": `Threshold {share}`,
+  "attention.letters": `join bytes to letters`,
+  "attention.words": `join tokens to words`,
+  "attention.special": `special tokens`,
+  "attention.name_encoder": `encoder attention`,
+  "attention.name_decoder": `decoder attention`,
+  "attention.name_cross": `cross attention`,
+  "attention.title": `{name}, layer {layer}, {which}`,
+  "attention.of_mean": `mean of heads`,
+  "attention.of_max": `max of heads`,
+  "attention.of_head": `head {heads}`,
+  "attention.of_heads": `heads {heads}`,
+  "attention.note_over_own": `Rows: positions of the encoder. Columns: positions of the encoder, where they lie in
+    the source.`,
+  "attention.note_over": `Rows: tokens that are predicted. Columns: positions of the encoder, where they lie in the
+    source.`,
+  "attention.note_causal": `Left: tokens that were read; each row predicts the next token.`,
+  "attention.note_encoder": `Left: source tokens as queries. Right: source tokens as keys.`,
+  "attention.note_decoder": `Left: tokens that the decoder has read, <pad> being its start; each row predicts the
+    next token.`,
+  "attention.order": `Mean of all heads: order {tau} (Kendall’s τ: 1 if each token looks further on), {away} of the
+    weights off the diagonal.`,
+  "attention.order_head": `Head {head}: order {tau} (Kendall’s τ: 1 if each token looks further on), {away} of the
+    weights off the diagonal.`,
+  "attention.grid_title": `All heads of all layers`,
+  "attention.grid_help": `Rows ask, columns answer. Choose a map to open it.`,
+  "attention.open": `{layer}, {head}: open`,
+  "attention.point": `Point at a token, or choose one to pin it.`,
+  "attention.row": `{name} attends to {others}`,
+  "attention.column": `{name} is attended by {others}`,
+  "source.point": `Point at a token, or choose one to pin it; arrow keys move over the picture.`,
+  "source.label": `{title}: {count} positions; arrow keys read what attends to each`,
+  "source.tokens": `tokens; arrow keys move`,
+  "map.label": `{title}: {rows} rows, {columns} columns; arrow keys read the values`,
+
+  "head.layer": `Layer`,
+  "head.head": `Head`,
+  "head.row": `Query`,
+  "head.of": `head {head}`,
+  "head.key": `key`,
+  "head.mask": `mask`,
+  "head.row_of": `The row of {token}`,
+  "head.vectors": `Vectors`,
+  "head.matrices": `Matrices`,
+  "head.query_of": `q of {token}`,
+  "head.mixed_of": `weighted sum of {token}`,
+  "head.output_of": `contribution of {token} through W^O`,
+  "head.over_speech": `Over the spectrogram`,
+  "head.over_image": `Over the image`,
+  "head.over_title": `softmax over the source`,
+  "head.over_help": `softmax: a row for each query, named by what it predicts.`,
+  "formula.query": `queries: x W^Q, one row for each query token`,
+  "formula.key": `keys: one row for each key token`,
+  "formula.value": `values`,
+  "formula.masked": `−∞: this token comes later and is masked`,
+  "formula.mixed": `sum of the values with these weights`,
+  "formula.output": `[{shape}]: what this head adds to the sublayer's output, in which all heads stand side by side`,
+  "positions.title": `Positions`,
+  "positions.scheme": `Scheme of the {stack}: {scheme}.`,
+  "positions.nothing": `Scheme of the {stack}: {scheme}, which adds nothing.`,
+  "positions.inside": `Scheme of the {stack}: {scheme}, which depends on the sentence: see the mask in the table
+    above.`,
+  "positions.added": `added to the embeddings (rows: position, columns: feature)`,
+  "positions.rotated": `a query of ones, rotated by its position (rows: position, columns: feature of a head)`,
+  "positions.scores": `added to the scores of head {number} (rows: query, columns: key)`,
+  "positions.keys": `added to the keys of layer {number} (rows: distance, columns: feature)`,
+  "positions.values": `added to the values of layer {number} (rows: distance, columns: feature)`,
+  "equation.for": `for`,
+
+  "walk.title": `From the source to the probabilities`,
+  "walk.title_text": `From the text to the probabilities`,
+  "box.embedding": `embeddings`,
+  "box.scaled": `times √d_model`,
+  "box.segments": `with segments`,
+  "box.positions": `positions`,
+  "box.input": `input of the first layer`,
+  "box.normed": `norm of the input`,
+  "box.norm": `final norm of the {side}`,
+  "box.logits": `logits`,
+  "box.probabilities": `probabilities`,
+  "box.self_attn": `self-attention`,
+  "box.encoder_attn": `attention to the source`,
+  "box.fc2": `feed-forward`,
+  "box.output": `output of the layer`,
+  "box.norm_of": `norm before {name}`,
+  "box.add_norm_of": `add and norm after {name}`,
+  "box.stream_of": `sum after {name}`,
+  "box.of_layer": `{name} of layer {layer}`,
+  "fact.shape": `shape`,
+  "fact.mean": `mean`,
+  "fact.deviation": `deviation`,
+  "fact.least": `least`,
+  "fact.most": `most`,
+  "fact.before": `residual before`,
+  "fact.after": `residual after`,
+  "stream.title": `Length of the residual stream`,
+  "stream.label": `length of the residual stream after each sublayer`,
+  "stream.point": `{stack}, after {name}: {value}`,
+  "stream.input": `input`,
+  "stream.order": `sublayers, in order`,
+  "lens.title": `What each layer would predict (logit lens)`,
+  "lens.label": `logit lens`,
+  "lens.about_predicted": `The output of each layer through the final norm and the output matrix. Columns: what the
+    model predicts.`,
+  "lens.about_text": `The output of each layer through the final norm and the output matrix. Columns: the text.`,
+
+  "side.title": `Both sides`,
+  "side.plain": `as it is: {model}`,
+  "side.changed": `changed: {model}`,
+  "side.changed_off": `changed: {model}, {count} off`,
+  "side.tokens": `tokens of {side}`,
+  "side.another": `another`,
+  "side.difference": `difference`,
+  "side.by_token": `Token by token`,
+  "side.settings": `Settings of the changed side`,
+  "side.same": `the same`,
+  "side.same_model": `the same model`,
+  "off.title": `Heads and layers that are off`,
+  "off.all_of": `all of {number}`,
+  "off.label": `{name} off`,
+  "off.all_on": `All on`,
+  "off.applied": `the other views show the changed model`,
+  "off.kept": `This file holds what was looked at.`,
+  "off.switches": `switches; arrow keys move`,
+  "target.title": `Target`,
+  "target.label": `Target that both sides score`,
+  "target.placeholder": `empty: each side searches its own translation`,
+  "target.score": `Score it`,
+  "target.own": `Take the translation`,
+  "target.search": `Search again`,
 };

@@ -4,6 +4,8 @@ import { AnswerError, tensor } from "./api.js";
 import { number, percent } from "./dom.js";
 import { label } from "./pieces.js";
 import { pairRequest } from "./state.js";
+import { say } from "./texts.js";
+import { boxTitle } from "./view_walk.js";
 
 const DIGITS = 4;
 const SHOWN = 4; // numbers of a vector
@@ -79,13 +81,14 @@ export function rowOf(place, count, rows) {
   return at;
 }
 
-/** The first numbers of vectors, and their lengths. */
-function vectors(rows) {
+/** The first numbers of vectors, by their names, and their lengths. */
+function vectors(named) {
+  const places = Array.from({ length: SHOWN }, (_, place) => place);
   return {
-    heads: ["", ...Array.from({ length: SHOWN }, (_, place) => `[${place}]`), "…", "length"],
-    rows: rows.map(([title, values]) => [
+    heads: ["", ...places.map((place) => `[${place}]`), "…", "length"],
+    rows: Object.entries(named).map(([title, values]) => [
       title,
-      ...Array.from({ length: SHOWN }, (_, place) => short(values[place])),
+      ...places.map((place) => short(values[place])),
       values.length > SHOWN ? "…" : "",
       short(length(values)),
     ]),
@@ -100,48 +103,42 @@ function most(rows, weights) {
   return [...rows.filter((_, place) => kept.has(place)), ["…"]];
 }
 
-async function ids({ pieces, token, name, boxes, side, model }) {
-  const source = side === "encoder" ? model.config.source_vocab_size : null;
+/** A row of a tensor of an answer. */
+function rowIn(one, at) {
+  const { shape, values } = tensor(one);
+  return values.subarray(at * shape[1], (at + 1) * shape[1]);
+}
+
+// What each stop shows: the keys of its texts (false is none) and the values in them beside the token's name, the shapes
+// and the table of numbers, and the state of the view that has all of it.
+
+async function ids({ pieces, token, boxes, side, model }) {
+  const { source_vocab_size, vocab_size } = model.config;
+  const vocabulary = (side === "encoder" ? source_vocab_size : null) ?? vocab_size;
   return {
-    texts: [
-      [
-        "ids.text",
-        {
-          count: pieces.length,
-          vocabulary: source ?? model.config.vocab_size,
-          token: name,
-          id: pieces[token].id,
-        },
-      ],
-    ],
-    shapes: [["x", [boxes.get(`${side}.embedding`).shape[0]]]],
-    table: {
-      heads: ["token", "id"],
-      rows: pieces.map((piece) => [label(piece), String(piece.id)]),
-      marked: token,
-    },
+    texts: ["ids.text"],
+    values: { count: pieces.length, vocabulary, id: pieces[token].id },
+    shapes: { x: [boxes.get(`${side}.embedding`).shape[0]] },
+    table: { heads: ["token", "id"], rows: pieces.map((piece) => [label(piece), String(piece.id)]), marked: token },
     see: { view: "translate" },
   };
 }
 
-async function embedding({ row, boxes, side, stack, name, pieces, token }) {
+/** Whether embeddings are multiplied by √d_model. */
+function isScaledBy(boxes, side) {
+  return boxes.get(`${side}.scaled`)?.formula.includes("√d_model") ?? false;
+}
+
+async function embedding({ row, boxes, side, stack, pieces, token }) {
   const looked = await row(`${side}.embedding`);
-  const isScaled = boxes.get(`${side}.scaled`)?.title.startsWith("times") ?? false;
-  const rows = [[`E[${pieces[token].id}]`, looked]];
-  if (isScaled) rows.push([`· √${stack.width}`, await row(`${side}.scaled`)]);
-  const values = {
-    width: stack.width,
-    token: name,
-    root: short(Math.sqrt(stack.width)),
-    before: short(length(looked)),
-    after: short(length(rows.at(-1)[1])),
-  };
+  const isScaled = isScaledBy(boxes, side);
+  const rows = { [`E[${pieces[token].id}]`]: looked };
+  if (isScaled) rows[`· √${stack.width}`] = await row(`${side}.scaled`);
+  const [before, after] = [looked, Object.values(rows).at(-1)].map((values) => short(length(values)));
   return {
-    texts: [
-      ["embedding.text", values],
-      [isScaled ? "embedding.scaled" : "embedding.plain", values],
-    ],
-    shapes: [["X", boxes.get(`${side}.embedding`).shape]],
+    texts: ["embedding.text", isScaled ? "embedding.scaled" : "embedding.plain"],
+    values: { width: stack.width, root: short(Math.sqrt(stack.width)), before, after },
+    shapes: { X: boxes.get(`${side}.embedding`).shape },
     table: vectors(rows),
     see: { view: "walk", box: `${side}.embedding` },
   };
@@ -154,15 +151,15 @@ function positionKind({ boxes, side, stack }) {
 }
 
 async function position(journey) {
-  const { row, boxes, side, stack, name, token } = journey;
+  const { row, boxes, side, stack, token } = journey;
   const kind = positionKind(journey);
-  const before = boxes.has(`${side}.scaled`) ? `${side}.scaled` : `${side}.embedding`;
-  const rows = [["X", await row(before)]];
-  if (kind !== "inside") rows.push(["+ PE", await row(`${side}.positions`)]);
-  rows.push(["sum", await row(`${side}.input`)]);
+  const rows = { X: await row(boxes.has(`${side}.scaled`) ? `${side}.scaled` : `${side}.embedding`) };
+  if (kind !== "inside") rows["+ PE"] = await row(`${side}.positions`);
+  rows[say("figure.input")] = await row(`${side}.input`);
   return {
-    texts: [[`position.${kind}`, { token: name, place: token, scheme: stack.positions }]],
-    shapes: [["X", boxes.get(`${side}.input`).shape]],
+    texts: [`position.${kind}`],
+    values: { place: token, scheme: stack.positions },
+    shapes: { X: boxes.get(`${side}.input`).shape },
     table: vectors(rows),
     see: { view: "walk", box: `${side}.input` },
   };
@@ -173,65 +170,35 @@ function headView(where, { token }) {
 }
 
 async function project(journey) {
-  const { side, model, name, token } = journey;
+  const { side, model, token } = journey;
   const { found, where } = await journey.head();
-  const [query, key, value] = ["query", "key", "value"].map((part) => tensor(found[part]));
-  const rowIn = ({ shape, values }) => values.subarray(token * shape[1], (token + 1) * shape[1]);
-  const values = {
-    token: name,
-    heads: model.heads[side][where.layer],
-    layer: where.layer,
-    head: where.head,
-    size: query.shape[1],
-  };
+  const { query, key, value } = found;
   return {
-    texts: [["project.text", values]],
-    shapes: [
-      ["Q", query.shape],
-      ["K", key.shape],
-      ["V", value.shape],
-    ],
-    table: vectors([
-      ["q", rowIn(query)],
-      ["k", rowIn(key)],
-      ["v", rowIn(value)],
-    ]),
+    texts: ["project.text"],
+    values: { ...where, heads: model.heads[side][where.layer], size: query.shape[1] },
+    shapes: { Q: query.shape, K: key.shape, V: value.shape },
+    table: vectors({ q: rowIn(query, token), k: rowIn(key, token), v: rowIn(value, token) }),
     see: headView(where, journey),
   };
 }
 
 async function softmax(journey) {
-  const { side, token, name } = journey;
+  const { side, token } = journey;
   const { found, where } = await journey.head();
-  const columns = found.columns.length;
-  const parts = ["products", "scaled", "mask", "weights"].map((part) =>
-    tensor(found[part]).values.subarray(token * columns, (token + 1) * columns),
-  );
-  const [products, , mask, weights] = parts;
+  const parts = ["products", "scaled", "mask", "weights"].map((part) => rowIn(found[part], token));
+  const [products, scaled, mask, weights] = parts;
   const plain = softmaxOf(products.map((value, at) => value + mask[at])); // without the root
   const best = weights.indexOf(Math.max(...weights));
   const isMasked = mask.some((value) => value !== 0);
-  const shown = isMasked ? parts : [parts[0], parts[1], weights];
-  const heads = ["key", "q · k", "/ √d_k", ...(isMasked ? ["+ mask"] : []), "softmax"];
-  heads.push("softmax(q · k)");
-  const rows = found.columns.map((piece, at) => [label(piece), ...[...shown, plain].map((part) => short(part[at]))]);
-  const values = {
-    token: name,
-    size: found.query.shape[1],
-    root: short(1 / found.scale),
-    best: label(found.columns[best]),
-    share: percent(weights[best]),
-    plain: percent(plain[best]),
-    layer: where.layer,
-    head: where.head,
-  };
+  const columns = [products, scaled, ...(isMasked ? [mask] : []), weights, plain];
+  const masked = isMasked ? [`+ ${say("head.mask")}`] : [];
+  const rows = found.columns.map((piece, at) => [label(piece), ...columns.map((values) => short(values[at]))]);
+  const shares = { best: label(found.columns[best]), share: percent(weights[best]), plain: percent(plain[best]) };
   return {
-    texts: [["softmax.text", values], ...(side === "decoder" ? [["softmax.causal", {}]] : [])],
-    shapes: [
-      ["Q Kᵀ", found.products.shape],
-      ["softmax", found.weights.shape],
-    ],
-    table: { heads, rows: most(rows, weights) },
+    texts: ["softmax.text", side === "decoder" && "softmax.causal"],
+    values: { ...where, ...shares, size: found.query.shape[1], root: short(1 / found.scale) },
+    shapes: { "Q Kᵀ": found.products.shape, softmax: found.weights.shape },
+    table: { heads: ["key", "q · k", "/ √d_k", ...masked, "softmax", "softmax(q · k)"], rows: most(rows, weights) },
     see: headView(where, journey),
   };
 }
@@ -244,53 +211,38 @@ function softmaxOf(values) {
 }
 
 async function heads(journey) {
-  const { side, model, stack, token, name, row } = journey;
+  const { side, model, stack, token, row } = journey;
   const { found, where } = await journey.head();
-  const mixed = tensor(found.mixed);
-  const contribution = tensor(found.contribution);
-  const rowIn = ({ shape, values }) => values.subarray(token * shape[1], (token + 1) * shape[1]);
   return {
-    texts: [["heads.text", { token: name, heads: model.heads[side][where.layer], width: stack.width }]],
-    shapes: [
-      ["head", mixed.shape],
-      ["MultiHead", found.output.shape],
-    ],
-    table: vectors([
-      ["Σ softmax · v", rowIn(mixed)],
-      [`head ${where.head} W^O`, rowIn(contribution)],
-      ["MultiHead", await row(`${side}.${where.layer}.self_attn`)],
-    ]),
+    texts: ["heads.text"],
+    values: { heads: model.heads[side][where.layer], width: stack.width },
+    shapes: { head: found.mixed.shape, MultiHead: found.output.shape },
+    table: vectors({
+      "Σ softmax · v": rowIn(found.mixed, token),
+      [`head ${where.head} W^O`]: rowIn(found.contribution, token),
+      MultiHead: await row(`${side}.${where.layer}.self_attn`),
+    }),
     see: { view: "attention", part: side, layer: where.layer },
   };
 }
 
-/** The name of the tensor that the first layer reads. */
-function inputOf({ boxes, side }) {
-  return boxes.has(`${side}.normed`) ? `${side}.normed` : `${side}.input`;
-}
-
 async function residual(journey) {
-  const { side, first, stack, boxes, name, row } = journey;
+  const { side, first, stack, boxes, row } = journey;
   // A layer without a feed-forward ends here.
   const whole = `${side}.${first}.self_attn.stream`;
-  const after = boxes.has(whole) ? whole : `${side}.${first}.output`;
-  const rows = [
-    ["x", await row(inputOf(journey))],
-    ["Sublayer", await row(`${side}.${first}.self_attn`)],
-    [stack.norm === "post" ? `${aboutNorm(journey)}(…)` : "+", await row(after)],
+  const box = boxes.has(whole) ? whole : `${side}.${first}.output`;
+  const norm = aboutNorm(journey);
+  const [x, added, after] = [
+    await row(boxes.has(`${side}.normed`) ? `${side}.normed` : `${side}.input`), // what the first layer reads
+    await row(`${side}.${first}.self_attn`),
+    await row(box),
   ];
-  const values = {
-    token: name,
-    norm: aboutNorm(journey),
-    width: stack.width,
-    before: short(length(rows[0][1])),
-    after: short(length(rows[2][1])),
-  };
   return {
-    texts: [[`residual.${stack.norm}`, values]],
-    shapes: [["x", boxes.get(after).shape]],
-    table: vectors(rows),
-    see: { view: "walk", box: after },
+    texts: [`residual.${stack.norm}`],
+    values: { norm, width: stack.width, before: short(length(x)), after: short(length(after)) },
+    shapes: { x: boxes.get(box).shape },
+    table: vectors({ x, Sublayer: added, [stack.norm === "post" ? `${norm}(…)` : "+"]: after }),
+    see: { view: "walk", box },
   };
 }
 
@@ -303,37 +255,32 @@ async function ffn({ side, first, stack, boxes, row }) {
   const reads = stack.norm === "pre" ? `${prefix}.fc2.norm` : `${prefix}.self_attn.stream`;
   const [rows, width] = boxes.get(`${prefix}.fc2`).shape;
   return {
-    texts: [["ffn.text", { inner: stack.inner, width: stack.width, activation: stack.activation }]],
-    shapes: [
-      ["x", [rows, width]],
-      ["x W₁", [rows, stack.inner]],
-      ["FFN(x)", [rows, width]],
-    ],
-    table: vectors([
-      ["x", await row(reads)],
-      ["FFN(x)", await row(`${prefix}.fc2`)],
-    ]),
+    texts: ["ffn.text"],
+    values: { inner: stack.inner, width: stack.width, activation: stack.activation },
+    shapes: { x: [rows, width], "x W₁": [rows, stack.inner], "FFN(x)": [rows, width] },
+    table: vectors({ x: await row(reads), "FFN(x)": await row(`${prefix}.fc2`) }),
     see: { view: "walk", box: `${prefix}.fc2` },
   };
 }
 
-async function layers({ side, stack, boxes, name, pieces, token, model, isPair }) {
+async function layers({ side, stack, boxes, pieces, token, model, isPair }) {
   const outputs = [...boxes.values()].filter((box) => box.name.startsWith(side) && box.name.endsWith(".output"));
   const norm = boxes.get(`${side}.norm`);
-  const lengthIn = (box) => short(box.norms[rowOf(token, pieces.length, box.shape[0])]);
-  const rows = outputs.map((box) => [String(box.layer), box.shape.join(" × "), lengthIn(box)]);
-  if (norm) rows.push([norm.title, norm.shape.join(" × "), lengthIn(norm)]);
+  const line = (name, box) => {
+    const norms = box.norms[rowOf(token, pieces.length, box.shape[0])];
+    return [name, box.shape.join(" × "), short(norms)];
+  };
+  const rows = outputs.map((box) => line(String(box.layer), box));
+  if (norm) rows.push(line(boxTitle(norm, model), norm));
   const isShared = new Set(stack.sets).size < stack.sets.length;
+  const last = norm ?? outputs.at(-1);
+  const more = [isShared && "layers.shared", stack.pools.length > 0 && "layers.pools", isPair && "layers.memory"];
   return {
-    texts: [
-      ["layers.text", { layers: model.layers[side], token: name }],
-      ...(isShared ? [["layers.shared", {}]] : []),
-      ...(stack.pools.length ? [["layers.pools", {}]] : []),
-      ...(isPair ? [["layers.memory", {}]] : []),
-    ],
-    shapes: [["Z", (norm ?? outputs.at(-1)).shape]],
+    texts: ["layers.text", ...more],
+    values: { layers: model.layers[side] },
+    shapes: { Z: last.shape },
     table: { heads: ["layer", "shape", "length"], rows },
-    see: { view: "walk", box: (norm ?? outputs.at(-1)).name },
+    see: { view: "walk", box: last.name },
   };
 }
 
@@ -364,38 +311,26 @@ async function masked(journey) {
   const start = (head * shape[1] + step) * shape[2];
   const shares = weights.subarray(start, start + shape[2]);
   const rows = answer.columns.map((piece, at) => [label(piece), at > step ? "−∞" : "0", short(shares[at])]);
-  const [predicted, read] = [found.predicted[step], found.read[step]].map(label);
-  const values = { layer, head, predicted, read };
   return {
-    texts: [["masked.text", values]],
-    shapes: [
-      ["Y", journey.boxes.get("decoder.input").shape],
-      ["softmax", shape],
-    ],
+    texts: ["masked.text"],
+    values: { layer, head, predicted: label(found.predicted[step]), read: label(found.read[step]) },
+    shapes: { Y: journey.boxes.get("decoder.input").shape, softmax: shape },
     table: { heads: ["token", "M", "softmax"], rows: most(rows, shares) },
     see: { view: "attention", part: "decoder", layer, row: step },
   };
 }
 
 async function cross(journey) {
-  const { found, step } = journey;
+  const { found, step, model } = journey;
   const layer = decoderLayers(journey).at(-1);
   const { columns, mean, shape } = await meanWeights(journey, "cross", layer);
   const best = mean.indexOf(Math.max(...mean));
-  const values = {
-    layer,
-    predicted: label(found.predicted[step]),
-    best: label(columns[best]),
-    share: percent(mean[best]),
-  };
+  const { encoder, decoder } = model.stacks;
   const rows = columns.map((piece, at) => [label(piece), short(mean[at])]);
   return {
-    texts: [["cross.text", values]],
-    shapes: [
-      ["Q", [shape[1], journey.model.stacks.decoder.width]],
-      ["Z", [shape[2], journey.model.stacks.encoder.width]],
-      ["softmax", shape],
-    ],
+    texts: ["cross.text"],
+    values: { layer, predicted: label(found.predicted[step]), best: label(columns[best]), share: percent(mean[best]) },
+    shapes: { Q: [shape[1], decoder.width], Z: [shape[2], encoder.width], softmax: shape },
     table: { heads: ["token", "softmax"], rows: most(rows, mean) },
     see: { view: "attention", part: "cross", layer, row: step },
   };
@@ -407,13 +342,14 @@ async function logits({ found, boxes, step, ask, pair, model, state, translation
   const { values } = tensor(await ask("tensor", { ...pair, box: "logits" }));
   const rows = best.map((one) => [label(one), short(values[step * shape[1] + one.id]), short(one.probability)]);
   const chosen = translation.hypotheses[state.hypothesis] ?? translation.hypotheses[0];
+  const sharing = model.config.embedding_sharing;
+  const isShared = sharing === "all" || (sharing === "decoder" && model.kind !== "translation"); // with E of stop 2
   const isSearched = model.kind !== "masked" && state.ids === "";
+  const shares = { best: label(best[0]), share: percent(best[0].probability) };
   return {
-    texts: [
-      ["logits.text", { vocabulary: shape[1], best: label(best[0]), share: percent(best[0].probability) }],
-      ...(isSearched ? [["logits.search", { sum: short(chosen.log_probability) }]] : []),
-    ],
-    shapes: [["logits", shape]],
+    texts: ["logits.text", isShared && "logits.shared", isSearched && "logits.search"],
+    values: { ...shares, vocabulary: shape[1], sum: short(chosen.log_probability) },
+    shapes: { logits: shape },
     table: { heads: ["token", "logit", "softmax"], rows },
     see: { view: "translate" },
   };
@@ -426,9 +362,7 @@ const STOPS = [
     name: "embedding",
     section: "3.4",
     read: embedding,
-    about: ({ boxes, side }) => ({
-      isScaled: boxes.get(`${side}.scaled`)?.title.startsWith("times") ?? false,
-    }),
+    about: ({ boxes, side }) => ({ isScaled: isScaledBy(boxes, side) }),
   },
   { name: "position", section: "3.5", read: position, equation: positionKind },
   { name: "project", section: "3.2.1", read: project },

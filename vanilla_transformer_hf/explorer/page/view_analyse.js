@@ -3,14 +3,14 @@
 import { neuronsPicture, ranksPicture } from "./analyse_layers.js";
 import { holds, tensor } from "./api.js";
 import { diverging, readableOn, sequential } from "./colors.js";
-import { button, choice, html, number, percent, section } from "./dom.js";
+import { button, choice, html, number, percent, section, small } from "./dom.js";
 import { attempt, faultNote } from "./faults.js";
 import { heatMap, roomFor } from "./heat_map.js";
 import { label } from "./pieces.js";
 import { roving } from "./roving.js";
 import { sourceMap } from "./source_map.js";
 import { pairRequest } from "./state.js";
-import { languageOf, textsOf } from "./texts.js";
+import { say, sentences } from "./texts.js";
 
 const METHODS = ["left_out", "gradient_x_input", "gradient", "integrated_gradients", "rollout"];
 const LOCAL = ["gradient_x_input", "gradient"]; // what a small change does
@@ -37,7 +37,7 @@ function requestOf(state, pair, count) {
 }
 
 /** Which method, and for integrated gradients how exact and for how many rows. */
-function methodControls({ state, set, say }, pair, count) {
+function methodControls({ state, set }, pair, count) {
   const options = (name, values, text) =>
     values.map((value) => {
       const asked = requestOf({ ...state, [name]: value }, pair, count);
@@ -63,23 +63,19 @@ function scaleOf(values, method) {
 
 /** Tokens, coloured by their numbers. */
 function weighed(pieces, values, scale) {
-  return html(
-    "ul",
-    { class: "weighed" },
+  return html("ul", { class: "weighed" }, [
     pieces.map((piece, place) => {
       const color = scale(values[place]);
-      return html(
-        "li",
-        { style: `background:${color};color:${readableOn(color)}` },
+      return html("li", { style: `background:${color};color:${readableOn(color)}` }, [
         html("span", { class: "piece" }, label(piece)),
         html("span", { class: "value" }, number(values[place], 3)),
-      );
+      ]);
     }),
-  );
+  ]);
 }
 
 /** The output as buttons: the one that is pressed is explained. */
-function outputButtons(found, chosen, { set, say }) {
+function outputButtons(found, chosen, { set }) {
   const buttons = found.output.map((piece, place) =>
     button(label(piece), () => set({ step: place }), {
       id: `output-${place}`,
@@ -91,7 +87,7 @@ function outputButtons(found, chosen, { set, say }) {
 }
 
 /** What the numbers of a row sum to, and what they should. */
-function sumLine(found, row, { state, say }) {
+function sumLine(found, row, { state }) {
   const at = (name) => found[name] && tensor(found[name]).values[row];
   const [total, logit, baseline] = ["totals", "logits", "baselines"].map(at);
   const shown = { total: number(total), logit: number(logit), baseline: number(baseline) };
@@ -103,11 +99,11 @@ function sumLine(found, row, { state, say }) {
     lines.push(say("analyse.missed", { ...shown, ...difference, share: percent(share) }));
     if (share > MOST_MISSED) lines.push(say("analyse.incomplete"));
   }
-  return html("p", { class: "small", id: "sum" }, lines.join(" "));
+  return html("p", { class: "small", id: "sum" }, sentences(lines));
 }
 
 /** Over a recording or an image: shares of each row's numbers, without their signs. */
-function overSource(found, row, { set, source, say }) {
+function overSource(found, row, { set, source }) {
   const { shape, values } = tensor(found.scores);
   const count = found.source.length;
   const shares = new Float32Array(shape[0] * count);
@@ -126,13 +122,13 @@ function overSource(found, row, { set, source, say }) {
     rowLabels: found.numbers.map((place) => label(found.output[place])),
     pinned: row,
     pin: (chosen) => chosen >= 0 && set({ step: found.numbers[chosen] }),
-    verbs: { row: say("analyse.depends"), position: say("analyse.counts") },
+    about: "analyse",
   });
 }
 
 /** The row of the chosen token as the sentence itself, in colours. */
 function sentencePart(found, row, values, context) {
-  const { say, source, state } = context;
+  const { source, state } = context;
   const chosen = found.numbers[row];
   const scale = scaleOf(values, state.method);
   const parts = [outputButtons(found, chosen, context)];
@@ -141,7 +137,7 @@ function sentencePart(found, row, values, context) {
       ? overSource(found, row, context)
       : weighed(found.source, values.subarray(0, found.source.length), scale);
     parts.push(html("h3", {}, say("analyse.source")));
-    if (source) parts.push(html("p", { class: "small" }, say("analyse.shares")));
+    if (source) parts.push(small(say("analyse.shares")));
     parts.push(shown);
   }
   if (found.read.length) {
@@ -154,7 +150,7 @@ function sentencePart(found, row, values, context) {
 }
 
 /** All rows, over the source and over the target so far, in one scale. */
-function matrixPart(found, { shape, values }, chosen, { state, set, say }) {
+function matrixPart(found, { shape, values }, chosen, { state, set }) {
   const rowLabels = found.numbers.map((place) => label(found.output[place]));
   const scale = scaleOf(values, state.method);
   const width = CELL.readable * Math.max(found.source.length, found.read.length);
@@ -187,7 +183,7 @@ function matrixPart(found, { shape, values }, chosen, { state, set, say }) {
 }
 
 async function attributionsPicture(context) {
-  const { state, ask, say, pair, count } = context;
+  const { state, ask, pair, count } = context;
   const controls = methodControls(context, pair, count);
   const found = await attempt(ask("attributions", requestOf(state, pair, count)));
   if (found instanceof Error) return { controls, parts: [faultNote(found)] };
@@ -199,7 +195,7 @@ async function attributionsPicture(context) {
   return {
     controls,
     parts: [
-      html("p", { class: "small" }, say(`analyse.about.${state.method}`)),
+      small(say(`analyse.about.${state.method}`)),
       LOCAL.includes(state.method) ? html("p", { class: "note", id: "saturated" }, say("analyse.saturated")) : null,
       sentencePart(found, row, values, context),
       scores.shape[0] > 1 ? matrixPart(found, scores, chosen, context) : null,
@@ -230,22 +226,17 @@ function fitting(state) {
 export async function analyseView(context) {
   const { set, translation } = context;
   const state = fitting(context.state);
-  const say = textsOf(state);
   const pair = pairRequest(state, translation);
   const count = pair.target_ids.length || translation.hypotheses[0].steps.length;
-  const shown = { ...context, state, say, pair, count };
+  const shown = { ...context, state, pair, count };
   const { controls, parts } = await PICTURES[state.analysis](shown);
   const options = Object.keys(PICTURES).map((name) => [name, say(`analyse.picture.${name}`)]);
   const change = (analysis) => set({ analysis });
-  return html(
-    "div",
-    { lang: languageOf(state) },
-    html(
-      "div",
-      { class: "controls" },
+  return html("div", {}, [
+    html("div", { class: "controls" }, [
       choice(say("analyse.picture"), state.analysis, options, change, "analysis"),
       controls,
-    ),
+    ]),
     parts,
-  );
+  ]);
 }

@@ -3,7 +3,7 @@
 import { attentionLines } from "./attention_lines.js";
 import { holds, tensor } from "./api.js";
 import { HEADS, sequential } from "./colors.js";
-import { button, checkbox, choice, html, labelled, percent, section } from "./dom.js";
+import { button, checkbox, choice, html, labelled, percent, section, small } from "./dom.js";
 import { attempt, faultNote } from "./faults.js";
 import { headGrid } from "./head_grid.js";
 import { heatMap } from "./heat_map.js";
@@ -11,24 +11,15 @@ import { grouped, groups, hasCutLetters } from "./pieces.js";
 import { roving } from "./roving.js";
 import { sourceMap } from "./source_map.js";
 import { pairRequest, partOf } from "./state.js";
+import { say } from "./texts.js";
 
-const PARTS = [
-  ["encoder", "encoder: source to source"],
-  ["decoder", "decoder: target to target"],
-  ["cross", "cross: target to source"],
-];
+const PARTS = ["encoder", "decoder", "cross"];
 const SMALL = 32; // side of a picture in the grid
-const PICTURES = [
-  ["lines", "lines"],
-  ["map", "heat map"],
-  ["grid", "all heads"],
-];
 
 /** The pictures of a part: what has the source's positions as columns is drawn over the source. */
 function picturesOf(part, model) {
-  if (model.reads === "text" || part === "decoder") return PICTURES;
-  const source = ["source", model.reads === "speech" ? "over the spectrogram" : "over the image"];
-  return [source, ...PICTURES.slice(1)];
+  const isOver = model.reads !== "text" && part !== "decoder";
+  return [isOver ? "source" : "lines", "map", "grid"];
 }
 
 function isMerged(state) {
@@ -74,35 +65,35 @@ function headButtons({ state, set }, count) {
       class: "swatch",
       style: `--head:${HEADS[head % HEADS.length]}`,
       "aria-pressed": String(chosen.includes(head)),
-      "aria-label": `head ${head}`,
+      "aria-label": say("attention.head", { head }),
     }),
   );
-  const all = [
-    ["mean", "mean"],
-    ["max", "maximum"],
-  ].map(([name, text]) => button(text, () => set({ heads: name }), { "aria-pressed": String(state.heads === name) }));
-  const group = { class: "heads", role: "group", "aria-label": "heads; arrow keys move" };
-  return roving(html("div", group, html("span", {}, "Heads"), all, boxes));
+  const all = ["mean", "max"].map((name) =>
+    button(say(`attention.${name}`), () => set({ heads: name }), { "aria-pressed": String(state.heads === name) }),
+  );
+  const group = { class: "heads", role: "group", "aria-label": say("attention.heads_label") };
+  return roving(html("div", group, html("span", {}, say("attention.heads")), all, boxes));
 }
 
 /** The controls of all pictures, and `more` of this one; `layers` are those that are on. */
 function controls({ state, set, model }, pair, layers, more) {
-  const parts = PARTS.filter(([name]) => name in model.layers).map(([name, text]) => {
-    return [name, text, !holds("grid", { ...pair, part: name, size: SMALL })];
+  const parts = PARTS.filter((name) => name in model.layers).map((name) => {
+    return [name, say(`attention.part_${name}`), !holds("grid", { ...pair, part: name, size: SMALL })];
+  });
+  const pictures = picturesOf(state.part, model).map((name) => {
+    return [name, say(name === "source" ? `attention.over_${model.reads}` : `attention.${name}`)];
   });
   const choices = layers.map((layer) => {
     return [layer, layer, !holds("attention", { ...pair, part: state.part, layer })];
   });
   const setPart = (part) => set({ part, layer: -1, heads: "mean", row: -1, column: -1 });
   const setLayer = (layer) => set({ layer: Number(layer) });
-  return html(
-    "div",
-    { class: "controls" },
-    choice("Attention", state.part, parts, setPart),
-    choice("Picture", state.picture, picturesOf(state.part, model), (picture) => set({ picture })),
-    state.picture === "grid" ? null : choice("Layer", state.layer, choices, setLayer),
+  return html("div", { class: "controls" }, [
+    choice(say("attention.attention"), state.part, parts, setPart, "choose-attention"),
+    choice(say("attention.picture"), state.picture, pictures, (picture) => set({ picture }), "choose-picture"),
+    state.picture === "grid" ? null : choice(say("head.layer"), state.layer, choices, setLayer, "choose-layer"),
     more,
-  );
+  ]);
 }
 
 /** The controls of one layer's pictures. */
@@ -117,13 +108,16 @@ function layerControls(context, count, hasLetters) {
     value: state.threshold,
     change: (event) => set({ threshold: Number(event.target.value) }),
   });
-  const flag = (name, text) => checkbox(text, state[name], (value) => set({ [name]: value, row: -1, column: -1 }));
+  const flag = (name) =>
+    checkbox(say(`attention.${name}`), state[name], (value) => set({ [name]: value, row: -1, column: -1 }));
   return [
     headButtons(context, count),
-    state.picture === "lines" ? labelled(`Threshold ${percent(state.threshold)}`, threshold) : null,
-    hasLetters && !state.words ? flag("letters", "join bytes to letters") : null,
-    flag("words", "join tokens to words"),
-    flag("special", "special tokens"),
+    state.picture === "lines"
+      ? labelled(say("attention.threshold", { share: percent(state.threshold) }), threshold)
+      : null,
+    hasLetters && !state.words ? flag("letters") : null,
+    flag("words"),
+    flag("special"),
   ];
 }
 
@@ -185,21 +179,16 @@ function layerPicture({ state, set, source }, found, count) {
 }
 
 function titleOf(state, heads) {
-  const which = isMerged(state) ? `${state.heads} of heads` : `head${heads.length > 1 ? "s" : ""} ${heads.join(", ")}`;
-  return `${state.part} attention, layer ${state.layer}, ${which}`;
+  const key = isMerged(state) ? state.heads : heads.length > 1 ? "heads" : "head";
+  const which = say(`attention.of_${key}`, { heads: heads.join(", ") });
+  return say("attention.title", { name: say(`attention.name_${state.part}`), layer: state.layer, which });
 }
 
 /** What rows and columns are. */
 function noteOf(model, part, picture) {
-  if (picture === "source") {
-    const asks = part === "encoder" ? "positions of the encoder" : "tokens that are predicted";
-    return `Rows: ${asks}. Columns: positions of the encoder, where they lie in the source.`;
-  }
-  if (model.kind === "causal") {
-    return "Left: tokens that were read; each row predicts the next token.";
-  }
-  if (part === "encoder") return "Left: source tokens as queries. Right: source tokens as keys.";
-  return "Left: tokens that the decoder has read, <pad> being its start; " + "each row predicts the next token.";
+  if (picture === "source") return say(part === "encoder" ? "attention.note_over_own" : "attention.note_over");
+  if (model.kind === "causal") return say("attention.note_causal");
+  return say(part === "encoder" ? "attention.note_encoder" : "attention.note_decoder");
 }
 
 /** How diagonal a layer's cross-attention to a file is. */
@@ -208,14 +197,9 @@ async function orderNote({ ask, state }, pair, heads) {
   if (found instanceof Error) return null;
   const place = heads.length === 1 && !isMerged(state) ? heads[0] + 1 : 0;
   const [order, away] = [found.order[place], found.off_diagonal[place]];
-  const whose = place ? `Head ${heads[0]}` : "Mean of all heads";
-  const tau = order === null ? "–" : order.toFixed(2);
-  return html(
-    "p",
-    { class: "small", id: "diagonality" },
-    `${whose}: order ${tau} (Kendall’s τ: 1 if each token looks further on), `,
-    `${percent(away)} of the weights off the diagonal.`,
-  );
+  const values = { head: heads[0], tau: order === null ? "–" : order.toFixed(2), away: percent(away) };
+  const text = say(place ? "attention.order_head" : "attention.order", values);
+  return html("p", { class: "small", id: "diagonality" }, text);
 }
 
 /** The state with a part and a layer that there are, and heads of it. */
@@ -225,7 +209,7 @@ function fitting(state, model, layers) {
   // Over a file, rows are what is predicted, whose source is looked at in the upper layers.
   const first = part === "cross" && model.reads !== "text" ? layers.length - 1 : middle;
   const layer = layers.includes(state.layer) ? state.layer : layers[first];
-  const pictures = picturesOf(part, model).map(([name]) => name);
+  const pictures = picturesOf(part, model);
   const picture = pictures.includes(state.picture) ? state.picture : pictures[0];
   const fits = { ...state, part, layer, picture };
   const isNone = !chosenHeads(fits, model.heads[part][layer] ?? 0).length;
@@ -236,16 +220,16 @@ export async function attentionView(context) {
   const { set, ask, model, translation } = context;
   const pair = pairRequest(context.state, translation);
   const part = partOf(context.state, model);
-  const small = await attempt(ask("grid", { ...pair, part, size: SMALL }));
+  const thumbnails = await attempt(ask("grid", { ...pair, part, size: SMALL }));
   const all = Array.from({ length: model.layers[part] }, (_, layer) => layer);
-  const state = fitting(context.state, model, small.layers ?? all);
+  const state = fitting(context.state, model, thumbnails.layers ?? all);
   const shown = { ...context, state };
-  const bar = (more) => controls(shown, pair, small.layers ?? all, more);
-  if (small instanceof Error) return [bar(), faultNote(small)];
+  const bar = (more) => controls(shown, pair, thumbnails.layers ?? all, more);
+  if (thumbnails instanceof Error) return [bar(), faultNote(thumbnails)];
   if (state.picture === "grid") {
     const open = (layer, head) => set({ layer, heads: String(head), picture: "map" });
-    const grid = headGrid(tensor(small.weights), small.layers, model.heads[part], open);
-    return [bar(), section("All heads of all layers", grid)];
+    const grid = headGrid(tensor(thumbnails.weights), thumbnails.layers, model.heads[part], open);
+    return [bar(), section(say("attention.grid_title"), grid)];
   }
   const found = await attempt(ask("attention", { ...pair, part, layer: state.layer }));
   if (found instanceof Error) return [bar(), faultNote(found)];
@@ -258,7 +242,7 @@ export async function attentionView(context) {
     bar(layerControls(shown, count, hasLetters)),
     section(
       titleOf(state, heads),
-      html("p", { class: "small" }, noteOf(model, part, state.picture)),
+      small(noteOf(model, part, state.picture)),
       isFile ? await orderNote(shown, pair, heads) : null,
       picture,
     ),

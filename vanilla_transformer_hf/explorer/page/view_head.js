@@ -2,7 +2,7 @@
 
 import { holds, tensor } from "./api.js";
 import { scaleFor, sequential } from "./colors.js";
-import { button, choice, html, number, section } from "./dom.js";
+import { barCell, button, choice, html, number, numbered, row as tableRow, section, small, table } from "./dom.js";
 import { attempt, faultNote } from "./faults.js";
 import { productsSection, scaleText } from "./head_products.js";
 import { heatMap, roomFor } from "./heat_map.js";
@@ -10,24 +10,9 @@ import { label } from "./pieces.js";
 import { roving } from "./roving.js";
 import { sourceMap } from "./source_map.js";
 import { pairRequest, partOf, positionsRequest } from "./state.js";
-import { textsOf } from "./texts.js";
+import { say } from "./texts.js";
 
-const PARTS = [
-  ["encoder", "encoder"],
-  ["decoder", "decoder"],
-  ["cross", "cross"],
-];
-
-/** A step of the formula: its name, its shape, what it is made of. */
-function step(name, shape, text) {
-  return html(
-    "li",
-    {},
-    html("var", {}, name),
-    html("span", { class: "shape" }, `[${shape.join(" × ")}]`),
-    html("span", {}, text),
-  );
-}
+const PARTS = ["encoder", "decoder", "cross"];
 
 /** The numbers of the chosen row: every column from q · k to the softmax. */
 function rowTable(found, row, column, set) {
@@ -35,38 +20,16 @@ function rowTable(found, row, column, set) {
   const columns = found.columns.length;
   const rows = found.columns.map((piece, place) => {
     const values = parts.map((part) => part.values[row * columns + place]);
-    return html(
-      "tr",
-      { class: place === column ? "chosen" : null },
-      html(
-        "th",
-        { scope: "row" },
-        button(label(piece), () => set({ row, column: place }), {
-          class: "plain",
-          id: `key-${place}`,
-          "aria-pressed": String(place === column),
-        }),
-      ),
-      values.map((value) => html("td", {}, number(value))),
-      html(
-        "td",
-        { class: "bar-cell" },
-        html("span", { class: "bar", style: `width:${(100 * values[3]).toFixed(1)}%` }),
-      ),
-    );
+    const key = button(label(piece), () => set({ row, column: place }), {
+      class: "plain",
+      id: `key-${place}`,
+      "aria-pressed": String(place === column),
+    });
+    const cells = values.map((value) => number(value));
+    return tableRow({ class: place === column ? "chosen" : null }, key, cells, barCell(values[3]));
   });
-  const scale = scaleText(found.scale, found.query.shape[1]);
-  const heads = ["key", "q · k", scale, "mask", "softmax"].map((text) => html("th", { scope: "col" }, text));
-  return html(
-    "div",
-    { class: "scroll tall" },
-    html(
-      "table",
-      { class: "numbers" },
-      html("thead", {}, html("tr", {}, heads, html("td"))),
-      roving(html("tbody", {}, rows)),
-    ),
-  );
+  const heads = [say("head.key"), "q · k", scaleText(found.scale, found.query.shape[1]), say("head.mask"), "softmax"];
+  return html("div", { class: "scroll tall" }, roving(table({ class: "numbers" }, [...heads, ""], rows)));
 }
 
 /** Vectors as rows of a map as wide as the view, or, of a query alone, as one row. */
@@ -88,50 +51,45 @@ function vectors(title, one, labels, only) {
 async function positionPictures({ state, ask, model }) {
   const stack = partOf(state, model) === "encoder" ? "encoder" : "decoder";
   const found = await ask("positions", positionsRequest(state, stack));
-  const pictures = found.pictures.map(({ title, rows, columns, values }) => {
+  const pictures = found.pictures.map(({ kind, number, values }) => {
     const { shape, values: numbers } = tensor(values);
     return heatMap({
-      title: `${title} (rows: ${rows}, columns: ${columns})`,
+      title: say(`positions.${kind}`, { number }),
       values: numbers,
       rows: shape[0],
       columns: shape[1],
       cell: Math.max(3, Math.min(14, Math.floor(760 / shape[1]))),
     });
   });
-  const more =
-    found.scheme === "none" ? "which adds nothing" : "which depends on the sentence: see the mask in the table above";
-  const text = `Scheme of the ${stack}: ${found.scheme}${pictures.length ? "" : `, ${more}`}.`;
-  return section("Positions", html("p", { class: "small" }, text), html("div", { class: "pair" }, pictures));
+  const kind = pictures.length ? "scheme" : found.scheme === "none" ? "nothing" : "inside";
+  const text = say(`positions.${kind}`, { stack: say(`part.${stack}`), scheme: found.scheme });
+  return section(say("positions.title"), small(text), html("div", { class: "pair" }, pictures));
 }
 
 /** The formula of the paper, with the numbers of one query and one key. */
 function formula(found, rowLabel, columnLabel, at) {
-  const shape = (name) => found[name].shape;
   const value = (name) => tensor(found[name]).values[at];
-  const scale = scaleText(found.scale, shape("query")[1]);
+  const scale = scaleText(found.scale, found.query.shape[1]);
   const product = number(value("products"));
-  return html(
-    "ol",
-    { class: "formula" },
-    step("Q", shape("query"), "queries: x W^Q, one row for each query token"),
-    step("K", shape("key"), "keys: one row for each key token"),
-    step("V", shape("value"), "values"),
-    step("Q Kᵀ", shape("products"), `${rowLabel} · ${columnLabel} = ${product}`),
-    step(scale, shape("scaled"), `${product} ${scale} = ${number(value("scaled"))}`),
-    step(
-      "+ mask",
-      shape("mask"),
-      value("mask") < -1e30 ? "−∞: this token comes later and is masked" : `${number(value("mask"))}`,
-    ),
-    step("softmax", shape("weights"), `exp(…) / Σ exp(…) = ${number(value("weights"))}`),
-    step("· V", shape("mixed"), "sum of the values with these weights"),
-    step(
-      "· W^O",
-      shape("contribution"),
-      `[${shape("output_weight").join(" × ")}]: what this head adds to the sublayer's output, ` +
-        "in which all heads stand side by side",
-    ),
+  const steps = [
+    ["Q", "query", say("formula.query")],
+    ["K", "key", say("formula.key")],
+    ["V", "value", say("formula.value")],
+    ["Q Kᵀ", "products", `${rowLabel} · ${columnLabel} = ${product}`],
+    [scale, "scaled", `${product} ${scale} = ${number(value("scaled"))}`],
+    [`+ ${say("head.mask")}`, "mask", value("mask") < -1e30 ? say("formula.masked") : number(value("mask"))],
+    ["softmax", "weights", `exp(…) / Σ exp(…) = ${number(value("weights"))}`],
+    ["· V", "mixed", say("formula.mixed")],
+    ["· W^O", "contribution", say("formula.output", { shape: found.output_weight.shape.join(" × ") })],
+  ];
+  const items = steps.map(([name, part, text]) =>
+    html("li", {}, [
+      html("var", {}, name),
+      html("span", { class: "shape" }, `[${found[part].shape.join(" × ")}]`),
+      html("span", {}, text),
+    ]),
   );
+  return html("ol", { class: "formula" }, items);
 }
 
 /** What is chosen, fitted to the model. */
@@ -143,47 +101,32 @@ function chosenHead(state, model) {
 
 function controls({ state, set, model }, pair, rows, row) {
   const { part, layer, head } = chosenHead(state, model);
-  const numbers = (name, count) =>
-    Array.from({ length: count }, (_, place) => {
-      const asked = chosenHead({ ...state, part, layer, head, [name]: place }, model);
-      return [place, place, !holds("head", { ...pair, ...asked })];
-    });
-  const parts = PARTS.filter(([name]) => name in model.layers).map(([name, text]) => {
-    const asked = chosenHead({ ...state, part: name }, model);
-    return [name, text, !holds("head", { ...pair, ...asked })];
+  const can = (changes) =>
+    holds("head", { ...pair, ...chosenHead({ ...state, part, layer, head, ...changes }, model) });
+  const parts = PARTS.filter((name) => name in model.layers).map((name) => {
+    return [name, say(`part.${name}`), !can({ part: name, layer: state.layer, head: state.head })];
   });
+  const numbers = (name, count) => numbered(count, (place) => can({ [name]: place }));
   const queries = rows.map((piece, place) => [place, `${place}: ${label(piece)}`]);
-  const change = (name) => (value) => set({ [name]: Number(value) });
-  return html(
-    "div",
-    { class: "controls" },
-    choice("Attention", part, parts, (value) => set({ part: value, row: -1, column: -1 })),
-    choice("Layer", layer, numbers("layer", model.layers[part]), change("layer")),
-    choice("Head", head, numbers("head", model.heads[part][layer]), change("head")),
-    rows.length ? choice("Query", row, queries, change("row")) : null,
-  );
-}
-
-/** The vectors of the chosen query, and all keys and values. */
-function vectorMaps(found, row, rowLabels, columnLabels) {
-  const of = rowLabels[row];
-  return [
-    vectors(`q of ${of}`, found.query, rowLabels, row),
-    vectors("K", found.key, columnLabels),
-    vectors("V", found.value, columnLabels),
-    vectors(`weighted sum of ${of}`, found.mixed, rowLabels, row),
-    vectors(`contribution of ${of} through W^O`, found.contribution, rowLabels, row),
-  ];
+  const choose = (name, value, options) =>
+    choice(say(`head.${name}`), value, options, (one) => set({ [name]: Number(one) }), `choose-${name}`);
+  const setPart = (value) => set({ part: value, row: -1, column: -1 });
+  return html("div", { class: "controls" }, [
+    choice(say("attention.attention"), part, parts, setPart, "choose-attention"),
+    choose("layer", layer, numbers("layer", model.layers[part])),
+    choose("head", head, numbers("head", model.heads[part][layer])),
+    rows.length ? choose("row", row, queries) : null,
+  ]);
 }
 
 /** Where the head looks in the recording or image, for each row. */
 function overSource(found, source, row, set) {
   const named = found.predicted.length ? found.predicted : found.rows;
   return section(
-    source.kind === "speech" ? "Over the spectrogram" : "Over the image",
-    html("p", { class: "small" }, "softmax: a row for each query, named by what it predicts."),
+    say(`head.over_${source.kind}`),
+    small(say("head.over_help")),
     sourceMap({
-      title: "softmax over the source",
+      title: say("head.over_title"),
       source,
       values: tensor(found.weights).values,
       rowLabels: named.map(label),
@@ -222,19 +165,25 @@ export async function headView(context) {
       pick: (newRow, newColumn) => set({ row: newRow, column: newColumn }),
     });
   const scale = scaleText(found.scale, found.query.shape[1]);
+  const token = rowLabels[row];
   return [
     controls(context, pair, found.rows, row),
     section(
       `softmax(Q Kᵀ ${scale.startsWith("/") ? "/ √d_k" : scale}) V W^O`,
-      formula(found, rowLabels[row], columnLabels[column], row * columns + column),
+      formula(found, token, columnLabels[column], row * columns + column),
     ),
     source && partOf(state, model) !== "decoder" ? overSource(found, source, row, set) : null,
-    section(`The row of ${rowLabels[row]}`, rowTable(found, row, column, set)),
-    productsSection(found, { row, column, rowLabels, columnLabels }, textsOf(state), (newColumn) =>
-      set({ row, column: newColumn }),
+    section(say("head.row_of", { token }), rowTable(found, row, column, set)),
+    productsSection(found, { row, column, rowLabels, columnLabels }, (newColumn) => set({ row, column: newColumn })),
+    section(
+      say("head.vectors"),
+      vectors(say("head.query_of", { token }), found.query, rowLabels, row),
+      vectors("K", found.key, columnLabels),
+      vectors("V", found.value, columnLabels),
+      vectors(say("head.mixed_of", { token }), found.mixed, rowLabels, row),
+      vectors(say("head.output_of", { token }), found.contribution, rowLabels, row),
     ),
-    section("Vectors", vectorMaps(found, row, rowLabels, columnLabels)),
-    section("Matrices", sideBySide(map("products", "Q Kᵀ"), map("weights", "softmax", sequential(1)))),
+    section(say("head.matrices"), sideBySide(map("products", "Q Kᵀ"), map("weights", "softmax", sequential(1)))),
     await positionPictures(context),
   ].filter(Boolean);
 }

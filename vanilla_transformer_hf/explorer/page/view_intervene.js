@@ -1,36 +1,38 @@
 // Intervene: heads and layers off, another target, settings or model; both sides with numbers.
 
 import { holds, isOffline } from "./api.js";
-import { button, checkbox, choice, html, labelled, number, numberBox, percent, scroller, section } from "./dom.js";
+import { barCell, button, checkbox, choice, html, labelled, number, numberBox, percent } from "./dom.js";
+import { row, scroller, section, small, table } from "./dom.js";
 import { dropDraft } from "./drafts.js";
 import { attempt, faultNote } from "./faults.js";
 import { patchSection } from "./patching.js";
 import { label } from "./pieces.js";
 import { roving } from "./roving.js";
 import { translateRequest } from "./state.js";
+import { partName } from "./changes.js";
+import { say } from "./texts.js";
 
 /** Toggles for all heads and layers of a part; a pressed one is off. */
 function toggles(part, model, { off, flip, can }) {
-  const toggle = (name, text, spoken) =>
+  const toggle = (name, text) =>
     button(text, () => flip(name), {
       class: "toggle",
       id: `off-${name}`,
       "aria-pressed": String(off.has(name)),
-      "aria-label": `${spoken} off`,
+      "aria-label": say("off.label", { name: partName(name) }),
       disabled: !can(name),
     });
   const rows = Array.from({ length: model.layers[part] }, (_, layer) => {
-    const whole = `${part}.${layer}`;
-    const text = part === "cross" ? `all of ${layer}` : `layer ${layer}`;
-    const spoken = part === "cross" ? `cross: ${text}` : `${part} ${text}`;
-    const heads = Array.from({ length: model.heads[part][layer] }, (_, head) => {
-      const one = toggle(`${whole}.${head}`, String(head), `${part} layer ${layer}, head ${head}`);
-      return html("td", {}, one);
-    });
-    return html("tr", {}, html("th", { scope: "row" }, toggle(whole, text, spoken)), heads);
+    const whole = toggle(`${part}.${layer}`, say(part === "cross" ? "off.all_of" : "figure.layer", { number: layer }));
+    const count = model.heads[part][layer];
+    return row(
+      {},
+      whole,
+      Array.from({ length: count }, (_, head) => toggle(`${part}.${layer}.${head}`, String(head))),
+    );
   });
-  const table = html("table", { class: "toggles" }, html("tbody", {}, rows));
-  return html("div", {}, html("h3", {}, part), table);
+  const heads = html("table", { class: "toggles" }, html("tbody", {}, rows));
+  return html("div", {}, html("h3", {}, say(`part.${part}`)), heads);
 }
 
 /** A set of names with one of them taken in or out, as the address has it. */
@@ -46,16 +48,11 @@ function questionsOf(state) {
   const changed = { ...plain, model: state.model_b || state.model, off };
   if (state.beams_b !== "") changed.num_beams = Number(state.beams_b);
   if (state.penalty_b !== "") changed.length_penalty = Number(state.penalty_b);
-  if (state.target.trim() === "")
-    return [
-      ["translate", plain],
-      ["translate", changed],
-    ];
-  const scored = (request) => {
+  return [plain, changed].map((request) => {
+    if (state.target.trim() === "") return ["translate", request];
     const { prefix, max_new_tokens, ...others } = request;
     return ["score", { ...others, target: state.target }];
-  };
-  return [scored(plain), scored(changed)];
+  });
 }
 
 /** A change of a probability. */
@@ -66,25 +63,19 @@ function changeOf(value) {
 
 /** The translation of a side and its score. */
 function side(title, result, other, id) {
-  if (result instanceof Error) {
-    return html("div", { class: "side" }, html("h3", {}, title), faultNote(result));
-  }
+  if (result instanceof Error) return html("div", { class: "side" }, html("h3", {}, title), faultNote(result));
   const best = result.hypotheses[0];
   const difference = other instanceof Error ? 0 : best.score - other.hypotheses[0].score;
   const sign = difference > 0 ? "+" : "−";
-  return html(
-    "div",
-    { class: "side" },
+  const scores = {
+    score: `${number(best.score)}${difference ? ` (${sign}${number(Math.abs(difference), 4)})` : ""}`,
+    log: number(best.log_probability),
+  };
+  return html("div", { class: "side" }, [
     html("h3", {}, title),
-    html("p", { class: "translation", id, dir: "auto" }, best.text || "(empty)"),
-    html(
-      "p",
-      { class: "small" },
-      `score ${number(best.score)}`,
-      difference ? ` (${sign}${number(Math.abs(difference), 4)})` : "",
-      ` · log p ${number(best.log_probability)}`,
-    ),
-  );
+    html("p", { class: "translation", id, dir: "auto" }, best.text || say("output.empty")),
+    small(say("output.scores", scores)),
+  ]);
 }
 
 /** The tokens of a side, each with its probability and how far that is from the other side's. */
@@ -93,26 +84,16 @@ function tokenTable(title, result, other) {
   const against = other instanceof Error ? [] : other.hypotheses[0].steps;
   const rows = result.hypotheses[0].steps.map((step, place) => {
     const isSame = against[place]?.piece.id === step.piece.id;
-    const change = isSame ? changeOf(step.probability - against[place].probability) : "another";
-    const width = `width:${(100 * step.probability).toFixed(1)}%`;
-    return html(
-      "tr",
-      { class: isSame ? null : "differs" },
-      html("td", { class: "piece" }, label(step.piece)),
-      html("td", {}, percent(step.probability)),
-      html("td", { class: "bar-cell" }, html("span", { class: "bar", style: width })),
-      html("td", {}, change),
-    );
+    const change = isSame ? changeOf(step.probability - against[place].probability) : say("side.another");
+    const piece = html("td", { class: "piece" }, label(step.piece));
+    const cells = [piece, percent(step.probability), barCell(step.probability), change];
+    return row({ class: isSame ? null : "differs" }, null, cells);
   });
-  const head = (text) => html("th", { scope: "col" }, text);
-  const heads = [head("token"), head("p"), html("td"), head("difference")];
-  const table = html("table", { class: "numbers" }, html("thead", {}, html("tr", {}, heads)), html("tbody", {}, rows));
-  return html(
-    "div",
-    { class: "side" },
+  const tokens = table({ class: "numbers" }, [say("patch.token"), "p", "", say("side.difference")], rows);
+  return html("div", { class: "side" }, [
     html("h3", {}, title),
-    scroller(`tokens of ${title}`, { class: "tall" }, table),
-  );
+    scroller(say("side.tokens", { side: title }), { class: "tall" }, tokens),
+  ]);
 }
 
 /** What is off on the changed side. */
@@ -122,16 +103,14 @@ function offSection({ state, set, model }, changedModel) {
   const switches = { off, can, flip: (name) => set({ off: flipped(off, name) }) };
   const parts = Object.keys(changedModel.layers).map((part) => toggles(part, changedModel, switches));
   const apply = (applied) => set({ applied });
-  const group = { class: "parts", role: "group", "aria-label": "switches; arrow keys move" };
+  const group = { class: "parts", role: "group", "aria-label": say("off.switches") };
   return section(
-    "Heads and layers that are off",
-    html(
-      "div",
-      { class: "controls" },
-      button("All on", () => set({ off: "", applied: false }), { id: "all-on" }),
-      changedModel === model ? checkbox("the other views show the changed model", state.applied, apply) : null,
-    ),
-    isOffline ? html("p", { class: "note" }, "This file holds what was looked at.") : null,
+    say("off.title"),
+    html("div", { class: "controls" }, [
+      button(say("off.all_on"), () => set({ off: "", applied: false }), { id: "all-on" }),
+      changedModel === model ? checkbox(say("off.applied"), state.applied, apply) : null,
+    ]),
+    isOffline ? html("p", { class: "note" }, say("off.kept")) : null,
     roving(html("div", group, parts)),
   );
 }
@@ -144,7 +123,7 @@ function targetSection({ state, set, translation }) {
     value: state.target,
     dir: "auto",
     readonly: isOffline,
-    placeholder: "empty: each side searches its own translation",
+    placeholder: say("target.placeholder"),
   });
   const use = (target) => {
     dropDraft("target");
@@ -152,36 +131,32 @@ function targetSection({ state, set, translation }) {
   };
   const own = () => use(translation.hypotheses[0].text);
   return section(
-    "Target",
-    html(
-      "div",
-      { class: "controls wide" },
-      labelled("Target that both sides score", typed),
-      button("Score it", () => use(typed.value), { id: "score", disabled: isOffline }),
-      button("Take the translation", own, { disabled: isOffline }),
-      button("Search again", () => use("")),
-    ),
+    say("target.title"),
+    html("div", { class: "controls wide" }, [
+      labelled(say("target.label"), typed),
+      button(say("target.score"), () => use(typed.value), { id: "score", disabled: isOffline }),
+      button(say("target.own"), own, { id: "take-the-translation", disabled: isOffline }),
+      button(say("target.search"), () => use(""), { id: "search-again" }),
+    ]),
   );
 }
 
 function settingsSection({ state, set, model, models }) {
   const others = models.filter((one) => one.name !== model.name && one.is_ours);
-  const names = [["", "the same model"], ...others.map((one) => [one.name, one.name, isOffline])];
+  const names = [["", say("side.same_model")], ...others.map((one) => [one.name, one.name, isOffline])];
   // Heads of one model are not those of another.
   const setModel = (name) => set({ model_b: name, off: "", applied: false });
   const box = (name, text, limits) => {
-    const given = { value: state[name], placeholder: "the same", disabled: isOffline };
+    const given = { value: state[name], placeholder: say("side.same"), disabled: isOffline };
     return numberBox(name, text, limits, given, (value) => set({ [name]: value }));
   };
   return section(
-    "Settings of the changed side",
-    html(
-      "div",
-      { class: "controls" },
-      others.length ? choice("Model", state.model_b, names, setModel, "model_b") : null,
-      box("beams_b", "Beams", [1, 32, 1]),
-      box("penalty_b", "Length penalty α", [-10, 10, "any"]),
-    ),
+    say("side.settings"),
+    html("div", { class: "controls" }, [
+      others.length ? choice(say("header.model"), state.model_b, names, setModel, "model_b") : null,
+      box("beams_b", say("search.num_beams"), [1, 32, 1]),
+      box("penalty_b", say("search.length_penalty"), [-10, 10, "any"]),
+    ]),
   );
 }
 
@@ -192,20 +167,19 @@ export async function interveneView(context) {
   const [plain, changed] = await Promise.all(
     questionsOf(state).map(([question, request]) => attempt(ask(question, request))),
   );
-  const titles = [`as it is: ${model.name}`, `changed: ${changedModel.name}${count ? `, ${count} off` : ""}`];
+  const changedTitle = say(count ? "side.changed_off" : "side.changed", { model: changedModel.name, count });
+  const titles = [say("side.plain", { model: model.name }), changedTitle];
   const bothSides = [
-    html("h2", {}, "Both sides"),
-    html(
-      "div",
-      { class: "sides results" },
+    html("h2", {}, say("side.title")),
+    html("div", { class: "sides results" }, [
       side(titles[0], plain, changed, "plain"),
       side(titles[1], changed, plain, "changed"),
-    ),
+    ]),
     offSection(context, changedModel),
     model.kind === "masked" ? null : targetSection(context),
     settingsSection(context),
     section(
-      "Token by token",
+      say("side.by_token"),
       html("div", { class: "sides" }, tokenTable(titles[0], plain, changed), tokenTable(titles[1], changed, plain)),
     ),
   ].filter(Boolean);

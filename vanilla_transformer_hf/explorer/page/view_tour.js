@@ -1,11 +1,11 @@
 // The guided tour: one sentence from ids to probabilities, a stop for each step of the paper.
 
-import { AnswerError } from "./api.js";
-import { announce, button, html } from "./dom.js";
+import { announce, button, html, row, table } from "./dom.js";
 import { equation } from "./equations.js";
+import { attempt, faultText } from "./faults.js";
 import { label } from "./pieces.js";
 import { roving } from "./roving.js";
-import { languageOf, textsOf } from "./texts.js";
+import { say, sentences } from "./texts.js";
 import { readJourney, stopsOf } from "./tour_stops.js";
 
 // Headings of columns that are words; others are symbols.
@@ -24,69 +24,50 @@ function followed(title, pieces, chosen, choose) {
   return html("div", { class: "followed" }, html("span", { class: "small" }, title.text), roving(row));
 }
 
-function table({ heads, rows, marked }, say) {
-  const heading = (text) => html("th", { scope: "col" }, WORDS.includes(text) ? say(`tour.${text}`) : text);
-  const line = ([first, ...cells], place) =>
-    html(
-      "tr",
-      { class: place === marked ? "chosen" : null },
-      html("th", { scope: "row" }, first),
-      cells.map((cell) => html("td", {}, cell)),
-    );
-  return html(
-    "div",
-    { class: "scroll", role: "group", tabindex: 0, "aria-label": say("tour.numbers") },
-    html(
-      "table",
-      { class: "numbers", id: "tour-numbers" },
-      html("thead", {}, html("tr", {}, heads.map(heading))),
-      html("tbody", {}, rows.map(line)),
-    ),
+function numbersTable({ heads, rows, marked }) {
+  const headings = heads.map((text) => (WORDS.includes(text) ? say(`tour.${text}`) : text));
+  const lines = rows.map(([first, ...cells], place) =>
+    row({ class: place === marked ? "chosen" : null }, first, cells),
   );
+  const numbers = table({ class: "numbers", id: "tour-numbers" }, headings, lines);
+  return html("div", { class: "scroll", role: "group", tabindex: 0, "aria-label": say("tour.numbers") }, numbers);
 }
 
-function shapesList(shapes, say) {
-  return html(
-    "p",
-    { class: "tour-shapes", id: "tour-shapes" },
-    html("span", { class: "small" }, `${say("tour.shapes")}: `),
-    shapes.map(([name, shape]) =>
+function shapesList(shapes) {
+  return html("p", { class: "tour-shapes", id: "tour-shapes" }, [
+    html("span", { class: "small" }, say("tour.shapes")),
+    " ",
+    Object.entries(shapes).map(([name, shape]) =>
       html("span", { class: "tour-shape" }, html("var", {}, name), ` [${shape.join(" × ")}]`),
     ),
-  );
+  ]);
 }
 
 /** What a stop shows; if its numbers cannot be had, it says why. */
-async function contents(stop, journey, { set, say }) {
+async function contents(stop, journey, { set }) {
   const kind = stop.equation?.(journey) ?? stop.name;
   const formula = equation(kind, stop.about?.(journey) ?? {});
-  let shown;
-  try {
-    shown = await stop.read(journey);
-  } catch (error) {
-    if (!(error instanceof AnswerError)) throw error;
-    const text = say("tour.missing", { reason: error.message });
+  const shown = await attempt(stop.read(journey));
+  if (shown instanceof Error) {
+    const text = say("tour.missing", { reason: faultText(shown).text });
     return [formula, html("p", { class: "note", id: "tour-missing" }, text)];
   }
-  const words = shown.texts.map(([key, values]) => say(`stop.${key}`, values));
+  const values = { token: journey.name, ...shown.values };
+  const words = shown.texts.filter(Boolean).map((key) => say(`stop.${key}`, values));
   const kindOf = shown.see.view === "translate" ? journey.model.kind : shown.see.view;
   const view = say(`tab.${kindOf}`);
   return [
-    html("p", { class: "tour-words", id: "tour-words" }, words.join(say.space)),
+    html("p", { class: "tour-words", id: "tour-words" }, sentences(words)),
     formula,
-    shapesList(shown.shapes, say),
+    shapesList(shown.shapes),
     html("h3", {}, say("tour.numbers")),
-    table(shown.table, say),
-    html(
-      "p",
-      {},
-      button(say("tour.see", { view }), () => set(shown.see), { id: "tour-see" }),
-    ),
+    numbersTable(shown.table),
+    html("p", {}, [button(say("tour.see", { view }), () => set(shown.see), { id: "tour-see" })]),
   ];
 }
 
 /** Back, next and skip; they stay in their places while the stops change. */
-function navigation(at, stops, { set, say }) {
+function navigation(at, stops, { set }) {
   const leave = () => set({ view: "translate", stop: 0 });
   const go = async (stop) => {
     await set({ stop });
@@ -95,9 +76,7 @@ function navigation(at, stops, { set, say }) {
     announce(document.getElementById("tour-title")?.textContent ?? "");
   };
   const isLast = at === stops.length - 1;
-  return html(
-    "nav",
-    { class: "tour-bar", "aria-label": say("tab.tour") },
+  return html("nav", { class: "tour-bar", "aria-label": say("tab.tour") }, [
     button(say("tour.back"), () => go(at - 1), { id: "tour-back", disabled: at === 0 }),
     button(isLast ? say("tour.end") : say("tour.next"), () => (isLast ? leave() : go(at + 1)), {
       id: "tour-next",
@@ -105,27 +84,24 @@ function navigation(at, stops, { set, say }) {
     }),
     html("span", { id: "tour-at" }, say("tour.stop", { at: at + 1, count: stops.length })),
     isLast ? null : button(say("tour.skip"), leave, { id: "tour-skip", class: "plain" }),
-  );
+  ]);
 }
 
-function stopList(at, stops, { set, say }) {
+function stopList(at, stops, { set }) {
   const items = stops.map((stop, place) =>
-    html(
-      "li",
-      {},
+    html("li", {}, [
       button(say(`stop.${stop.name}.title`), () => set({ stop: place }), {
         id: `stop-${stop.name}`,
         class: "plain",
         "aria-current": place === at ? "step" : null,
       }),
-    ),
+    ]),
   );
   return html("nav", { "aria-label": say("tour.stops") }, roving(html("ol", { class: "tour-stops" }, items)));
 }
 
 export async function tourView(context) {
   const { state, set } = context;
-  const say = textsOf(state);
   const journey = await readJourney(context);
   const stops = stopsOf(journey);
   const at = Math.min(Math.max(0, state.stop), stops.length - 1);
@@ -133,19 +109,15 @@ export async function tourView(context) {
   const { pieces, found, token, step, isPair } = journey;
   const source = { id: "token", text: say("tour.source_token") };
   const target = { id: "step", text: say("tour.target_token") };
-  return html(
-    "div",
-    { class: "tour", lang: languageOf(state) },
-    stopList(at, stops, { set, say }),
-    html(
-      "article",
-      { "aria-labelledby": "tour-title" },
-      navigation(at, stops, { set, say }),
+  return html("div", { class: "tour" }, [
+    stopList(at, stops, { set }),
+    html("article", { "aria-labelledby": "tour-title" }, [
+      navigation(at, stops, { set }),
       followed(source, pieces, token, (place) => set({ token: place })),
       isPair ? followed(target, found.predicted, step, (place) => set({ step: place })) : null,
       html("h2", { id: "tour-title" }, `${at + 1}. ${say(`stop.${stop.name}.title`)}`),
       html("p", { class: "small" }, say("tour.section", { number: stop.section })),
-      await contents(stop, journey, { set, say }),
-    ),
-  );
+      await contents(stop, journey, { set }),
+    ]),
+  ]);
 }
