@@ -43,20 +43,12 @@ def transposed(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.
 
 def transposed_third(number: int) -> Transform:
     """Queries (0), keys (1) or values (2) of one matrix (in, out) for all three."""
-
-    def third_of(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
-        return tensor.chunk(3, dim=1)[number].T.contiguous()
-
-    return third_of
+    return lambda tensor, config: tensor.chunk(3, dim=1)[number].T.contiguous()
 
 
 def third(number: int) -> Transform:
     """Queries (0), keys (1) or values (2) of one matrix, or one vector, for all three."""
-
-    def third_of(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
-        return tensor.chunk(3)[number]
-
-    return third_of
+    return lambda tensor, config: tensor.chunk(3)[number]
 
 
 @dataclass(frozen=True)

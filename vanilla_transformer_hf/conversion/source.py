@@ -169,6 +169,12 @@ class Source:
         return {}
 
 
+def by_stack(encoder: Mapping[str, Any], decoder: Mapping[str, Any], **names: str) -> dict[str, Any]:
+    """Fields of a config for both stacks: our name without the stack's -> the name of the option in each."""
+    stacks = {"encoder": encoder, "decoder": decoder}
+    return {f"{stack}_{name}": options[names[name]] for stack, options in stacks.items() for name in names}
+
+
 def search_settings(config: VanillaTransformerConfig, **settings: Any) -> GenerationConfig:
     """Settings of a search, with the special tokens of a config."""
     names = ("pad_token_id", "eos_token_id", "bos_token_id", "decoder_start_token_id")

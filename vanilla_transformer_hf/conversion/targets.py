@@ -52,7 +52,9 @@ POST_NORM = {
     "decoder_final_norm": False,
 }
 MARIANMT = {**FIXED, **POST_NORM, "position_encoding": "sinusoidal_halves", "position_offset": 0}
+MARIANMT |= {"layernorm_embedding": False}
 BART = {**FIXED, **POST_NORM, "position_encoding": "learned", "position_offset": 2, "embedding_sharing": "all"}
+BART |= {"layernorm_embedding": True}
 FAIRSEQ = {**FIXED, "position_offset": 2, "output_bias": False, "pad_token_id": 1, "eos_token_id": 2}
 FAIRSEQ |= {"decoder_start_token_id": 2}
 
@@ -64,7 +66,9 @@ class Exported(NamedTuple):
     notes: list[str]
 
 
-def not_expressible(config: VanillaTransformerConfig, needed: Mapping[str, Any], same_stacks: bool) -> list[str]:
+def not_expressible(
+    config: VanillaTransformerConfig, needed: Mapping[str, Any], same_stacks: bool = True
+) -> list[str]:
     """A line for each field with a wrong value, and for stacks that must not differ."""
     problems = [
         f"{name}={getattr(config, name)!r}: must be {value!r}"
@@ -261,19 +265,6 @@ def _fairseq_problems(config: VanillaTransformerConfig) -> list[str]:
     return problems
 
 
-def _bart_problems(config: VanillaTransformerConfig) -> list[str]:
-    return not_expressible(config, {**BART, "layernorm_embedding": True}, same_stacks=True)
-
-
-def _marianmt_problems(config: VanillaTransformerConfig) -> list[str]:
-    return not_expressible(config, {**MARIANMT, "layernorm_embedding": False}, same_stacks=True)
-
-
-def _open_fairseq(folder: Path) -> torch.nn.Module:
-    found = fairseq.Fairseq.read(folder)
-    return assemble(found, found.to_config())
-
-
 class Target(NamedTuple):
     """A format: what it cannot express, how it is written, and how it is reopened."""
 
@@ -283,9 +274,13 @@ class Target(NamedTuple):
 
 
 TARGETS: dict[str, Target] = {
-    "marianmt": Target(_marianmt_problems, to_marianmt, partial(open_by, MarianMTModel)),
-    "bart": Target(_bart_problems, to_bart, partial(open_by, BartForConditionalGeneration)),
-    "fairseq": Target(_fairseq_problems, to_fairseq, _open_fairseq),
+    "marianmt": Target(partial(not_expressible, needed=MARIANMT), to_marianmt, partial(open_by, MarianMTModel)),
+    "bart": Target(partial(not_expressible, needed=BART), to_bart, partial(open_by, BartForConditionalGeneration)),
+    "fairseq": Target(
+        _fairseq_problems,
+        to_fairseq,
+        lambda folder: assemble(found := fairseq.Fairseq.read(folder), found.to_config()),
+    ),
 }
 
 

@@ -88,14 +88,12 @@ INERT_NAMES = (
 )
 
 
-def _is_inert(name: str) -> bool:
-    return name in STAND_INS or any(
-        name.startswith(inert) if inert.endswith(".") else name == inert for inert in INERT_NAMES
-    )
-
-
 def _stand_in(name: str) -> Any:
-    return STAND_INS.get(name) or type("Inert", (Inert,), {"name": name})
+    """What stands for a name, None for one that is not on the list."""
+    if name in STAND_INS:
+        return STAND_INS[name]
+    is_inert = any(name.startswith(inert) if inert.endswith(".") else name == inert for inert in INERT_NAMES)
+    return type("Inert", (Inert,), {"name": name}) if is_inert else None
 
 
 def _names_in_pickle(file: Any) -> Iterator[str]:
@@ -268,8 +266,8 @@ def load_torch(path: Path, trust: bool = False) -> Any:
         # A bytearray is made of its size, which may be any number.
         allowed = set(torch._weights_only_unpickler._get_allowed_globals()) - {"builtins.bytearray"}
         for name in sorted(_names_in_checkpoint(path) - allowed):
-            if _is_inert(name):
-                stand_ins.append((_stand_in(name), name))
+            if stand_in := _stand_in(name):
+                stand_ins.append((stand_in, name))
             else:
                 refused.append(name)
         if refused:

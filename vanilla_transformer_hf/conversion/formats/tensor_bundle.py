@@ -55,15 +55,6 @@ class Entry(NamedTuple):
     in_slices: bool
 
 
-def _check_size(name: str, entry: Entry):
-    if min((*entry.shape, entry.shard, entry.offset, entry.size), default=0) < 0 or len(entry.shape) > 8:
-        raise ValueError(f"{name} has the shape {entry.shape} in {entry.size:,} bytes")
-    if entry.kind in TYPES and not entry.in_slices:
-        needed = math.prod(entry.shape) * TYPES[entry.kind].itemsize
-        if needed != entry.size:
-            raise ValueError(f"{name} claims the shape {entry.shape}, {needed:,} bytes, and has {entry.size:,}")
-
-
 def masked_checksum(data: bytes | np.ndarray) -> int:
     """
     CRC-32C as it is stored: rotated and shifted, so that checksums of checksums stay useful (LevelDB, util/crc32c.h).
@@ -138,7 +129,12 @@ class TensorBundle(Tensors):
             if any(entry.shard >= self.shards for entry in self.entries.values()):
                 raise ValueError("it names more data files than there are")
             for name, entry in self.entries.items():
-                _check_size(name, entry)
+                if min((*entry.shape, entry.shard, entry.offset, entry.size), default=0) < 0 or len(entry.shape) > 8:
+                    raise ValueError(f"{name} has the shape {entry.shape} in {entry.size:,} bytes")
+                needed = math.prod(entry.shape) * TYPES[entry.kind].itemsize if entry.kind in TYPES else 0
+                if entry.kind in TYPES and not entry.in_slices and needed != entry.size:
+                    claim = f"the shape {entry.shape}, {needed:,} bytes"
+                    raise ValueError(f"{name} claims {claim}, and has {entry.size:,}")
         except (ValueError, IndexError, KeyError, struct.error) as error:
             raise ConversionError(f"{index} is not a complete checkpoint index: {error}; copy it again") from error
 

@@ -6,7 +6,7 @@ modules/{embeddings,multi_headed_attn,transformer_mlp}.py and predict/ of 0.6.
 """
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,10 +16,26 @@ from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..formats.files import read_json
 from ..formats.safe_load import SafetensorsFiles
 from ..key_table import KeyTable, Rule, Transform, not_expressed, unchanged, written_out, wrong_types
-from ..source import ConversionError
+from ..source import ConversionError, by_stack
 from .opennmt_common import ATTENTION, DECODING, SPECIAL_TOKENS, OpenNMT, repeated, sharing
 from .opennmt_common import POSITION_ENCODINGS as SINUSOIDS
 
+
+# Options that our model supports with their defaults alone.
+STACK_FIXED: dict[str, Any] = {
+    "attn_scaling": None,
+    "sliding_window": 0,
+    "relative_positions_buckets": 0,
+    "parallel_residual": False,
+    "ffn_layernorm": False,
+    "query_norm": False,
+    "key_norm": False,
+    "value_norm": False,
+    "q_gating": False,
+    "num_experts": 0,
+    "layer_types": None,
+    "num_mtp_heads": 0,
+}
 
 # config.json holds the options that were given: those of a stack under encoder or decoder, or for both at the top
 # level. The defaults of the others are here (TransformerConfig, EncoderConfig, DecoderConfig).
@@ -38,18 +54,7 @@ STACK_OPTIONS: dict[str, Any] = {
     "add_ffnbias": False,
     "encoder_layer_style": "standard",
     "final_encoder_layer_norm": True,
-    "attn_scaling": None,
-    "sliding_window": 0,
-    "relative_positions_buckets": 0,
-    "parallel_residual": False,
-    "ffn_layernorm": False,
-    "query_norm": False,
-    "key_norm": False,
-    "value_norm": False,
-    "q_gating": False,
-    "num_experts": 0,
-    "layer_types": None,
-    "num_mtp_heads": 0,
+    **STACK_FIXED,
 }
 
 OPTIONS: dict[str, Any] = {
@@ -100,18 +105,7 @@ STACK_EXPRESSED: dict[str, tuple] = {
     "mlp_activation_fn": (*ACTIVATIONS, *(f"gated-{name}" for name in ("gelu", "gelu-tanh", "silu"))),
     "layer_norm": ("standard", "standardFP32"),
     "encoder_layer_style": ("standard", "postnorm", "roberta"),
-    "attn_scaling": (None,),
-    "sliding_window": (0,),
-    "relative_positions_buckets": (0,),
-    "parallel_residual": (False,),
-    "ffn_layernorm": (False,),
-    "query_norm": (False,),
-    "key_norm": (False,),
-    "value_norm": (False,),
-    "q_gating": (False,),
-    "num_experts": (0,),
-    "layer_types": (None,),
-    "num_mtp_heads": (0,),
+    **{name: (value,) for name, value in STACK_FIXED.items()},
 }
 
 POSITION_ENCODINGS: dict[Any, Any] = {**SINUSOIDS, "Learned": "learned", None: "none"}
@@ -143,21 +137,15 @@ KEYS = written_out(
 )
 
 
-def _all_heads(stack: str) -> Transform:
-    def all_heads(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
-        """Keys or values, which may have fewer heads than queries (`heads_kv`)."""
-        heads = getattr(config, f"{stack}_attention_heads")
-        return repeated(tensor, heads, config.d_k or config.d_model // heads)
-
-    return all_heads
+def all_heads(tensor: torch.Tensor, config: VanillaTransformerConfig, stack: str) -> torch.Tensor:
+    """Keys or values, which may have fewer heads than queries (`heads_kv`)."""
+    heads = getattr(config, f"{stack}_attention_heads")
+    return repeated(tensor, heads, config.d_k or config.d_model // heads)
 
 
-def _no_bias(transform: Transform) -> Transform:
-    def no_bias(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
-        """Zeros as the bias of a map without one, from its matrix (out, in), if other maps have a bias."""
-        return tensor.new_zeros(len(transform(tensor, config)))
-
-    return no_bias
+def zeros_for(tensor: torch.Tensor, config: VanillaTransformerConfig, transform: Transform) -> torch.Tensor:
+    """Zeros as the bias of a map without one, from its matrix (out, in), if other maps have a bias."""
+    return tensor.new_zeros(len(transform(tensor, config)))
 
 
 def scaled_positions(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
@@ -192,12 +180,13 @@ class Eole(OpenNMT):
         for stack in STACKS:
             for name, target in _MAPS.items():
                 theirs, ours = f"{stack}.transformer_layers.{{}}.{name}", f"model.{stack}.layers.{{}}.{target}"
-                transform = _all_heads(stack) if target.endswith(("k_proj", "v_proj")) else unchanged
+                is_shared = target.endswith(("k_proj", "v_proj"))
+                transform = partial(all_heads, stack=stack) if is_shared else unchanged
                 table[f"{theirs}.weight"] = [Rule(f"{ours}.weight", transform)]
                 if self._has_bias(stack, name):
                     table[f"{theirs}.bias"] = [Rule(f"{ours}.bias", transform)]
                 elif config.feed_forward_bias if name.startswith("mlp") else config.attention_bias:
-                    table[f"{theirs}.weight"].append(Rule(f"{ours}.bias", _no_bias(transform)))
+                    table[f"{theirs}.weight"].append(Rule(f"{ours}.bias", partial(zeros_for, transform=transform)))
         return table
 
     def _has_bias(self, stack: str, name: str) -> bool:
@@ -297,12 +286,7 @@ class Eole(OpenNMT):
         return VanillaTransformerConfig(
             **self.sizes_of_vocabularies(),
             d_model=decoder["hidden_size"],
-            encoder_layers=encoder["layers"],
-            decoder_layers=decoder["layers"],
-            encoder_attention_heads=encoder["heads"],
-            decoder_attention_heads=decoder["heads"],
-            encoder_ffn_dim=encoder["transformer_ff"],
-            decoder_ffn_dim=decoder["transformer_ff"],
+            **by_stack(encoder, decoder, layers="layers", attention_heads="heads", ffn_dim="transformer_ff"),
             d_k=decoder["head_dim"],
             d_v=decoder["head_dim"],
             dropout=next(iter(options["dropout"]), 0.0),

@@ -27,6 +27,7 @@ from ..source import ConversionError, Source, search_settings
 # Dictionary.__init__: these come before the tokens of dict.txt.
 SPECIAL_TOKENS = ["<s>", "<pad>", "</s>", "<unk>"]
 BOS, PAD, EOS = 0, 1, 2
+STACKS = ("encoder", "decoder")
 
 # transformer_legacy.base_architecture, TransformerConfig, TranslationConfig, GenerationConfig. None: see `_options`.
 OPTIONS: dict[str, Any] = {
@@ -322,12 +323,12 @@ class Fairseq(Source):
             source_vocab_size=None if source == target else len(source),
             d_model=options["decoder_embed_dim"],
             encoder_d_model=options["encoder_embed_dim"],
-            encoder_layers=options["encoder_layers"],
-            decoder_layers=options["decoder_layers"],
-            encoder_attention_heads=options["encoder_attention_heads"],
-            decoder_attention_heads=options["decoder_attention_heads"],
-            encoder_ffn_dim=options["encoder_ffn_embed_dim"],
-            decoder_ffn_dim=options["decoder_ffn_embed_dim"],
+            **{
+                f"{stack}_{name}": options[f"{stack}_{name}"]
+                for stack in STACKS
+                for name in ("layers", "attention_heads")
+            },
+            **{f"{stack}_ffn_dim": options[f"{stack}_ffn_embed_dim"] for stack in STACKS},
             dropout=options["dropout"],
             attention_dropout=options["attention_dropout"],
             activation_dropout=options["activation_dropout"],
@@ -340,8 +341,9 @@ class Fairseq(Source):
             position_offset=PAD + 1,
             max_position_embeddings=options["max_source_positions"],
             decoder_max_position_embeddings=options["max_target_positions"],
-            encoder_norm_position="pre" if options["encoder_normalize_before"] else "post",
-            decoder_norm_position="pre" if options["decoder_normalize_before"] else "post",
+            **{
+                f"{stack}_norm_position": "pre" if options[f"{stack}_normalize_before"] else "post" for stack in STACKS
+            },
             # The loader drops the final norms of earlier formats.
             encoder_final_norm=bool(options["encoder_normalize_before"]) and self._version("encoder") >= 2,
             decoder_final_norm=bool(options["decoder_normalize_before"])

@@ -21,7 +21,7 @@ from ..formats.files import named, read_lines, read_yaml
 from ..formats.moses import add_moses, note
 from ..formats.safe_load import load_torch
 from ..key_table import KeyTable, Rule, written_out, wrong_types
-from ..source import ConversionError, Source, search_settings
+from ..source import ConversionError, Source, by_stack, search_settings
 
 
 # model.py, encoders.TransformerEncoder, decoders.TransformerDecoder, embeddings.Embeddings, config.py. The options of
@@ -118,14 +118,9 @@ KEYS = written_out(
 )
 
 
-def scale_up(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
-    """A source embedding that JoeyNMT multiplies by √d, for a model that does not multiply it."""
-    return tensor * config.d_model**0.5
-
-
-def scale_down(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
-    """A source embedding that JoeyNMT does not multiply by √d, for a model that multiplies it."""
-    return tensor / config.d_model**0.5
+def folded(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
+    """A source embedding that one of JoeyNMT and our model multiplies by √d, for the other."""
+    return tensor / config.d_model**0.5 if config.scale_embedding else tensor * config.d_model**0.5
 
 
 def _checkpoints(path: Path) -> list[Path]:
@@ -207,28 +202,18 @@ def _put_before(backend: Tokenizer, steps: list[normalizers.Normalizer]) -> None
     backend.normalizer = normalizers.Sequence([*steps, *([backend.normalizer] if backend.normalizer else [])])
 
 
-def _names(section: str, options: dict[str, Any]) -> list[str]:
-    return [f"{section}.{name}" for name, default in options.items() if not isinstance(default, dict)]
-
-
 # Options that the command may give, dots between sections.
-SETTABLE = (
-    *_names("model", {name: OPTIONS[name] for name in ("initializer", "tied_embeddings", "tied_softmax")}),
-    *(
-        name
-        for stack in ("encoder", "decoder")
-        for name in _names(f"model.{stack}", {**OPTIONS[stack], "layer_norm": None})
-    ),
-    *(f"model.{stack}.embeddings.scale" for stack in ("encoder", "decoder")),
-    *(name for side in ("src", "trg") for name in _names(f"data.{side}", {**OPTIONS["side"], "tokenizer_type": None})),
-    *(
-        f"data.{side}.tokenizer_cfg.{name}"
-        for side in ("src", "trg")
-        for name in ("pretokenizer", "codes", "model_file", "separator")
-    ),
-    *_names("data.special_symbols", OPTIONS["special_symbols"]),
-    *_names("testing", OPTIONS["testing"]),
-)
+_SECTIONS: dict[str, Any] = {
+    "model": ("initializer", "tied_embeddings", "tied_softmax"),
+    **{f"model.{stack}": (*OPTIONS[stack], "layer_norm") for stack in ("encoder", "decoder")},
+    **{f"model.{stack}.embeddings": ("scale",) for stack in ("encoder", "decoder")},
+    **{f"data.{side}": (*OPTIONS["side"], "tokenizer_type") for side in ("src", "trg")},
+    **{f"data.{side}.tokenizer_cfg": ("pretokenizer", "codes", "model_file", "separator") for side in ("src", "trg")},
+    "data.special_symbols": OPTIONS["special_symbols"],
+    "testing": OPTIONS["testing"],
+}
+SETTABLE = [f"{section}.{name}" for section, names in _SECTIONS.items() for name in names]
+SETTABLE = [name for name in SETTABLE if name not in _SECTIONS]
 
 
 class JoeyNMT(Source):
@@ -237,11 +222,9 @@ class JoeyNMT(Source):
 
     def keys(self, config: VanillaTransformerConfig) -> KeyTable:
         """The table. If the scales of the two sides differ, the source's is folded into its embedding."""
-        source = self._scaled("encoder")
-        if source == config.scale_embedding:
+        if self._scaled("encoder") == config.scale_embedding:
             return KEYS
-        fold = scale_up if source else scale_down
-        return {**KEYS, "src_embed.lut.weight": [Rule("model.encoder.embed_tokens.weight", fold)]}
+        return {**KEYS, "src_embed.lut.weight": [Rule("model.encoder.embed_tokens.weight", folded)]}
 
     @classmethod
     def recognises(cls, path: Path) -> bool:
@@ -363,12 +346,7 @@ class JoeyNMT(Source):
             vocab_size=len(target),
             source_vocab_size=None if source == target else len(source),
             d_model=decoder["hidden_size"],
-            encoder_layers=encoder["num_layers"],
-            decoder_layers=decoder["num_layers"],
-            encoder_attention_heads=encoder["num_heads"],
-            decoder_attention_heads=decoder["num_heads"],
-            encoder_ffn_dim=encoder["ff_size"],
-            decoder_ffn_dim=decoder["ff_size"],
+            **by_stack(encoder, decoder, layers="num_layers", attention_heads="num_heads", ffn_dim="ff_size"),
             dropout=encoder["dropout"],
             attention_dropout=encoder["dropout"],
             activation_dropout=encoder["dropout"],

@@ -35,6 +35,18 @@ SETTINGS = "special:model.yml"
 NO_POSITIONS = "transformer-disable-position-embeddings"
 SIDES = ("source", "target")
 
+# Options that our model supports with their defaults alone.
+FIXED: dict[str, Any] = {
+    "transformer-ffn-depth": 2,
+    "transformer-decoder-autoreg": "self-attention",
+    "transformer-attention-mask": "default",
+    "transformer-no-projection": False,
+    "transformer-pool": False,
+    "right-left": False,
+    "lemma-dim-emb": 0,
+    "ulr": False,
+}
+
 # src/common/config_parser.cpp; an empty string or list turns an option off.
 OPTIONS: dict[str, Any] = {
     "version": "v1.0.0",  # in fact in every model
@@ -49,23 +61,15 @@ OPTIONS: dict[str, Any] = {
     "transformer-heads": 8,
     "transformer-dim-ffn": 2048,
     "transformer-decoder-dim-ffn": 0,  # 0: as in the encoder
-    "transformer-ffn-depth": 2,
     "transformer-decoder-ffn-depth": 0,
     "transformer-ffn-activation": "swish",
     "transformer-preprocess": "",
     "transformer-postprocess": "dan",
     "transformer-postprocess-emb": "d",
     "transformer-postprocess-top": "",
-    "transformer-decoder-autoreg": "self-attention",
-    "transformer-attention-mask": "default",
     NO_POSITIONS: False,
-    "transformer-no-projection": False,
-    "transformer-pool": False,
     "transformer-tied-layers": [],
-    "right-left": False,
     "input-types": [],
-    "lemma-dim-emb": 0,
-    "ulr": False,
     # Known only if model.npz.yml or decoder.yml is beside the model.
     "vocabs": [],
     "transformer-dropout": 0.0,
@@ -77,23 +81,17 @@ OPTIONS: dict[str, Any] = {
     "word-penalty": 0.0,
     "max-length-factor": 3.0,
     "allow-unk": False,
+    **FIXED,
 }
 
 # Option -> its values that our model supports. Dropout ("d") is left out of the sequences: it only trains.
 EXPRESSED: dict[str, tuple] = {
     "type": ("transformer",),
-    "transformer-ffn-depth": (2,),
     "transformer-decoder-ffn-depth": (0, 2),
     "transformer-ffn-activation": ("relu", "swish", "gelu"),
     "transformer-postprocess-emb": ("", "n"),
     "transformer-postprocess-top": ("", "n"),
-    "transformer-decoder-autoreg": ("self-attention",),
-    "transformer-attention-mask": ("default",),
-    "transformer-no-projection": (False,),
-    "transformer-pool": (False,),
-    "right-left": (False,),
-    "lemma-dim-emb": (0,),
-    "ulr": (False,),
+    **{name: (value,) for name, value in FIXED.items()},
 }
 
 # (transformer-preprocess, transformer-postprocess) without dropout -> position of the norm.

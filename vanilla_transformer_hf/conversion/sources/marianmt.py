@@ -13,7 +13,6 @@ from tokenizers import AddedToken, Tokenizer
 from transformers import MarianConfig
 
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
-from ...model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from ..formats import vocabularies
 from ..formats.files import read_json
 from ..key_table import KeyTable, Rule
@@ -80,7 +79,7 @@ class MarianMT(SavedModel):
             output_bias=True,
         )
 
-    def to_tokenizer(self, config: VanillaTransformerConfig) -> VanillaTransformerTokenizer | None:
+    def to_tokenizer(self, config: VanillaTransformerConfig) -> Any:
         folder = self.folder
         if not (folder / "vocab.json").is_file():
             return None
@@ -98,13 +97,13 @@ class MarianMT(SavedModel):
         source = target = vocabularies.read_ids(self.uses(folder / "vocab.json"))
         if settings["separate_vocabs"]:
             target = vocabularies.read_ids(self.uses(folder / "target_vocab.json"))
-        return VanillaTransformerTokenizer(
-            tokenizer_object=_backend(self.uses(folder / "target.spm"), target, settings),
-            source_tokenizer_object=_backend(self.uses(folder / "source.spm"), source, settings),
-            separate_vocabularies=True,  # the ids may be shared, but each language has its own SentencePiece model
+        output = _backend(self.uses(folder / "target.spm"), target, settings)
+        return vocabularies.joined(
+            _backend(self.uses(folder / "source.spm"), source, settings),
+            output,
+            is_separate=True,  # the ids may be shared, but each language has its own SentencePiece model
             src_lang=settings.get("source_lang"),
             tgt_lang=settings.get("target_lang"),
-            split_special_tokens=True,
             model_max_length=settings.get("model_max_length", 512),
             **{name: settings[name] for name in ("unk_token", "eos_token", "pad_token")},
         )

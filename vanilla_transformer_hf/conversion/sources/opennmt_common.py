@@ -9,7 +9,6 @@ from tokenizers import Tokenizer, pre_tokenizers
 from transformers import GenerationConfig
 
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
-from ...model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from ..formats import vocabularies
 from ..formats.files import named
 from ..source import Source, search_settings
@@ -123,17 +122,16 @@ class OpenNMT(Source):
         backend.pre_tokenizer = pre_tokenizers.Split(" ", "removed")
         return backend
 
-    def to_tokenizer(self, config: VanillaTransformerConfig) -> VanillaTransformerTokenizer:
+    def to_tokenizer(self, config: VanillaTransformerConfig) -> Any:
         """Tokenizer with the ids of the vocabularies, and the subword model where it lies beside the checkpoint. The
         end token is appended to targets, not to sources."""
         source, target = (self._backend(side) for side in ("src", "tgt"))
         known = {name: token for name, token in self.specials.items() if token in self.vocabulary["tgt"]}
         names: dict[str, Any] = {f"{name}_token": token for name, token in known.items()}
-        return VanillaTransformerTokenizer(
-            tokenizer_object=vocabularies.ends_with(target, self.specials["eos"]),
-            source_tokenizer_object=source,
-            separate_vocabularies=True,  # two pipelines, even if the vocabulary is shared
-            split_special_tokens=True,
+        return vocabularies.joined(
+            source,
+            vocabularies.ends_with(target, self.specials["eos"]),
+            is_separate=True,  # two pipelines, even if the vocabulary is shared
             **names,
             **{name: self.options.get(name) or None for name in ("src_lang", "tgt_lang")},
         )

@@ -22,9 +22,24 @@ from ..source import ConversionError
 from .opennmt_common import ATTENTION, POSITION_ENCODINGS, OpenNMT, repeated, sharing
 
 
+# Options that our model supports with their defaults alone.
+FIXED: dict[str, Any] = {
+    "model_task": "seq2seq",
+    "layer_norm": "standard",
+    "max_relative_positions": 0,
+    "relative_positions_buckets": 0,
+    "sliding_window": 0,
+    "parallel_residual": False,
+    "num_experts": 0,
+    "copy_attn": False,
+    "n_src_feats": 0,
+    "lora_layers": [],
+    "lora_embedding": False,
+    "quant_layers": [],
+}
+
 # opts.model_opts and the training options that a model keeps.
 OPTIONS: dict[str, Any] = {
-    "model_task": "seq2seq",
     "encoder_type": "rnn",
     "decoder_type": "rnn",
     "layers": -1,  # -1: enc_layers and dec_layers, and so on
@@ -39,7 +54,6 @@ OPTIONS: dict[str, Any] = {
     "transformer_ff": 2048,
     "heads": 8,
     "pos_ffn_activation_fn": "relu",
-    "layer_norm": "standard",
     "norm_eps": 1e-6,
     "add_qkvbias": False,
     "add_ffnbias": False,
@@ -51,16 +65,6 @@ OPTIONS: dict[str, Any] = {
     "attention_dropout": [0.1],
     "label_smoothing": 0.0,
     "self_attn_type": "scaled-dot-flash",
-    "max_relative_positions": 0,
-    "relative_positions_buckets": 0,
-    "sliding_window": 0,
-    "parallel_residual": False,
-    "num_experts": 0,
-    "copy_attn": False,
-    "n_src_feats": 0,
-    "lora_layers": [],
-    "lora_embedding": False,
-    "quant_layers": [],
     "data": {},
     "transforms": [],
     "src_subword_model": None,
@@ -68,27 +72,17 @@ OPTIONS: dict[str, Any] = {
     "src_subword_vocab": "",
     "src_lang": "",
     "tgt_lang": "",
+    **FIXED,
 }
 
 # Option -> its values that our model supports.
 EXPRESSED: dict[str, tuple] = {
-    "model_task": ("seq2seq",),
     "encoder_type": ("transformer",),
     "decoder_type": ("transformer",),
     "pos_ffn_activation_fn": ("relu", "gelu", "silu", "gated-gelu"),
-    "layer_norm": ("standard",),
     "position_encoding_type": ("SinusoidalInterleaved", "SinusoidalConcat"),
     "self_attn_type": ("scaled-dot", "scaled-dot-flash"),
-    "max_relative_positions": (0,),
-    "relative_positions_buckets": (0,),
-    "sliding_window": (0,),
-    "parallel_residual": (False,),
-    "num_experts": (0,),
-    "copy_attn": (False,),
-    "n_src_feats": (0,),
-    "lora_layers": ([],),
-    "lora_embedding": (False,),
-    "quant_layers": ([],),
+    **{name: (value,) for name, value in FIXED.items()},
 }
 
 
@@ -144,12 +138,12 @@ def _checkpoints(path: Path) -> list[Path]:
     """The file itself, or the checkpoints of a folder, the longest trained first."""
     if path.is_file():
         return [path.with_suffix(".pt")] if path.suffix in (".pt", ".safetensors") else []
-    return sorted(path.glob("*.pt"), key=_step, reverse=True)
 
+    def step(file: Path) -> int:
+        number = re.search(r"_step_(\d+)$", file.stem)
+        return int(number[1]) if number else -1
 
-def _step(path: Path) -> int:
-    number = re.search(r"_step_(\d+)$", path.stem)
-    return int(number[1]) if number else -1
+    return sorted(path.glob("*.pt"), key=step, reverse=True)
 
 
 def _first(value: Any) -> Any:

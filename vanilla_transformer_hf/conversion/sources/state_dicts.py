@@ -32,7 +32,6 @@ from transformers import GenerationConfig
 
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ...model.modeling_vanilla_transformer import POSITION_ENCODINGS
-from ...model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from ..formats import vocabularies
 from ..formats.files import named, read_json, read_lines, read_yaml
 from ..formats.safe_load import SafetensorsFiles, load_torch, plain
@@ -271,7 +270,7 @@ class StateDict(Source):
         """Whether the vocabularies of source and target are known to differ."""
         return self.vocabulary is not None and self.vocabulary["src"] != self.vocabulary["tgt"]
 
-    def to_tokenizer(self, config: VanillaTransformerConfig) -> VanillaTransformerTokenizer | None:
+    def to_tokenizer(self, config: VanillaTransformerConfig) -> Any:
         """Tokenizer with the ids of the vocabularies. The settings say which tokens surround a source."""
         if self.vocabulary is None:
             return None
@@ -282,13 +281,8 @@ class StateDict(Source):
         )
         _frame(target, None, names["eos"])
         tokens: dict[str, Any] = {f"{name}_token": token for name, token in names.items()}
-        return VanillaTransformerTokenizer(
-            tokenizer_object=target,
-            source_tokenizer_object=source,
-            separate_vocabularies=True,  # two pipelines, even if the vocabulary is shared
-            split_special_tokens=True,
-            **tokens,
-        )
+        # Two pipelines, even if the vocabulary is shared.
+        return vocabularies.joined(source, target, is_separate=True, **tokens)
 
     def to_generation_config(self, config: VanillaTransformerConfig) -> GenerationConfig:
         """Greedy search, as in the tutorials that these models come from."""

@@ -30,6 +30,19 @@ from ..source import ConversionError, Source, Tensors, search_settings
 
 SETTINGS = "hparams.json"
 
+# Options that our model supports with their defaults alone.
+FIXED: dict[str, Any] = {
+    "norm_type": "layer",
+    "self_attention_type": "dot_product",
+    "attention_variables_3d": False,
+    "causal_decoder_self_attention": True,
+    "unidirectional_encoder": False,
+    "proximity_bias": False,
+    "prepend_mode": "none",
+    "num_area_layers": 0,
+    "hard_attention_k": 0,
+}
+
 # basic_params1 in layers/common_hparams.py and transformer_base_v1 in models/transformer.py
 OPTIONS: dict[str, Any] = {
     "model": "transformer",  # of flags_t2t.txt
@@ -44,7 +57,6 @@ OPTIONS: dict[str, Any] = {
     "attention_value_channels": 0,
     "layer_preprocess_sequence": "none",
     "layer_postprocess_sequence": "dan",
-    "norm_type": "layer",
     "norm_epsilon": 1e-6,
     "layer_prepostprocess_dropout": 0.1,
     "attention_dropout": 0.0,
@@ -59,30 +71,15 @@ OPTIONS: dict[str, Any] = {
     # another one, add it to hparams.json.
     "target_space_id": 0,
     "max_length": 256,
-    "self_attention_type": "dot_product",
-    "attention_variables_3d": False,
-    "causal_decoder_self_attention": True,
-    "unidirectional_encoder": False,
-    "proximity_bias": False,
-    "prepend_mode": "none",
-    "num_area_layers": 0,
-    "hard_attention_k": 0,
+    **FIXED,
 }
 
 # Option -> its values that our model supports.
 EXPRESSED: dict[str, tuple] = {
     "model": ("transformer",),
-    "norm_type": ("layer",),
     "ffn_layer": ("dense_relu_dense", "conv_hidden_relu"),  # the same; the second is its old name
     "pos": ("timing", "emb", "none"),
-    "self_attention_type": ("dot_product",),
-    "attention_variables_3d": (False,),
-    "causal_decoder_self_attention": (True,),
-    "unidirectional_encoder": (False,),
-    "proximity_bias": (False,),
-    "prepend_mode": ("none",),
-    "num_area_layers": (0,),
-    "hard_attention_k": (0,),
+    **{name: (value,) for name, value in FIXED.items()},
 }
 
 POSITIONS: dict[str, Any] = {"timing": "sinusoidal_halves_inclusive", "emb": "learned", "none": "none"}
