@@ -138,6 +138,9 @@ FOREIGN = {
     **dict.fromkeys(("--share-all-embeddings", "--encoder-normalize-before", "--patience", "--save-dir"), "likewise"),
     **dict.fromkeys(("--beam", "--lenpen", "--nbest"), "fairseq-generate"),
     "--num_processes": "accelerate launch",
+    **dict.fromkeys(
+        ("--actors", "--address", "--column", "--cpus_per_actor", "--gpus_per_actor"), "examples/translate_ray.py"
+    ),
     "--checks": "schemathesis",
     "--config_file": "accelerate launch",
     "--clear-fuzzy": "msgattrib",
@@ -295,7 +298,7 @@ def write_toy_checkpoint(toolkit: str, folder: Path):
 
 # A command of ours for which the shell does nothing but redirect.
 HERE = re.compile(
-    rf'(?:echo "(?P<typed>[^"]+)" \| )?(?P<program>{PROG}|{BENCHMARKS}) (?P<arguments>(?!serve|translate-ray)[^|<>]+)'
+    rf'(?:echo "(?P<typed>[^"]+)" \| )?(?P<program>{PROG}|{BENCHMARKS}) (?P<arguments>(?!serve)[^|<>]+)'
     r"(?: < (?P<read>\S+))?(?: > (?P<written>\S+))?"
 )
 
@@ -602,7 +605,7 @@ def check_command(command: str, workspace: Path, tmp_path: Path) -> str:
         else:
             (repository,) = hub.repositories.values()
             assert {"README.md", "model.safetensors", "modeling_vanilla_transformer.py"} <= repository.files().keys()
-    elif arguments[0] == "translate-ray" and find_spec("ray") is None:
+    elif arguments[0] == "examples/translate_ray.py" and find_spec("ray") is None:
         pytest.skip("ray is not installed")
     elif arguments[0] == "serve":
         assert "listening on http://127.0.0.1:5000" in run_until_ready(command, workspace)

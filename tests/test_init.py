@@ -263,6 +263,16 @@ FLOORS = [
     ["explorer"],
     ["commands"],
 ]
+FLOORS_OF_TRANSLATION = [
+    ["text"],
+    ["scoring"],
+    ["results"],
+    ["search"],
+    ["text_model"],
+    ["translator"],
+    ["documents", "pipeline", "recognition"],
+    ["pictures", "streams"],
+]
 
 
 def imports_of(path: Path) -> set[str]:
@@ -311,19 +321,22 @@ def test_no_toolkit_imports_another():
         assert not inner & (toolkits - {stem}), f"{stem} imports {inner & toolkits}"
 
 
-def test_imports_point_one_way():
-    assert {path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"} == {
-        room for floor in FLOORS for room in floor
-    }
-    for level, floor in enumerate(FLOORS):
-        known = {room for below in FLOORS[:level] for room in below}
+@pytest.mark.parametrize(("house", "floors"), [("", FLOORS), ("translation", FLOORS_OF_TRANSLATION)])
+def test_imports_point_one_way(house, floors):
+    folder, rooms = PACKAGE / house, {room for floor in floors for room in floor}
+    folders = {path.name for path in folder.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    modules = {path.stem for path in folder.glob("*.py")} - {"__init__"} if house else set()
+    assert folders | modules == rooms
+    for level, floor in enumerate(floors):
+        known = {room for below in floors[:level] for room in below}
         for room in floor:
-            for path in PACKAGE.glob(f"{room}/**/*.py"):
+            for path in [*folder.glob(f"{room}/**/*.py"), *(folder.glob(f"{room}.py") if house else ())]:
                 for name in imports_of(path):
-                    if name.startswith("vanilla_transformer_hf."):
-                        found = name.split(".")[1]
-                        public = found not in {room for floor in FLOORS for room in floor}
-                        assert public or found in known | {room}, f"{path.relative_to(PACKAGE)} imports {name}"
+                    if name.startswith(
+                        prefix := ".".join(["vanilla_transformer_hf", *([house] if house else []), ""])
+                    ):
+                        found = name.removeprefix(prefix).split(".")[0]
+                        assert found not in rooms or found in known | {room}, f"{path.relative_to(PACKAGE)}: {name}"
 
 
 def test_the_tables_of_transformers_know_what_our_models_are():

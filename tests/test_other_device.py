@@ -32,7 +32,7 @@ from vanilla_transformer_hf.model.config.front_ends import FRONT_ENDS
 from vanilla_transformer_hf.model.config.position_schemes import POSITION_SCHEMES
 from vanilla_transformer_hf.model.search.search import Search
 from vanilla_transformer_hf.training.objectives.head_gates import add_head_gates, expected_open_heads
-from vanilla_transformer_hf.translation.scoring.attention_maps import attention_maps
+from vanilla_transformer_hf.translation.pictures.attention_maps import attention_maps
 
 
 GPU = torch.cuda.is_available()

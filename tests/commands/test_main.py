@@ -118,7 +118,7 @@ print([name for name in heavy if name in sys.modules])
 
 def test_choices_of_light_parsers_are_those_of_the_modules():
     from vanilla_transformer_hf.commands.attention import parse_arguments
-    from vanilla_transformer_hf.translation.scoring.attention_maps import PARTS
+    from vanilla_transformer_hf.translation.pictures.attention_maps import PARTS
 
     for part in PARTS:
         assert parse_arguments("attention", ["model", "picture", "text", "--part", part]).part == part

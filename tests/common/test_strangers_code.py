@@ -82,7 +82,7 @@ ALLOWED = {
     ("from_pretrained", "registration.py"): "called by an Auto class, which has asked",
     ("load_dataset", "training/data/corpus.py"): "datasets 4 and later has no code of data sets",
     ("load", "export/torch_export.py"): "torch.export: of a folder that the user exported",
-    ("loads", "translation/streams/worker_process.py"): "from the process that started it",
+    ("loads", "translation/streams/pool.py"): "from the process that started it",
     ("load", "common/settings.py"): "yaml, with a loader of plain values",
     ("load", "training/recipe.py"): "yaml, with a loader of plain values",
     ("load", "conversion/formats/safe_load.py"): "torch.load, of a file that the user trusts, or with weights_only",

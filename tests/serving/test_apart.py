@@ -16,7 +16,7 @@ from vanilla_transformer_hf.serving.application import ServedModel, create_appli
 from vanilla_transformer_hf.serving.batcher import Batcher
 from vanilla_transformer_hf.serving.protocols import Limits
 from vanilla_transformer_hf.translation.documents.document import Reading
-from vanilla_transformer_hf.translation.text.inline import TooManyCharactersError
+from vanilla_transformer_hf.translation.documents.inline import TooManyCharactersError
 
 
 W = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"

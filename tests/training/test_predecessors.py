@@ -21,7 +21,7 @@ from vanilla_transformer_hf.training.comparison.plan import plan_comparison, rea
 from vanilla_transformer_hf.training.model import plan_config
 from vanilla_transformer_hf.training.recipe import RecipeParser
 from vanilla_transformer_hf.training.run import run_job
-from vanilla_transformer_hf.translation.scoring.attention_maps import attention_maps
+from vanilla_transformer_hf.translation.pictures.attention_maps import attention_maps
 
 
 TRAINING = Path(vanilla_transformer_hf.__file__).parent / "training"

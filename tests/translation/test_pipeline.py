@@ -64,13 +64,6 @@ def test_pipeline_translates_lines_and_sentences(translator):
     ]
 
 
-def test_pipeline_returns_tensors(translator):
-    translate = pipeline("translation", model=translator.model, tokenizer=translator.tokenizer)
-    (record,) = translate("two", return_tensors=True)
-    assert list(record) == ["translation_token_ids"]
-    assert translator.tokenizer.decode(record["translation_token_ids"], skip_special_tokens=True) == "zwei"
-
-
 def test_pipeline_saves_a_folder_that_opens_without_running_its_code(counting_folder, tmp_path):
     pipeline("translation", model=counting_folder).save_pretrained(tmp_path)
     assert "custom_pipelines" in json.loads((tmp_path / "config.json").read_text())  # for those without this package

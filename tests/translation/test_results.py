@@ -3,7 +3,8 @@
 import pytest
 
 from vanilla_transformer_hf.translation.results import Translation, join_parts, join_texts
-from vanilla_transformer_hf.translation.text.texts import Part, without_empty
+from vanilla_transformer_hf.translation.text.splitting import Part
+from vanilla_transformer_hf.translation.text.texts import without_empty
 
 
 def parts(*before, after=""):

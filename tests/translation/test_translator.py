@@ -15,11 +15,12 @@ from vanilla_transformer_hf import VanillaTransformerTokenizer
 from vanilla_transformer_hf.common.matmul import available_matmuls
 from vanilla_transformer_hf.translation.results import is_suspicious
 from vanilla_transformer_hf.translation.scoring import alignment
+from vanilla_transformer_hf.translation.search import parts
 from vanilla_transformer_hf.translation.streams.lines import read_items, run_lines
+from vanilla_transformer_hf.translation.streams.pool import LocalWorker
 from vanilla_transformer_hf.translation.streams.resumable_output import StreamOutput
-from vanilla_transformer_hf.translation.streams.work import LineWork, translation_as_jsonl
-from vanilla_transformer_hf.translation.streams.worker_pool import LocalWorker
-from vanilla_transformer_hf.translation.text import parts, tally, texts
+from vanilla_transformer_hf.translation.streams.work import LineWork, lines_of_translations
+from vanilla_transformer_hf.translation.text import tally, texts
 from vanilla_transformer_hf.translation.text.tally import Tally
 from vanilla_transformer_hf.translation.text.texts import ConstrainedText
 from vanilla_transformer_hf.translation.translator import Translation, Translator
@@ -301,13 +302,6 @@ def test_a_window_of_one_is_answered_before_the_next_line_is_read(translator):
     assert events == [b"one\n", b"eins\n", b"\n", b"\n", b"two\n", b"zwei\n"]
 
 
-def test_line_feed_within_a_translation_starts_no_line(translator, monkeypatch):
-    monkeypatch.setattr(translator.tokenizer, "batch_decode", lambda rows, **kwargs: ["a\nb"] * len(rows))
-    target = io.BytesIO()
-    run_lines(LocalWorker(translator, LineWork("translate")), ["one", "two"], StreamOutput(target))
-    assert target.getvalue() == b"a b\na b\n"
-
-
 def test_matmul_is_used_while_scoring_and_at_no_other_time(translator, monkeypatch):
     if "onednn" not in available_matmuls():
         pytest.skip("this torch has no such switch")
@@ -462,7 +456,7 @@ def test_suspicious_translations_are_marked_counted_and_prevented(translator, mo
     assert sorted(one.is_suspicious for one in found) == [False, True]
     assert "1 line with a suspicious translation" in caplog.messages[0]
     for one in found:
-        (line,) = translation_as_jsonl(1, "one", [one])
+        (line,) = lines_of_translations("jsonl", 1, "one", [one])
         assert json.loads(line)["translations"][0].get("suspicious", False) == one.is_suspicious
     monkeypatch.setattr(translator, "max_source_length", 3)
     assert translator.translate("one two. three four.").is_suspicious

@@ -51,14 +51,14 @@ def main(prog: str, argv: list[str]) -> None:
 
     if arguments.source is not None:
         from .. import Translator
-        from ..translation.scoring.attention_maps import attention_maps, draw_attention
+        from ..translation.pictures.attention_maps import attention_maps, draw_attention
 
         translator = Translator.from_pretrained(arguments.model, matmul_backend="default")
         maps = attention_maps(translator.model, translator.tokenizer, arguments.source, arguments.target)
         figure, told = draw_attention(maps, arguments.part, arguments.layer), " ".join(maps.predicted)
     else:
+        from ..translation.pictures.source_attention import diagonal_lines, draw_source_attention, source_attention
         from ..translation.recognition import Recognizer
-        from ..translation.scoring.source_attention import diagonal_lines, draw_source_attention, source_attention
 
         recognizer = Recognizer(arguments.model, "input_features" if arguments.audio else "pixel_values")
         found = [source_attention(recognizer, path, arguments.target) for path in arguments.audio or arguments.image]

@@ -24,7 +24,6 @@ COMMANDS = {
     "train": "train a model from a recipe, or fine-tune one",
     "compare": "train variants of a recipe and compare them in a table",
     "translate": "translate text, one sentence per line",
-    "translate-ray": "translate a corpus with Ray Data, on one machine or a cluster",
     "serve": "translate over HTTP, the requests of all clients together",
     "score": "log-probability and perplexity of given translations",
     "align": "align the words of sentences with those of their translations",

@@ -242,7 +242,7 @@ def _translate_document(arguments: argparse.Namespace) -> None:
     of_lines = ("n_best", "alignment", "constraints", "prefixes", *(["format"] if arguments.file else []))
     if given := [f"--{name}" for name in of_lines if getattr(arguments, name)]:
         raise ValueError(f"a document has one translation, and its own format: leave out {', '.join(given)}")
-    from ..translation.streams.whole_files import run_document
+    from ..translation.streams.command import run_document
 
     options = {name: value for name, value in search_options(arguments).items() if name != "num_return_sequences"}
     name, ending = (arguments.file, None) if arguments.file else (arguments.input, ".html")

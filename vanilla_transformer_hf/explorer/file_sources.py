@@ -14,8 +14,8 @@ from ..common.characters import as_text
 from ..evaluation.diagonality import diagonality
 from ..model.config.front_ends import has_padding, input_name_of
 from ..model.feature_extraction_vanilla_transformer import samples_of
+from ..translation.pictures.source_pictures import picture_of
 from ..translation.recognition import READERS, batch_of, check_positions, frames_of, pixels_of
-from ..translation.scoring.source_pictures import picture_of
 from .requests import DiagonalityRequest, FileRequest, RequestError, SourceRequest, shown
 from .results import DiagonalityResult, FileResult, Piece, SourceResult
 from .subject import MOST_PIECES, Subject

@@ -19,9 +19,9 @@ from weakref import WeakValueDictionary
 import torch
 
 from ..translation.documents.document import Reading, read_document
+from ..translation.documents.inline import TooManyCharactersError
+from ..translation.documents.places import Align
 from ..translation.results import Translation
-from ..translation.text.inline import TooManyCharactersError
-from ..translation.text.places import Align
 
 
 # Processes of all clients at a time, of which a client has one; and seconds between looks whether one is not needed.

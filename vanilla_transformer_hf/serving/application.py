@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import PurePosixPath
 from time import monotonic, perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 from weakref import WeakValueDictionary
 
@@ -35,10 +35,10 @@ from starlette.routing import Route
 from ..common.characters import as_text
 from ..model.tokenizer.limits import TokenizerError
 from ..translation.documents.document import Reading, readable_endings
+from ..translation.documents.inline import TooManyCharactersError
+from ..translation.documents.markup import MarkupText, with_translations
+from ..translation.documents.places import Align
 from ..translation.results import Translation
-from ..translation.text.inline import TooManyCharactersError
-from ..translation.text.markup import MarkupText, with_translations
-from ..translation.text.places import Align
 from ..translation.translator import Translator
 from .apart import Apart
 from .batcher import Batcher, DeadlineError, QueueFullError, Ticket
@@ -161,6 +161,16 @@ class ServedModel:
         return target if target in self.targets else next(iter(named), None)
 
 
+class Call(NamedTuple):
+    """A request, who sent it, what it wants of which model, and when, by the loop's time, its answer must be there."""
+
+    request: Request
+    client: str
+    model: ServedModel
+    wanted: TranslationRequest
+    ends: float
+
+
 class Service:
     """The functions of the routes, with what they share; the first of the models answers POST / without languages."""
 
@@ -192,7 +202,7 @@ class Service:
         client = self._client(request, wanted.api_key)
         async with self._in_time() as ends:
             model, wanted = await self._model_for(wanted)
-            answer = await self._translate(request, client, model, wanted, answer_libretranslate, ends)
+            answer = await self._translate(Call(request, client, model, wanted, ends), answer_libretranslate)
         return _naming_ignored(answer, wanted)
 
     @contextlib.asynccontextmanager
@@ -237,9 +247,9 @@ class Service:
                 texts = await self.documents.texts(*given)
                 model, wanted = await self._model_for(replace(wanted, texts=texts))
                 language = model.language_of(wanted.target) if wanted.target else next(iter(model.targets), None)
-                found = await self._found(request, client, model, wanted, texts, ends)
-                best = [f"{each[0]}" for each in found]
-                written = await self.documents.translated(*given, best, self._aligner(model, wanted, ends), language)
+                call = Call(request, client, model, wanted, ends)
+                best = [f"{each[0]}" for each in await self._found(call, texts)]
+                written = await self.documents.translated(*given, best, self._aligner(call), language)
             except RequestError:
                 raise
             except ValueError as error:
@@ -305,64 +315,45 @@ class Service:
             name = next(iter(self.models))
         model = self._by_languages(wanted, names, [*self.models.values()] if name is None else [self.models[name]])
         async with self._in_time() as ends:
-            return await self._translate(request, client, model, wanted, answer_hugging_face, ends)
+            return await self._translate(Call(request, client, model, wanted, ends), answer_hugging_face)
 
-    async def _translate(
-        self,
-        request: Request,
-        client: str,
-        model: ServedModel,
-        wanted: TranslationRequest,
-        answer: Answer,
-        ends: float,
-    ) -> Response:
+    async def _translate(self, call: Call, answer: Answer) -> Response:
+        wanted = call.wanted
         if wanted.stream and not wanted.is_html:
-            ticket = await self._begin(request, client, model, wanted, wanted.texts, ends)
-            return _event_stream(self._events(ticket, wanted, answer, ends))
+            return _event_stream(self._events(call, await self._begin(call, wanted.texts), answer))
         if wanted.is_html:
             try:
-                markup = await self._in_turn(client, lambda: [MarkupText(text) for text in wanted.texts])
+                markup = await self._in_turn(call.client, lambda: [MarkupText(text) for text in wanted.texts])
             except ValueError as error:
                 raise RequestError(str(error), "q") from error
             texts = [sentence.text for each in markup for sentence in each.sentences]
-            align, n_best = self._aligner(model, wanted, ends), wanted.alternatives + 1
-
-            def put_together(found: Sequence[Sequence[Translation]]) -> list[list[Translation]]:
-                return with_translations(markup, found, n_best, align)
-
-            found = await self._found(request, client, model, wanted, texts, ends)
-            found = await self._in_turn(client, put_together, found)
+            align, of_sentences = self._aligner(call), await self._found(call, texts)
+            given = (markup, of_sentences, wanted.alternatives + 1, align)
+            found = await self._in_turn(call.client, with_translations, *given)
         else:
-            found = await self._found(request, client, model, wanted, wanted.texts, ends)
+            found = await self._found(call, wanted.texts)
         if self.logs_texts:
             pairs = [[text, *map(str, n_best)] for text, n_best in zip(wanted.texts, found)]
-            logger.info("%s: %s", model.name, json.dumps(pairs, ensure_ascii=False))
+            logger.info("%s: %s", call.model.name, json.dumps(pairs, ensure_ascii=False))
         if wanted.stream:  # markup, which is put together when all of it is there
             return _event_stream(_once(_event("answer", answer(wanted, found))))
         return JSONResponse(answer(wanted, found))
 
-    def _aligner(self, model: ServedModel, wanted: TranslationRequest, ends: float) -> Align:
-        deadline = monotonic() + ends - asyncio.get_running_loop().time()
-        return partial(model.batcher.align, prefix=model.prefix_of(wanted.target), deadline=deadline)
+    def _aligner(self, call: Call) -> Align:
+        deadline = monotonic() + call.ends - asyncio.get_running_loop().time()
+        return partial(call.model.batcher.align, prefix=call.model.prefix_of(call.wanted.target), deadline=deadline)
 
-    async def _begin(
-        self,
-        request: Request,
-        client: str,
-        model: ServedModel,
-        wanted: TranslationRequest,
-        texts: Sequence[str],
-        ends: float,
-    ) -> Ticket:
+    async def _begin(self, call: Call, texts: Sequence[str]) -> Ticket:
         """
         The ticket of a request; its characters are counted. If its time passes before, while the thread that encodes
         the texts ends its work, the ticket is cancelled.
         """
-        request.state.model = model.name
+        model, wanted = call.model, call.wanted
+        call.request.state.model = model.name
         options = search_options(model.batcher.translator, wanted)
         self.metrics.characters.labels(model.name).inc(sum(map(len, wanted.texts)))
         loop = asyncio.get_running_loop()
-        arguments = (texts, options, client, ends - loop.time(), model.prefix_of(wanted.target))
+        arguments = (texts, options, call.client, call.ends - loop.time(), model.prefix_of(wanted.target))
         future = loop.run_in_executor(self._threads, model.batcher.submit, *arguments)
         try:
             return await asyncio.shield(future)
@@ -378,26 +369,18 @@ class Service:
         except RuntimeError:
             raise _stopping() from None
 
-    async def _found(
-        self,
-        request: Request,
-        client: str,
-        model: ServedModel,
-        wanted: TranslationRequest,
-        texts: Sequence[str],
-        ends: float,
-    ) -> list[list[Translation]]:
+    async def _found(self, call: Call, texts: Sequence[str]) -> list[list[Translation]]:
         """The n-best lists of these texts."""
-        began = perf_counter()
-        ticket = await self._begin(request, client, model, wanted, texts, ends)
+        name, began = call.model.name, perf_counter()
+        ticket = await self._begin(call, texts)
         try:
-            found = await self._outcome(request, ticket)
+            found = await self._outcome(call.request, ticket)
         finally:
             ticket.cancel()
-        self.metrics.suspicious.labels(model.name).inc(sum(n_best[0].is_suspicious for n_best in found))
-        characters, seconds = sum(map(len, wanted.texts)), perf_counter() - began
-        self.metrics.seconds.labels(model.name).observe(seconds)
-        logger.info("%s: %d texts, %d characters, %.0f ms", model.name, len(wanted.texts), characters, 1000 * seconds)
+        self.metrics.suspicious.labels(name).inc(sum(n_best[0].is_suspicious for n_best in found))
+        count, characters, seconds = len(call.wanted.texts), sum(map(len, call.wanted.texts)), perf_counter() - began
+        self.metrics.seconds.labels(name).observe(seconds)
+        logger.info("%s: %d texts, %d characters, %.0f ms", name, count, characters, 1000 * seconds)
         return found
 
     async def _in_turn(self, client: str, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -432,11 +415,9 @@ class Service:
         except TokenizerError as error:
             raise RequestError(str(error)) from None
 
-    async def _events(
-        self, ticket: Ticket, wanted: TranslationRequest, answer: Answer, ends: float
-    ) -> AsyncIterator[str]:
-        """Server-sent events until `ends`: `part`s in the order of the texts, then `answer` or `error`."""
-        loop, parts = asyncio.get_running_loop(), asyncio.Queue[Any]()
+    async def _events(self, call: Call, ticket: Ticket, answer: Answer) -> AsyncIterator[str]:
+        """Server-sent events until its time is over: `part`s in the order of the texts, then `answer` or `error`."""
+        loop, parts, ends = asyncio.get_running_loop(), asyncio.Queue[Any](), call.ends + GRACE
 
         def tell(event: Any) -> None:
             with contextlib.suppress(RuntimeError):  # the loop is closed
@@ -444,9 +425,9 @@ class Service:
 
         ticket.listen(tell)
         try:
-            while (event := await asyncio.wait_for(parts.get(), max(0.0, ends + GRACE - loop.time()))) is not None:
+            while (event := await asyncio.wait_for(parts.get(), max(0.0, ends - loop.time()))) is not None:
                 yield _event("part", event)
-            yield _event("answer", answer(wanted, self._result(ticket)))
+            yield _event("answer", answer(call.wanted, self._result(ticket)))
         except TimeoutError:
             yield _event("error", self._late().body)
         except RequestError as error:
@@ -611,9 +592,8 @@ class Service:
             (wanted.source or model.source, *([model.language_of(wanted.target)] if wanted.target else model.targets))
             for model in fit
         }
-        if len(languages) > 1 or (
-            wanted.target is None and len(fit[0].targets) > 1 and not _are_tagged(fit[0], wanted)
-        ):
+        is_open = wanted.target is None and len(fit[0].targets) > 1 and not _are_tagged(fit[0], wanted)
+        if len(languages) > 1 or is_open:
             side = names[1] if wanted.target is None else names[0]
             raise RequestError(f"missing; name one of {known(', '.join(model.name for model in fit))}", side)
         return fit[0]

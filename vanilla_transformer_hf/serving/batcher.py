@@ -12,9 +12,10 @@ from typing import Any
 import torch
 
 from ..model.tokenizer.limits import TokenizerError
+from ..translation.documents.places import aligner
 from ..translation.results import Translation
-from ..translation.text.places import aligner
-from ..translation.text.texts import BATCH_SENTENCES, BATCH_TOKENS, Part
+from ..translation.text.splitting import Part
+from ..translation.text.texts import BATCH_SENTENCES, BATCH_TOKENS
 from ..translation.translator import Translator
 from .fair_queue import FairQueue
 from .searches import Found, NotSharedError, SeparateSearch, SharedSearch, Work
@@ -420,28 +421,29 @@ class Batcher:
                 self._advance(lane, works, flows)
 
     def _next_turn(self) -> tuple[Lane | None, Collection[Flow]]:
-        """The lane that has had the least time, and those whose turn it is."""
+        """
+        The lane that runs next, and those whose turn it is: of all who may run one, the one that has had the least
+        time; it runs its lane that has.
+        """
         lanes_of: dict[Flow, list[Lane]] = {}
         for lane in self._lanes.values():
             for client in lane.clients:
                 lanes_of.setdefault((client, bool(lane.key.options)), []).append(lane)
-        separate = sum(lane.search.is_busy for lane in self._lanes.values() if not lane.key.is_shared)
-        found = {flow: self._lane_of_turn(lanes, separate) for flow, lanes in lanes_of.items()}
-        nominated = {flow: lane for flow, lane in found.items() if lane is not None}
-        if not nominated:
+        most = CLIENT_SEARCHES if self.translator.can_pause else CLIENT_SEARCHES_BESIDE
+        has_room = _separate(self._lanes.values()) < SEPARATE_SEARCHES
+        turns: dict[Flow, Lane] = {}
+        for flow, lanes in lanes_of.items():
+            may_begin = has_room and _separate(lanes) < most
+            ready = [lane for lane in lanes if may_begin or lane.key.is_shared or lane.search.is_busy]
+            if ready:
+                turns[flow] = min(ready, key=lambda lane: lane.spent)
+        if not turns:
             return None, ()
+        # Who comes anew begins with the least time that another has had.
         least = min((spent for flow, spent in self._spent.items() if flow in lanes_of), default=0.0)
         self._spent = {flow: self._spent.get(flow, least) for flow in lanes_of}
-        chosen = nominated[min(nominated, key=self._spent.__getitem__)]
-        return chosen, [flow for flow, lane in nominated.items() if lane is chosen]
-
-    def _lane_of_turn(self, lanes: Sequence[Lane], separate: int) -> Lane | None:
-        """Which of these lanes runs in a turn, if any; `separate`: number of the separate searches of all clients."""
-        most = CLIENT_SEARCHES if self.translator.can_pause else CLIENT_SEARCHES_BESIDE
-        own = sum(lane.search.is_busy for lane in lanes if not lane.key.is_shared)
-        has_room = own < most and separate < SEPARATE_SEARCHES
-        ready = [lane for lane in lanes if has_room or lane.key.is_shared or lane.search.is_busy]
-        return min(ready, key=lambda lane: lane.spent, default=None)
+        chosen = turns[min(turns, key=self._spent.__getitem__)]
+        return chosen, [flow for flow, lane in turns.items() if lane is chosen]
 
     def _advance(self, lane: Lane, works: list[Work], flows: Iterable[Flow]) -> None:
         """Run one step of a lane, in which these works join its search, in the turn of these."""
@@ -529,3 +531,8 @@ class Batcher:
     def _drop_idle_lanes(self) -> None:
         self._lanes = {key: lane for key, lane in self._lanes.items() if not lane.is_idle}
         self.running = sum(len(lane.search.running) for lane in self._lanes.values())
+
+
+def _separate(lanes: Iterable[Lane]) -> int:
+    """The number of separate searches that run."""
+    return sum(lane.search.is_busy for lane in lanes if not lane.key.is_shared)

@@ -8,7 +8,7 @@ from transformers.generation import StoppingCriteriaList
 
 from ..model.search.plan import StepHook
 from ..model.search.search import Search
-from ..translation.text.texts import Part
+from ..translation.text.splitting import Part
 from ..translation.translator import Translator
 from .turns import CallInTurns, Stopped
 

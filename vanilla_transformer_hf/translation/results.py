@@ -11,7 +11,8 @@ from ..common.white_space import EDGES, word_starts
 from ..model.tokenizer.limits import failing_in_one_line
 from .scoring.alignment import Alignment, join_alignments
 from .scoring.scoring import until_end
-from .text.texts import Part, has_letters
+from .text.splitting import Part
+from .text.texts import has_letters
 
 
 # A translation is marked that repeats a phrase so often in a row, or has more than so many tokens and so many times

@@ -14,15 +14,16 @@ from ..common.opening import is_own, open_model, vocabularies
 from ..common.white_space import normalize_space
 from ..model.config.generation import EXTRA_TARGET_TOKENS, LENGTH_LIMITS
 from ..model.packing.packed import MAKERS
+from ..model.search.constraints import as_ids
 from ..model.search.search import Search
 from .results import Translation, copied_translation, join_parts, read_translations
 from .scoring.alignment import align_pairs
-from .scoring.forced_decoding import ForcedDecoding
-from .scoring.text_model import WINDOW, windows
+from .search.parts import translate_parts
 from .search.token_translator import TokenTranslator
-from .text.parts import constrain, translate_parts
+from .text.splitting import Part
 from .text.tally import ProgressBar, Tally
-from .text.texts import Part, has_letters, is_constrained
+from .text.texts import check_texts, has_letters, is_constrained, placed
+from .text_model import WINDOW, TextModel, windows
 
 
 logger = logging.getLogger(__name__)
@@ -33,7 +34,7 @@ ENGINES = ("ours", "ctranslate2")
 OF_EACH_SENTENCE = ("prefixes", "required_phrases", "decoder_input_ids")
 
 
-class Translator(ForcedDecoding):
+class Translator(TextModel):
     """
     A model with its tokenizer, from text to text.
 
@@ -72,6 +73,9 @@ class Translator(ForcedDecoding):
             the smaller of the tokenizer's `model_max_length`, in which training saves how long its sentences were, and
             the model's `max_position_embeddings`. Models drop text from sources longer than those of their training;
             if the tokenizer does not record that length, set it.
+        split_sentences (`str`): Whether sentences on one line are translated one by one, unless given in a call:
+            "auto", "always" or "never".
+        quantization (`str`, *optional*): "int8" where linear maps are computed in this type.
 
     Raises:
         ValueError: The model does not generate from a source, the tokenizer's vocabulary does not fit it, or the
@@ -339,17 +343,31 @@ class Translator(ForcedDecoding):
     def _constrain(
         self, lines: Sequence[str], parts_of_lines: list[list[Part]], options: dict[str, Any], tally: Tally
     ) -> None:
-        """Give the parts of each [`ConstrainedText`] its constraints, and count the texts without parts for them."""
-        constrain(
-            lines,
-            parts_of_lines,
-            encode_targets=self._target_ids,
-            vocab_size=self.model.config.vocab_size,
-            end_ids=self._search.ids_of_end(options).flatten().tolist(),
-            likeliest=self._likeliest,
-        )
-        without_parts = [line for line, parts in zip(lines, parts_of_lines, strict=True) if not parts]
-        tally.add(lacking=sum(map(is_constrained, without_parts)))
+        """
+        Give the parts of each [`ConstrainedText`] its constraints, the first the prefix and the likeliest each phrase;
+        count the texts without parts for them.
+        """
+        ends = self._search.ids_of_end(options).flatten().tolist()
+        for place, (line, parts) in enumerate(zip(lines, parts_of_lines, strict=True)):
+            if not is_constrained(line):
+                continue
+            if not parts:
+                tally.add(lacking=1)
+                continue
+            with placed(place):
+                if any(part.is_cut for part in parts):
+                    raise ValueError(f"{line[:40]!r}… has constraints and is too long to be translated at once")
+                texts = [normalize_space(text) for text in (line.prefix, *line.phrases)]
+                check_texts(texts)
+                parts[0].prefix, *phrases = required = self._target_ids(texts)
+                for text, ids in zip(texts, required):
+                    name = f"{line[:40]!r}: {text[:40]!r}"
+                    as_ids(ids, name, vocab_size=self.model.config.vocab_size, ends=ends)
+                    if text and not ids:
+                        raise ValueError(f"{name} has no tokens to be required")
+                places = self._likeliest(parts, phrases) if len(parts) > 1 else [0] * len(phrases)
+                for part, phrase in zip(places, phrases, strict=True):
+                    parts[part].phrases.append(phrase)
 
     def generate(
         self,

@@ -11,7 +11,7 @@ from huggingface_hub.errors import StrictDataclassError
 
 from vanilla_transformer_hf import Translator, VanillaTransformerConfig, VanillaTransformerTokenizer
 from vanilla_transformer_hf.model.modeling_vanilla_transformer import ATTENTION_TYPES
-from vanilla_transformer_hf.translation.scoring.attention_maps import attention_maps
+from vanilla_transformer_hf.translation.pictures.attention_maps import attention_maps
 
 
 FIELDS = {"encoder_attention_type": "linformer", "linformer_k": 5, "max_position_embeddings": 24}

@@ -6,8 +6,8 @@ from translate.storage.placeables import general
 
 from vanilla_transformer_hf.translation.documents.accelerators import without_accelerator
 from vanilla_transformer_hf.translation.documents.document import Reading, read_document
+from vanilla_transformer_hf.translation.documents.inline import Piece
 from vanilla_transformer_hf.translation.results import Translation
-from vanilla_transformer_hf.translation.text.inline import Piece
 
 
 CATALOGUE = r"""
@@ -115,8 +115,8 @@ def test_accelerators_are_not_translated_and_come_back(label, shout):
 
 def test_what_the_model_gets_has_no_accelerator():
     from vanilla_transformer_hf.translation.documents.accelerators import without_accelerator
+    from vanilla_transformer_hf.translation.documents.inline import Piece, as_string
     from vanilla_transformer_hf.translation.documents.strings import string_pieces
-    from vanilla_transformer_hf.translation.text.inline import Piece, as_string
 
     def read(label, mark=""):
         return without_accelerator(string_pieces([Piece("text", label)])[0], mark)
@@ -142,7 +142,7 @@ def test_what_the_model_gets_has_no_accelerator():
 )
 def test_where_the_mark_stands_in_a_translation(translated, expected):
     from vanilla_transformer_hf.translation.documents.accelerators import Accelerator, with_accelerator
-    from vanilla_transformer_hf.translation.text.inline import Piece, as_string
+    from vanilla_transformer_hf.translation.documents.inline import Piece, as_string
 
     assert as_string(with_accelerator([Piece("text", translated)], Accelerator("_", "F"))) == expected
 

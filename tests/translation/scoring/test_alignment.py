@@ -8,6 +8,7 @@ from counting_model import SIZES, SOURCES, TARGETS
 from transformers import MarianConfig, MarianMTModel
 
 from vanilla_transformer_hf import Translator, VanillaTransformerTokenizer
+from vanilla_transformer_hf.translation.pictures.attention_maps import attention_maps
 from vanilla_transformer_hf.translation.scoring.alignment import (
     Alignment,
     align_words,
@@ -17,7 +18,6 @@ from vanilla_transformer_hf.translation.scoring.alignment import (
     with_eager_attention,
     words_of_pieces,
 )
-from vanilla_transformer_hf.translation.scoring.attention_maps import attention_maps
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,9 @@ import pytest
 
 from vanilla_transformer_hf.common.lines import open_input
 from vanilla_transformer_hf.translation.streams.lines import read_items, run_lines
+from vanilla_transformer_hf.translation.streams.pool import LocalWorker
 from vanilla_transformer_hf.translation.streams.resumable_output import StreamOutput
 from vanilla_transformer_hf.translation.streams.work import LineWork
-from vanilla_transformer_hf.translation.streams.worker_pool import LocalWorker
 
 
 LINES = [f"line {number}" for number in range(1, 8)]
@@ -35,11 +35,6 @@ def test_windows_are_written_as_they_are_done_and_read_no_further(backwards):
     assert b"".join(content for kind, content in events if kind == "write") == BACKWARDS
     assert backwards.seen == [LINES[:3], LINES[3:6], LINES[6:]]
     assert (tally.sentences, tally.tokens, tally.too_long) == (7, 14, 0)
-
-
-def test_over_long_lines_are_counted(backwards):
-    worker = LocalWorker(backwards, LineWork("translate"))
-    assert run_lines(worker, ["long", "a", "long"], StreamOutput(io.BytesIO()), window=1).too_long == 2
 
 
 def test_window_below_one_is_refused(backwards):

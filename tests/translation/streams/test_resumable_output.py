@@ -10,9 +10,9 @@ import pytest
 
 from vanilla_transformer_hf.translation.streams import resumable_output
 from vanilla_transformer_hf.translation.streams.lines import run_lines
+from vanilla_transformer_hf.translation.streams.pool import LocalWorker
 from vanilla_transformer_hf.translation.streams.resumable_output import ResumableOutput, StreamOutput, open_result
 from vanilla_transformer_hf.translation.streams.work import LineWork
-from vanilla_transformer_hf.translation.streams.worker_pool import LocalWorker
 
 
 LINES = [f"line {number}" for number in range(1, 12)]

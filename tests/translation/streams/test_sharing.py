@@ -10,8 +10,8 @@ from vanilla_transformer_hf.translation.streams import sharing
 from vanilla_transformer_hf.translation.streams.sharing import (
     bytes_of_weights,
     choose,
+    shared,
     sharing_of,
-    using,
     worth_starting,
 )
 
@@ -119,7 +119,8 @@ def test_size_of_models(tmp_path, monkeypatch):
 
 def test_threads_are_those_from_before_afterwards():
     before = torch.get_num_threads()
-    with pytest.raises(OSError), using(before + 1):
+    given = Namespace(processes=1, threads=before + 1, window=None, device=None)
+    with pytest.raises(OSError), shared(given, 9, []):
         assert torch.get_num_threads() == before + 1
         raise OSError
     assert torch.get_num_threads() == before

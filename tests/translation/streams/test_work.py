@@ -20,7 +20,7 @@ SCORE = TextScore(["x", "</s>"], [-0.5, -1.5])
 
 
 def lines(kind, format, item, result):
-    return list(WORKS[kind][1][format](7, item, result))
+    return list(WORKS[kind][1](format, 7, item, result))
 
 
 def test_settings_tell_what_an_output_depends_on():

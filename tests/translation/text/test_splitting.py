@@ -5,7 +5,7 @@ import time
 import pytest
 from machine import is_within
 
-from vanilla_transformer_hf.translation.text.splitting import pair_segments, sentences, split_segments, split_text
+from vanilla_transformer_hf.translation.text.splitting import pair_parts, sentences, split_parts, split_text
 
 
 def words(texts):
@@ -97,18 +97,18 @@ def test_marks_that_need_no_space(expected):
 
 def test_segments_know_what_stands_before_them_and_where_their_words_are():
     text = "\ufeff A  dog. \u200b A\u00a0cat.\r\n\r\n\tNo end \n"
-    segments, after = split_segments(text, "en", in_sentences=True)
+    segments, after = split_parts(text, "en", in_sentences=True)
     assert [(each.text, each.before, each.first_word) for each in segments] == [
         ("A dog.", " ", 0), ("A cat.", None, 2), ("No end", "\r\n\r\n\t", 4),
     ]  # fmt: skip
     assert after == " \n"
-    assert [each.text for each in split_segments(text, "en")[0]] == ["A dog. A cat.", "No end"]
-    assert split_segments(" \n ") == ([], " \n ")
+    assert [each.text for each in split_parts(text, "en")[0]] == ["A dog. A cat.", "No end"]
+    assert split_parts(" \n ") == ([], " \n ")
 
 
 def test_lines_and_sentences_of_pairs():
     def pairs(source, target, in_sentences=True):
-        found = pair_segments((source, target), ("en", "de"), in_sentences)
+        found = pair_parts((source, target), ("en", "de"), in_sentences)
         return [(one.text, other.text) for one, other in found]
 
     assert pairs("A. One two.\nThree! ", "Eins zwei.\n\n Drei!") == [

@@ -8,7 +8,7 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..text.inline import Piece
+from .inline import Piece
 
 
 # Without a header that names the mark: one mark before the first letter of a word, in a text as short as a label. None

@@ -15,9 +15,9 @@ from typing import Any, Protocol
 import torch
 
 from ..results import Translation
-from ..text.inline import Text, at_most_characters
-from ..text.markup import MarkupText
-from ..text.places import Align, find_weights
+from .inline import Text, at_most_characters
+from .markup import MarkupText
+from .places import Align, find_weights
 
 
 EXTRA = "pip install 'vanilla_transformer_hf[documents]'"

@@ -11,9 +11,9 @@ from typing import Any
 
 from lxml import etree
 
-from ..text.inline import WIDE_SPACE, Piece, Text, apart
-from ..text.variables import PROSE, without_variables
 from .document import Document, Reading
+from .inline import WIDE_SPACE, Piece, Text, apart
+from .variables import PROSE, without_variables
 from .xml_parts import (
     DEEPEST,
     NO_XML,

@@ -5,9 +5,9 @@ import re
 from collections.abc import Sequence
 
 from ...common.lines import text_encoding
-from ..text.inline import count_characters
-from ..text.markup import MarkupText
 from .document import Document, PlainText, Reading
+from .inline import count_characters
+from .markup import MarkupText
 
 
 MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...common.catalogues import read_catalogue
-from ..text.inline import Piece, Text, as_string
 from .accelerators import with_accelerator, without_accelerator
 from .document import Document, Reading
+from .inline import Piece, Text, as_string
 from .strings import string_pieces
 
 

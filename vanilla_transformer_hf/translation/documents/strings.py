@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from ..text.icu import BRANCH, MESSAGE, icu_pieces
-from ..text.inline import LINES, STRING, WIDE_SPACE, Piece, Text, Writing, apart, with_letters
-from ..text.markup import string_tags
-from ..text.variables import declared_kinds, without_variables
+from .icu import BRANCH, MESSAGE, icu_pieces
+from .inline import LINES, STRING, WIDE_SPACE, Piece, Text, Writing, apart, with_letters
+from .markup import string_tags
+from .variables import declared_kinds, without_variables
 
 
 def string_pieces(

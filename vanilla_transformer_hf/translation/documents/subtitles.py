@@ -8,11 +8,11 @@ hostile files of some hundred kilobytes (srt 3.5), or guess encodings (pysrt); a
 import re
 from collections.abc import Iterator, Sequence
 
-from ..text.inline import Piece, Text, as_string
-from ..text.markup import string_tags, tokens_of
-from ..text.variables import PROSE, without_variables
 from .document import Document, Reading
+from .inline import Piece, Text, as_string
+from .markup import string_tags, tokens_of
 from .plain import LINE, decode
+from .variables import PROSE, without_variables
 
 
 # As programs write times, and as people do: with spaces, with another arrow, or without hours.

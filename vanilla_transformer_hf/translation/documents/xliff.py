@@ -4,8 +4,8 @@ import copy
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ..text.inline import Piece, Text
 from .document import Document, Reading
+from .inline import Piece, Text
 from .strings import string_pieces
 from .xml_parts import fill_mixed, local_name, mixed_pieces, parse_xml, without_children, write_xml
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from lxml import etree
 
-from ..text.inline import Piece
+from .inline import Piece
 
 
 # Bytes of XML that are read: as a tree it takes about ten times as much memory.

@@ -55,14 +55,9 @@ class Alignment:
         return " ".join(f"{source}-{target}" for source, target in self.links)
 
 
-def word_spans(text: str) -> list[tuple[int, int]]:
-    """Where the words of a text begin and end; white space separates them."""
-    return [found.span() for found in re.finditer(r"\S+", text)]
-
-
 def words_of_pieces(text: str, offsets: Sequence[tuple[int, int]]) -> list[int]:
     """The index of each token's word, from the tokens' offsets; -1 for those without one, such as `</s>`."""
-    starts = [start for start, _ in word_spans(text)]
+    starts = [found.start() for found in re.finditer(r"\S+", text)]
     words = []
     for start, end in offsets:
         while start < end and text[start].isspace():  # the space before a word belongs to its first token

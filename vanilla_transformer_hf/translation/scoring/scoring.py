@@ -51,12 +51,6 @@ class TextScore:
         return math.exp(-self.log_probability / max(1, len(self.tokens)))
 
 
-def join_scores(scores: Sequence[TextScore]) -> TextScore:
-    """The score of a text from those of its lines or sentences, in order."""
-    tokens = [token for score in scores for token in score.tokens]
-    return TextScore(tokens, [value for score in scores for value in score.token_log_probabilities])
-
-
 @dataclass(frozen=True)
 class ForcedBatch:
     """
@@ -120,17 +114,16 @@ def encode_pairs(
         check_texts(texts)
         rows = dict(encoder.ids(texts, **options))
         for place, ids in enumerate(rows["input_ids"]):
-            if len(ids) > encoder.limit:
-                with placed(place):
-                    if encoder.too_long == "whole":
-                        encoder.refuse_unless_fits(texts[place], len(ids), side=f"{side_name} ")
-                        over_long.add(place)
-                        continue
-                    encoder.refuse_unless("truncate", texts[place], length=len(ids), side=f"{side_name} ")
+            if len(ids) <= encoder.limit:
+                continue
+            over_long.add(place)
+            if encoder.too_long == "truncate":
                 kept = encoder.kept(ids)
                 for values in rows.values():
                     values[place] = [values[place][token] for token in kept]
-                over_long.add(place)
+            else:
+                with placed(place):
+                    encoder.check_length(texts[place], len(ids), "truncate", side=f"{side_name} ")
         encoded.append(rows)
     tally.add(too_long=len(over_long))
     return encoded

@@ -1,4 +1,4 @@
-"""The common run of commands on streams of lines: open files and model, work, report."""
+"""The common run of commands on streams of lines, and that on a document: open files and model, work, report."""
 
 import argparse
 import hashlib
@@ -6,68 +6,63 @@ import itertools
 import json
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, BinaryIO, NamedTuple
 
 import torch
 from transformers.utils import logging
 
-from ...common.files import refuse_overwriting
-from ...common.lines import open_input, read_lines
+from ...common.command_line import AUTO
+from ...common.files import output_or_stdout, refuse_overwriting
+from ...common.lines import ON_BAD_BYTES, open_input, read_lines
 from ...common.matmul import choose_matmul, describe_matmul
 from ...common.opening import vocabularies
 from ...common.process import keep_heap_small
-from ..scoring.text_model import WINDOW
-from ..text.texts import WithoutLetters
+from ..documents.document import Reading, read_document
+from ..documents.places import aligner
+from ..documents.plain import checked_encoding
+from ..text.tally import ProgressBar
+from ..text_model import WINDOW
 from ..translator import Translator
 from .lines import read_items, run_lines
+from .pool import LocalWorker, WorkerPool
 from .resumable_output import ResumableOutput, StreamOutput, open_result
 from .sharing import shared
 from .work import LineWork
-from .worker_pool import LocalWorker, WorkerPool
 
 
-@dataclass(frozen=True)
-class OpenTranslator:
-    """Opens the model named by the arguments of a command, in any process."""
-
-    model: str
-    dtype: str
-    matmul: str
-    max_source_length: int | None
-    ensemble: tuple[str, ...] = ()
-    shortlist: str | None = None
-    target_lang_tag: str | None = None
-    quantization: str | None = None
-    engine: str = "ours"
-    without_letters: WithoutLetters = "copy"
-
-    def __call__(self, device: str | None) -> Translator:
-        logging.set_verbosity_error()
-        logging.disable_progress_bar()  # only the bar of loading weights; that for sentences stays
-        translator = Translator.from_pretrained(
-            self.model,
-            device,
-            self.dtype,
-            matmul_backend=self.matmul,
-            ensemble=self.ensemble,
-            quantization=self.quantization,
-            engine=self.engine,
-        )
-        if self.shortlist is not None:
-            translator.shortlist = translator.pieces_of(read_lines(self.shortlist))
-        if self.max_source_length is not None:
-            translator.max_source_length = self.max_source_length
-        translator.without_letters = self.without_letters
-        if self.target_lang_tag is not None:
-            translator.use_target_lang(self.target_lang_tag)
-        return translator
+def open_translator(
+    arguments: argparse.Namespace,
+    matmul: str,
+    ensemble: Sequence[str] = (),
+    shortlist: str | None = None,
+    device: str | None = None,
+) -> Translator:
+    """The model that the arguments of a command name, in any process."""
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()  # only the bar of loading weights; that for sentences stays
+    translator = Translator.from_pretrained(
+        arguments.model,
+        device,
+        arguments.dtype,
+        matmul_backend=matmul,
+        ensemble=ensemble,
+        quantization=getattr(arguments, "quantization", None),  # which `align` does not have
+        engine=getattr(arguments, "engine", "ours"),
+    )
+    if shortlist is not None:
+        translator.shortlist = translator.pieces_of(read_lines(shortlist))
+    if arguments.max_source_length is not None:
+        translator.max_source_length = arguments.max_source_length
+    translator.without_letters = getattr(arguments, "without_letters", "copy")
+    if arguments.target_lang_tag is not None:
+        translator.use_target_lang(arguments.target_lang_tag)
+    return translator
 
 
-@dataclass(frozen=True)
-class Description:
+class Description(NamedTuple):
     """The facts about a translator that the main process needs; the translator may be in another process."""
 
     note: str  # A line for users, or None
@@ -119,30 +114,12 @@ def digest_of(translator: Translator) -> str:
     return digest.hexdigest()
 
 
-def opener(
-    arguments: argparse.Namespace, matmul: str, ensemble: Sequence[str], shortlist: str | None
-) -> OpenTranslator:
-    """What opens the model that the arguments of a command name."""
-    return OpenTranslator(
-        arguments.model,
-        arguments.dtype,
-        matmul=matmul,
-        max_source_length=arguments.max_source_length,
-        ensemble=tuple(ensemble),
-        shortlist=shortlist,
-        target_lang_tag=arguments.target_lang_tag,
-        quantization=getattr(arguments, "quantization", None),  # which `align` does not have
-        engine=getattr(arguments, "engine", "ours"),
-        without_letters=getattr(arguments, "without_letters", "copy"),
-    )
-
-
 def open_worker(
     arguments: argparse.Namespace,
     work: LineWork,
     output: StreamOutput,
     processes: int,
-    ensemble: tuple[str, ...],
+    ensemble: Sequence[str],
     shortlist: str | None,
 ) -> LocalWorker | WorkerPool:
     """The worker of a command: the model in this process, or several processes with a model each."""
@@ -150,16 +127,16 @@ def open_worker(
     matmul = arguments.matmul
     if matmul == "auto":  # a measured choice may differ between runs and processes
         matmul = output.recall().get("matmul", "auto" if processes == 1 else choose_matmul())
-    open_translator = opener(arguments, matmul, ensemble, shortlist)
     describe_it = partial(describe, has_digest=isinstance(output, ResumableOutput))
     if processes == 1:
-        translator = open_translator(arguments.device)
+        translator = open_translator(arguments, matmul, ensemble, shortlist, arguments.device)
         return LocalWorker(translator, work, description=describe_it(translator))
-    if open_translator.engine == "ctranslate2":
+    if getattr(arguments, "engine", "ours") == "ctranslate2":
         from ...export import kept_copy  # which most users do without
 
-        kept_copy(arguments.model, open_translator.quantization)  # once, before several processes look for it
-    return WorkerPool(open_translator, work, processes=processes, device=arguments.device, describe=describe_it)
+        kept_copy(arguments.model, arguments.quantization)  # once, before several processes look for it
+    opens = partial(open_translator, arguments, matmul, ensemble, shortlist)
+    return WorkerPool(opens, work, processes=processes, device=arguments.device, describe=describe_it)
 
 
 def run_command(
@@ -175,15 +152,11 @@ def run_command(
     work = replace(work, options={**work.options, **limits})
     with ExitStack() as stack:
         # Files are opened before the model, which takes longer.
-        if None in inputs and sys.stdin is None:
-            raise ValueError("standard input is closed, and no file is given")
-        files = [sys.stdin.buffer if name is None else stack.enter_context(open_input(name)) for name in inputs]
+        files = [stack.enter_context(opened(name)) for name in inputs]
         output = stack.enter_context(open_result(arguments.output, arguments.restart))
         items, total = read_items(files, arguments.on_bad_bytes)
         processes = stack.enter_context(shared(arguments, total, [arguments.model, *ensemble]))
-        worker = open_worker(
-            arguments, work, output=output, processes=processes, ensemble=tuple(ensemble), shortlist=shortlist
-        )
+        worker = open_worker(arguments, work, output, processes, ensemble, shortlist)
         stack.enter_context(worker)
         if worker.description.note:
             print(worker.description.note, file=sys.stderr)
@@ -197,3 +170,45 @@ def run_command(
         limits = worker.description.limits[: 1 if work.kind == "translate" else 2]
         for note in tally.notes(work.options["too_long"], *limits).values():
             print(note, file=sys.stderr)
+
+
+def run_document(
+    arguments: argparse.Namespace,
+    name: str | None,
+    ending: str | None,
+    options: dict[str, Any],
+    ensemble: Sequence[str],
+    shortlist: str | None,
+) -> None:
+    """Translate a document, a file or standard input; it is of the kind of its `ending` or its name's."""
+    if arguments.processes not in (1, AUTO):
+        raise ValueError(f"--processes {arguments.processes}: a document is translated by 1")
+    refuse_overwriting(arguments.output, [name, *([] if shortlist is None else [shortlist])])
+    errors, _ = ON_BAD_BYTES[arguments.on_bad_bytes]
+    encoding = checked_encoding(arguments.encoding)
+    with opened(name) as file:
+        reading = Reading(name or "standard input", errors, encoding)
+        document = read_document(file.read(), reading, ending)
+    texts = document.texts
+    limits = {"batch_size": arguments.batch_size, "batch_tokens": arguments.batch_tokens}
+    with ExitStack() as stack:
+        # The file is opened before the model, which takes longer.
+        output = stack.enter_context(output_or_stdout(arguments.output))
+        stack.enter_context(shared(arguments, 1, [arguments.model, *ensemble]))  # one process has it all
+        translator = open_translator(arguments, arguments.matmul, ensemble, shortlist, arguments.device)
+        with ProgressBar(len(texts), delay=1) as tally:
+            found = list(translator.translate_stream(texts, tally=tally, **limits, **options))
+        language = arguments.target_lang_tag or getattr(translator.tokenizer, "tgt_lang", None)
+        output.write(document.translated(found, aligner(translator), language))
+        output.flush()
+    for note in tally.notes(options["too_long"], translator.max_source_length).values():
+        print(note, file=sys.stderr)
+
+
+def opened(name: str | None) -> AbstractContextManager[BinaryIO]:
+    """The file of an input; standard input (None), which stays open afterwards."""
+    if name is not None:
+        return open_input(name)
+    if sys.stdin is None:
+        raise ValueError("standard input is closed, and no file is given")
+    return nullcontext(sys.stdin.buffer)

@@ -6,12 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, BinaryIO
 
 from ...common.lines import bounded_lines, decode_lines
-from ..scoring.text_model import WINDOW
 from ..text.tally import TOLD, ProgressBar, Tally
+from ..text_model import WINDOW
+from .pool import LocalWorker, Window, WorkerPool
 from .resumable_output import InputDigest, StreamOutput
 from .work import Answer
-from .worker_pool import LocalWorker, WorkerPool
-from .worker_process import Window
 
 
 def read_items(files: Sequence[BinaryIO], on_bad_bytes: str = "error") -> tuple[Iterator[Any], int | None]:

@@ -12,7 +12,7 @@ from huggingface_hub import try_to_load_from_cache
 
 from ...common.command_line import AUTO, Count
 from ...common.machine import Machine, look
-from ..scoring.text_model import WINDOW
+from ..text_model import WINDOW
 
 
 # Windows that each of several processes gets at least. A second one takes about 5 s more to start, and two with half
@@ -42,27 +42,6 @@ def bytes_of_weights(models: Iterable[str]) -> int | None:
     return total
 
 
-def most_processes(
-    machine: Machine, threads: int, lines: int | None, window: int | None, weights: int | None
-) -> tuple[int, str]:
-    """The largest number of processes that should be no slower than one process, and what limits it."""
-    if lines is None:
-        return 1, "the number of lines is not known"
-    if weights is None:
-        return 1, "the size of the model is not known yet"
-    limits = {
-        "more have too few lines": lines // (WINDOWS_OF_A_PROCESS * max(WINDOW, window or 0)),
-        "more have no memory": machine.memory // (BYTES_OF_A_PROCESS + COPIES_OF_WEIGHTS * weights),
-    }
-    if machine.accelerators:
-        limits["more have no accelerator"] = machine.accelerators
-    else:
-        limits["more have no thread"] = threads
-        limits["more have no idle core"] = machine.free_cores
-    why = min(limits, key=limits.__getitem__)
-    return max(1, limits[why]), why
-
-
 class Sharing(NamedTuple):
     """Processes, the threads of all together, and a line for the user, which may be empty."""
 
@@ -71,55 +50,64 @@ class Sharing(NamedTuple):
     note: str
 
 
-def as_given(processes: int, threads: int, lines: int | None, window: int | None) -> Sharing:
-    """At most so many processes, with so many threads together."""
-    used = worth_starting(processes, lines, window)
-    note = f"{used} of {processes} processes: more are not worth their start" if used < processes else ""
-    return Sharing(used, threads, note)
-
-
 def choose(
     processes: Count, threads: Count, lines: int | None, window: int | None, machine: Machine, weights: int | None
 ) -> Sharing:
-    """Choose what is "auto", for a model whose weights have so many bytes; `threads` are those of all processes."""
+    """
+    Choose what is "auto", for a model whose weights have so many bytes; `threads` are those of all processes, of which
+    there are as many as should be no slower than one.
+    """
     of_threads = of_processes = "as given"
     if threads == AUTO:
         threads = machine.free_cores
         of_threads = f"{machine.idle:.1f} cores are idle, {machine.cores} allowed"
     if processes == AUTO:
-        processes, of_processes = most_processes(machine, threads, lines, window, weights)
+        if lines is None:
+            limits = {"the number of lines is not known": 1}
+        elif weights is None:
+            limits = {"the size of the model is not known yet": 1}
+        else:
+            limits = {
+                "more have too few lines": lines // (WINDOWS_OF_A_PROCESS * max(WINDOW, window or 0)),
+                "more have no memory": machine.memory // (BYTES_OF_A_PROCESS + COPIES_OF_WEIGHTS * weights),
+            }
+            if machine.accelerators:
+                limits["more have no accelerator"] = machine.accelerators
+            else:
+                limits |= {"more have no thread": threads, "more have no idle core": machine.free_cores}
+        of_processes = min(limits, key=limits.__getitem__)
+        most = max(1, limits[of_processes])
+        processes = most
     used = worth_starting(processes, lines, window)
     return Sharing(used, threads, f"processes: {used} ({of_processes}), threads: {threads} ({of_threads})")
 
 
 def sharing_of(arguments: Any, lines: int | None, models: Iterable[str]) -> Sharing:
     """What the arguments of a command say, or leave to be chosen."""
+    processes, window = arguments.processes, arguments.window
     threads = torch.get_num_threads() if arguments.threads is None else arguments.threads
-    for name, number in (("processes", arguments.processes), ("threads", threads)):
+    for name, number in (("processes", processes), ("threads", threads)):
         if number != AUTO and number < 1:
             raise ValueError(f"{name}={number}: must be at least 1")
-    if AUTO not in (arguments.processes, threads):
-        return as_given(arguments.processes, threads, lines, arguments.window)
-    machine = look(arguments.device)
-    return choose(arguments.processes, threads, lines, arguments.window, machine, bytes_of_weights(models))
-
-
-@contextmanager
-def using(threads: int) -> Iterator[None]:
-    """Inside, torch computes with so many threads: a command may train afterwards, with its own number."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    if AUTO in (processes, threads):
+        return choose(processes, threads, lines, window, look(arguments.device), bytes_of_weights(models))
+    used = worth_starting(processes, lines, window)
+    note = f"{used} of {processes} processes: more are not worth their start" if used < processes else ""
+    return Sharing(used, threads, note)
 
 
 @contextmanager
 def shared(arguments: Any, lines: int | None, models: Iterable[str]) -> Iterator[int]:
-    """Gives the number of processes, and prints what was chosen; torch computes inside with its threads."""
+    """
+    Gives the number of processes, and prints what was chosen; torch computes inside with its threads, and afterwards
+    with those from before: a command may train then, with its own number.
+    """
     sharing = sharing_of(arguments, lines, models)
     if sharing.note:
         print(sharing.note, file=sys.stderr)
-    with using(sharing.threads):
+    before = torch.get_num_threads()
+    torch.set_num_threads(sharing.threads)
+    try:
         yield sharing.processes
+    finally:
+        torch.set_num_threads(before)

@@ -4,7 +4,7 @@ import itertools
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from unicodedata import east_asian_width
 
@@ -55,49 +55,52 @@ BREAKS = (
 
 
 @dataclass
-class Segment:
-    """A line or a sentence of a text."""
+class Part:
+    """A part of a text that goes through the model at once: a line, a sentence, or a part of a longer one."""
 
-    text: str  # The characters, with single spaces
-    # The white space before it, if it begins a line; None if it follows a sentence on the same line
-    before: str | None
-    first_word: int = 0  # Index, by white space, of the text's word in which it begins
-    repeated: range = range(0)  # Indices of the text's words, such as a language tag, that also stand before its own
+    text: str  # The characters, with white space as the model gets it (`normalize_space`)
+    ids: list[int] = field(default_factory=list)  # Their token ids, special tokens included
+    first_word: int = 0  # Index, by white space, of the whole text's word in which the part begins
+    before: str | None = ""  # White space before its translation, if it begins a line; None if it continues one
+    after: str = ""  # White space after the translation of the text's last part
+    is_cut: bool = False  # Whether it is a part of a longer sentence or line that the model does not take at once
+    # Indices of the text's words, such as a language tag, that also stand before the part's own
+    repeated: range = range(0)
     tags: str = ""  # The language tags with which it begins, and the white space behind them
+    # What is copied in place of a translation: a line or sentence without letters; None if the part is translated
+    copied: str | None = None
+    # prefix, phrases: Target token ids of what its translation must begin with and contain
+    prefix: list[int] = field(default_factory=list)
+    phrases: list[list[int]] = field(default_factory=list)
 
 
-def split_segments(text: str, language: str | None = None, in_sentences: bool = False) -> tuple[list[Segment], str]:
+def split_parts(text: str, language: str | None = None, in_sentences: bool = False) -> tuple[list[Part], str]:
     """The lines of a text, or their sentences, each with the white space before it, and that after the last."""
-    lines = line_spans(text)
-    spans = [
-        (line, span) for line in lines for span in (_within(text, line, language=language) if in_sentences else [line])
-    ]
+    spans = list[tuple[int, Span]]()  # where the line begins, and the line or sentence
+    for first, last in line_spans(text):
+        within = sentences(text[first:last], language) if in_sentences else [(0, last - first)]
+        spans += [(first, (first + start, first + end)) for start, end in within]
     starts = word_starts(text) if len(spans) > 1 else []
-    segments, seen = list[Segment](), 0
-    for line, (start, end) in spans:
-        before = without_invisible(text[seen:start]) if start == line[0] else None
+    parts, seen = list[Part](), 0
+    for first, (start, end) in spans:
+        before = without_invisible(text[seen:start]) if start == first else None
         first_word = bisect_right(starts, start) - 1 if starts else 0
-        segments.append(Segment(normalize_space(text[start:end]), before, first_word=first_word))
+        parts.append(Part(normalize_space(text[start:end]), first_word=first_word, before=before))
         seen = end
-    return segments, without_invisible(text[seen:])
+    return parts, without_invisible(text[seen:])
 
 
-def _within(text: str, line: Span, language: str | None) -> list[Span]:
-    start, end = line
-    return [(start + left, start + right) for left, right in sentences(text[start:end], language)]
-
-
-def pair_segments(
+def pair_parts(
     pair: tuple[str, str], languages: tuple[str | None, str | None], in_sentences: bool
-) -> list[tuple[Segment, Segment]]:
+) -> list[tuple[Part, Part]]:
     """Lines, or sentences, of a text with those of its translation: one pair of all where their numbers differ."""
     choices = (True, False) if in_sentences else (False,)
     for choice in choices:
-        source, target = (split_segments(*side, choice)[0] for side in zip(pair, languages))
+        source, target = (split_parts(*side, choice)[0] for side in zip(pair, languages))
         # Sentences pair up within their lines.
         if [each.before is None for each in source] == [each.before is None for each in target] and source:
             return list(zip(source, target))
-    whole = (Segment(normalize_space(text), "") for text in pair)
+    whole = (Part(normalize_space(text)) for text in pair)
     return [(next(whole), next(whole))]
 
 

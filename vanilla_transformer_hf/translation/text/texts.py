@@ -7,19 +7,18 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, TypeGuard
 
 import torch
-from transformers import PreTrainedTokenizerBase
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from ...common.characters import as_text
 from ...common.choices import TooLongToTranslate, check_choice
 from ...common.white_space import word_starts
 from ...model.tokenizer.limits import failing_in_one_line
-from .splitting import Segment, split_segments, split_text
+from .splitting import Part, split_parts, split_text
 from .tally import SENSIBLE_SOURCE, Tally
 
 
@@ -117,61 +116,25 @@ class TextError(ValueError):
 
 
 @dataclass
-class Part:
-    """A part of a text that goes through the model at once: usually the whole text."""
-
-    text: str  # The characters, with white space as the model gets it (`normalize_space`)
-    ids: list[int]  # Their token ids, special tokens included
-    first_word: int = 0  # Index, by white space, of the whole text's word in which the part begins
-    before: str | None = ""  # White space before its translation, if it begins a line; None if it continues one
-    after: str = ""  # White space after the translation of the text's last part
-    is_cut: bool = False  # Whether it is a part of a longer sentence or line that the model does not take at once
-    # Indices of the text's words, such as a language tag, that also stand before the part's own
-    repeated: range = range(0)
-    tags: str = ""  # The language tags with which the text begins, and the white space behind them
-    # What is copied in place of a translation: a line or sentence without letters; None if the part is translated
-    copied: str | None = None
-    # prefix, phrases: Target token ids of what its translation must begin with and contain
-    prefix: list[int] = field(default_factory=list)
-    phrases: list[list[int]] = field(default_factory=list)
-
-
 class TextEncoder:
-    """
-    Texts to token ids of at most `limit` tokens, for one side of a model.
+    """Texts to token ids of at most `limit` tokens, for one side of a model."""
 
-    Args:
-        too_long: Treatment of a longer text: "split", "truncate", "error" or "whole".
-        prefix: Text put before each text, such as the tag of the target language.
-        part_limit: Maximum number of tokens of a part of a sentence that is too long; the `limit`, if not given.
-        is_guess: Whether the lengths of the training sentences are unknown: long texts are counted as doubtful.
-        positions: Maximum number of tokens of a text that goes through the model whole.
-        in_sentences: Whether the sentences of a line are parts of their own, also where the line is short.
-    """
+    tokenizer: Any
+    limit: int
+    too_long: str  # Treatment of a longer text: "split", "truncate", "error" or "whole"
+    is_target: bool = False
+    is_guess: bool = False  # Whether the lengths of the training sentences are unknown: long texts are doubtful
+    prefix: str = ""  # Text put before each text, such as the tag of the target language
+    part_limit: int | None = None  # Most tokens of a part of a sentence that is too long; None: the `limit`
+    positions: float = math.inf  # Most tokens of a text that goes through the model whole
+    language: str | None = None
+    in_sentences: bool = False  # Whether the sentences of a line are parts of their own, also where the line is short
+    copies_without_letters: bool = False
+    language_tags: LanguageTags | None = None  # None: those of the tokenizer
 
-    def __init__(
-        self,
-        tokenizer: PreTrainedTokenizerBase,
-        limit: int,
-        too_long: str,
-        is_target: bool = False,
-        is_guess: bool = False,
-        prefix: str = "",
-        part_limit: int | None = None,
-        positions: float = math.inf,
-        language: str | None = None,
-        in_sentences: bool = False,
-        copies_without_letters: bool = False,
-        language_tags: LanguageTags | None = None,
-    ):
-        self.language, self.in_sentences = language, in_sentences
-        self.copies_without_letters = copies_without_letters
-        self.positions = positions
-        self.limit, self.too_long = limit, check_choice("too_long", too_long, TooLongToTranslate)
-        self.part_limit, self._is_guess = limit if part_limit is None else min(part_limit, limit), is_guess
-        self._prefix = prefix
-        self._tokenizer, self._argument = tokenizer, "text_target" if is_target else "text"
-        self._language_tags = language_tags or LanguageTags(tokenizer)
+    def __post_init__(self) -> None:
+        check_choice("too_long", self.too_long, TooLongToTranslate)
+        self._language_tags = self.language_tags or LanguageTags(self.tokenizer)
 
     @cached_property
     def _frame(self) -> list[int]:
@@ -194,7 +157,7 @@ class TextEncoder:
         alike = (one == other for one, other in zip(reversed(ids), reversed(self._frame)))
         behind = sum(itertools.takewhile(bool, alike))
         first, last = self.limit - behind, behind
-        if self._tokenizer.truncation_side == "left":
+        if self.tokenizer.truncation_side == "left":
             first = self.around - behind
             last = self.limit - first
         return [*range(first), *range(len(ids) - last, len(ids))]
@@ -202,30 +165,27 @@ class TextEncoder:
     def ids(self, texts: Sequence[str], **options: Any) -> Any:
         """The tokenizer's output for texts: `input_ids` and what the options request."""
         # verbose=False: the tokenizer would log the length of the first over-long text as an error.
-        texts = [self._prefix + text for text in texts]
+        texts = [self.prefix + text for text in texts]
         with failing_in_one_line("cuts a text"):
-            encoded = self._tokenizer(**{self._argument: texts}, verbose=False, **options)
-        if self._prefix and "offset_mapping" in encoded:  # the prefix gets (0, 0), as special tokens
-            shift = len(self._prefix)
+            argument = "text_target" if self.is_target else "text"
+            encoded = self.tokenizer(**{argument: texts}, verbose=False, **options)
+        if self.prefix and "offset_mapping" in encoded:  # the prefix gets (0, 0), as special tokens
+            shift = len(self.prefix)
             encoded["offset_mapping"] = [
                 [(max(0, start - shift), max(0, end - shift)) for start, end in places]
                 for places in encoded["offset_mapping"]
             ]
         return encoded
 
-    def refuse_unless(self, too_long: str, text: str, length: int, side: str = "") -> None:
-        if self.too_long != too_long:
-            raise ValueError(
-                f"{side}{text[:40]!r}… has {length} tokens and at most {self.limit} go through the model at once; "
-                f"too_long={too_long!r} would allow it"
-            )
-
-    def refuse_unless_fits(self, text: str, length: int, side: str = "") -> None:
-        if length > self.positions:
-            raise ValueError(
-                f"{side}{text[:40]!r}… has {length} tokens, and the model has {self.positions} positions: it cannot "
-                "go through the model whole"
-            )
+    def check_length(self, text: str, length: int, instead: str, side: str = "") -> None:
+        """`ValueError` for a text above the limit that may not go through whole; `instead`: what would allow it."""
+        if self.too_long == "whole":
+            if length <= self.positions:
+                return
+            why = f", and the model has {self.positions} positions: it cannot go through the model whole"
+        else:
+            why = f" and at most {self.limit} go through the model at once; too_long={instead!r} would allow it"
+        raise ValueError(f"{side}{text[:40]!r}… has {length} tokens{why}")
 
     def __call__(self, texts: Sequence[str], tally: Tally | None = None) -> list[list[Part]]:
         """
@@ -233,7 +193,7 @@ class TextEncoder:
         has none, nor has what is copied. A language tag holds until another one begins a line or sentence.
         """
         check_texts(texts)
-        found = [self._segments(text) for text in texts]
+        found = [self._lines(text) for text in texts]
         read = [part for parts, _ in found for part in parts if part.copied is None]
         for part, ids in zip(read, self.ids([part.text for part in read])["input_ids"] if read else []):
             part.ids = ids
@@ -246,7 +206,7 @@ class TextEncoder:
                 own[-1].after = before + after
             is_long = self._is_over_long(parts)
             counts["too_long"] += is_long
-            is_doubtful = self._is_guess and not is_long and any(len(part.ids) > SENSIBLE_SOURCE for part in parts)
+            is_doubtful = self.is_guess and not is_long and any(len(part.ids) > SENSIBLE_SOURCE for part in parts)
             counts["doubtful"] += is_doubtful
             is_invisible = self.copies_without_letters and not parts and texts[place].strip()
             counts["without_letters"] += bool(is_invisible or any(part.copied for part in parts))
@@ -255,41 +215,56 @@ class TextEncoder:
             tally.add(**counts)
         return results
 
-    def _segments(self, text: str) -> tuple[list[Part], str]:
+    def _lines(self, text: str) -> tuple[list[Part], str]:
         """The lines of a text, or their sentences, without tokens yet; and the white space after the last."""
-        segments, after = split_segments(text, self.language, in_sentences=self.in_sentences)
+        parts, after = split_parts(text, self.language, in_sentences=self.in_sentences)
         copies = self.copies_without_letters and not is_constrained(text)
-        self.repeat_tags(segments)
-        parts = list[Part]()
-        for segment in segments:
-            body = segment.text[len(segment.tags) :]
-            copied = body if not body or (copies and not has_letters(body)) else None
-            parts.append(
-                Part(
-                    segment.text,
-                    [],
-                    first_word=segment.first_word,
-                    before=segment.before,
-                    repeated=segment.repeated,
-                    tags=segment.tags,
-                    copied=copied,
-                )
-            )
+        self.repeat_tags(parts)
+        for part in parts:
+            body = part.text[len(part.tags) :]
+            if not body or (copies and not has_letters(body)):
+                part.copied = body
         return parts, after
 
-    def repeat_tags(self, segments: Sequence[Segment]) -> None:
+    def repeat_tags(self, parts: Sequence[Part]) -> None:
         """Put the language tags before a line or sentence also before those that follow and have none of their own."""
         tags, words = "", range(0)
-        for segment in segments:
-            if own := self._language_tags.before(segment.text):
-                tags = own if len(own) < len(segment.text) else f"{own} "
-                words = range(segment.first_word, segment.first_word + count_words(tags))
-                segment.tags = own
+        for part in parts:
+            if own := self._language_tags.before(part.text):
+                tags = own if len(own) < len(part.text) else f"{own} "
+                words = range(part.first_word, part.first_word + count_words(tags))
+                part.tags = own
             elif tags:
-                segment.text, segment.tags, segment.repeated = tags + segment.text, tags, words
+                part.text, part.tags, part.repeated = tags + part.text, tags, words
 
-    def _fitting(self, part: Part) -> list[Part]:
-        return PARTS_OF[self.too_long](self, part) if len(part.ids) > self.limit else [part]
+    def _fitting(self, whole: Part) -> list[Part]:
+        """A line or sentence, or its beginning, or what it is split into: its sentences, and parts of long ones."""
+        if len(whole.ids) <= self.limit:
+            return [whole]
+        if self.too_long == "truncate":
+            return [replace(whole, ids=[whole.ids[place] for place in self.kept(whole.ids)])]
+        if self.too_long != "split":
+            self.check_length(whole.text, len(whole.ids), "split")
+            return [whole]
+        tags, text = whole.tags, whole.text[len(whole.tags) :]
+
+        def count(texts: Sequence[str]) -> list[int]:
+            return [len(ids) - self.around for ids in self.ids(texts)["input_ids"]]
+
+        taken = self.around + (count([tags])[0] if tags else 0)
+        part_limit = self.limit if self.part_limit is None else min(self.part_limit, self.limit)
+        limit, part_limit = (max(1, most - taken) for most in (self.limit, part_limit))
+        spans = split_text(text, limit, count=count, part_limit=part_limit, language=self.language)
+        first = whole.first_word + (0 if whole.repeated else count_words(tags))
+        repeated = whole.repeated or range(whole.first_word, first)
+        starts, texts = word_starts(text), [tags + text[start:end] for start, end in spans]
+        words = [first + bisect_right(starts, start) - 1 for start, _ in spans]
+        parts = [
+            Part(part, ids, word, before=None, is_cut=True, repeated=repeated)
+            for part, ids, word in zip(texts, self.ids(texts)["input_ids"], words, strict=True)
+        ]
+        parts[0].before = whole.before
+        return parts
 
     def _is_over_long(self, parts: Sequence[Part]) -> bool:
         """Whether a line is longer than the model takes, also one that was split because it has several sentences."""
@@ -336,54 +311,6 @@ def check_texts(texts: Sequence[Any]) -> None:
         if as_text(text) != text:
             reason = f"{as_text(text)[:40]!r} has half of a character, which is not valid Unicode; remove it."
             raise TextError(place, reason)
-
-
-def truncate(encoder: TextEncoder, whole: Part) -> list[Part]:
-    """The first tokens, and the special tokens after them."""
-    return [replace(whole, ids=[whole.ids[place] for place in encoder.kept(whole.ids)])]
-
-
-def refuse(encoder: TextEncoder, whole: Part) -> list[Part]:
-    encoder.refuse_unless("split", whole.text, length=len(whole.ids))
-    return [whole]
-
-
-def keep_whole(encoder: TextEncoder, whole: Part) -> list[Part]:
-    """The whole text."""
-    encoder.refuse_unless_fits(whole.text, len(whole.ids))
-    return [whole]
-
-
-def split(encoder: TextEncoder, whole: Part) -> list[Part]:
-    """The parts of a text: its sentences, with sentences that are too long split further."""
-    tags, text = whole.tags, whole.text[len(whole.tags) :]
-
-    def count(texts: Sequence[str]) -> list[int]:
-        return [len(ids) - encoder.around for ids in encoder.ids(texts)["input_ids"]]
-
-    taken = encoder.around + (count([tags])[0] if tags else 0)
-    limit, part_limit = (max(1, most - taken) for most in (encoder.limit, encoder.part_limit))
-    spans = split_text(text, limit, count=count, part_limit=part_limit, language=encoder.language)
-    first = whole.first_word + (0 if whole.repeated else count_words(tags))
-    repeated = whole.repeated or range(whole.first_word, first)
-    starts, texts = word_starts(text), [tags + text[start:end] for start, end in spans]
-    parts = [
-        Part(
-            part, ids, first_word=first + bisect_right(starts, start) - 1, before=None, is_cut=True, repeated=repeated
-        )
-        for (start, _), part, ids in zip(spans, texts, encoder.ids(texts)["input_ids"], strict=True)
-    ]
-    parts[0].before = whole.before
-    return parts
-
-
-# A value of `too_long` -> (encoder, whole text) -> its parts.
-PARTS_OF: dict[str, Callable[[TextEncoder, Part], list[Part]]] = {
-    "split": split,
-    "truncate": truncate,
-    "error": refuse,
-    "whole": keep_whole,
-}
 
 
 def sorted_batches(

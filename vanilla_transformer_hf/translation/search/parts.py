@@ -1,40 +1,13 @@
-"""Translate the parts of texts in batches of similar lengths, with the constraints of each text."""
+"""Translate the parts of texts in batches of similar lengths."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from ...common.white_space import normalize_space
-from ...model.search.constraints import as_ids
 from ..results import Translation, read_translations
-from ..search.token_translator import TokenTranslator
-from .tally import Tally
-from .texts import Part, check_texts, is_constrained, pad_rows, placed, sorted_batches
-
-
-def constrain(
-    lines: Sequence[str],
-    parts: Sequence[Sequence[Part]],
-    encode_targets: Callable[[list[str]], list[list[int]]],
-    vocab_size: int,
-    end_ids: list[int],
-    likeliest: Callable[[Sequence[Part], Sequence[Sequence[int]]], list[int]],
-) -> None:
-    """Give parts of [`ConstrainedText`]s their constraints: the first the prefix, the `likeliest` each phrase."""
-    for place, (line, each) in enumerate(zip(lines, parts, strict=True)):
-        if each and is_constrained(line):
-            with placed(place):
-                if any(part.is_cut for part in each):
-                    raise ValueError(f"{line[:40]!r}… has constraints and is too long to be translated at once")
-                texts = [normalize_space(text) for text in (line.prefix, *line.phrases)]
-                check_texts(texts)
-                each[0].prefix, *phrases = asked = encode_targets(texts)
-                for text, ids in zip(texts, asked):
-                    as_ids(ids, f"{line[:40]!r}: {text[:40]!r}", vocab_size=vocab_size, ends=end_ids)
-                    if text and not ids:
-                        raise ValueError(f"{line[:40]!r}: {text[:40]!r} has no tokens to be required")
-                places = likeliest(each, phrases) if len(each) > 1 else [0] * len(phrases)
-                for part, phrase in zip(places, phrases, strict=True):
-                    each[part].phrases.append(phrase)
+from ..text.splitting import Part
+from ..text.tally import Tally
+from ..text.texts import pad_rows, sorted_batches
+from .token_translator import TokenTranslator
 
 
 def translate_parts(

@@ -17,9 +17,9 @@ from vanilla_transformer_hf import (
     VanillaTransformerTokenizer,
 )
 from vanilla_transformer_hf.commands.main import main
+from vanilla_transformer_hf.translation.pictures.source_attention import draw_source_attention, lit, source_attention
+from vanilla_transformer_hf.translation.pictures.source_pictures import picture_of
 from vanilla_transformer_hf.translation.recognition import Recognizer, read_image, read_speech
-from vanilla_transformer_hf.translation.scoring.source_attention import draw_source_attention, lit, source_attention
-from vanilla_transformer_hf.translation.scoring.source_pictures import picture_of
 
 
 SIZES = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 2, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}

@@ -7,7 +7,7 @@ import torch
 from counting_model import SOURCES, TARGETS
 
 from vanilla_transformer_hf import VanillaTransformerTokenizer
-from vanilla_transformer_hf.translation.scoring.attention_maps import MOST_PIECES, attention_maps, draw_attention
+from vanilla_transformer_hf.translation.pictures.attention_maps import MOST_PIECES, attention_maps, draw_attention
 
 
 @pytest.fixture(scope="module")

@@ -6,18 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...common.white_space import normalize_space
 from ...evaluation.diagonality import Diagonality, diagonality
 from ...model.config.attention_kinds import attends_to_pieces
 from ..recognition import Recognizer, batch_of
-from .alignment import with_eager_attention
-from .attention_maps import MOST_PIECES, of_layers, readable
-from .scoring import shift_right
+from .attention_maps import MOST_PIECES, ids_of_target, new_figure, of_layers, readable, shares, with_attention
 from .source_pictures import SourcePicture, picture_of
 
 
 if TYPE_CHECKING:  # matplotlib is imported when something is drawn
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -70,12 +66,10 @@ def source_attention(recognizer: Recognizer, path: Any, target: str | None = Non
         )
     source = recognizer.read(path)
     batch = {key: tensor.to(model.device) for key, tensor in batch_of(name, [source], recognizer.has_padding).items()}
-    ids = target_ids(recognizer, batch, target)
+    ids = ids_of_target(model, processor.tokenizer, batch, target)
     if not 0 < len(ids) - 1 <= MOST_PIECES:
         raise ValueError(f"the text has {len(ids) - 1} tokens; a picture shows 1 to {MOST_PIECES}")
-    outputs = with_eager_attention(model)(
-        **batch, decoder_input_ids=ids[None, :-1], output_attentions=True, use_cache=False, return_dict=True
-    )
+    outputs = with_attention(model, batch, ids)
     tokenizer, predicted = processor.tokenizer, ids[1:].tolist()
     return SourceAttention(
         picture_of(model.config, processor, source),
@@ -86,33 +80,15 @@ def source_attention(recognizer: Recognizer, path: Any, target: str | None = Non
     )
 
 
-def target_ids(recognizer: Recognizer, batch: dict[str, torch.Tensor], target: str | None) -> torch.Tensor:
-    """The decoder's start token and the ids of a text (1 + T): of one that is given, or of the best that is found."""
-    model, tokenizer = recognizer.model, recognizer.processor.tokenizer
-    if target is None:
-        found: torch.Tensor = model.generate(**batch, num_return_sequences=1)[0]
-        return found
-    labels = tokenizer(text_target=[normalize_space(target)], return_tensors="pt")["input_ids"].to(model.device)
-    return shift_right(model, labels)[0]
-
-
 def draw_source_attention(found: SourceAttention, layer: int | None = None) -> "Figure":
     """The spectrogram or image above the weights of each layer, or of one layer's heads; a row for each token."""
-    import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    if layer is not None and not 0 <= layer < len(found.weights):
-        raise ValueError(f"layer={layer}: the layers are 0 to {len(found.weights) - 1}")
-    if layer is None:
-        maps = {f"layer {number}": one for number, one in enumerate(found.weights.nanmean(dim=1))}
-    else:
-        heads = found.weights[layer]
-        maps = {f"head {number}": one for number, one in enumerate(heads) if not one.isnan().any()}
     draw = draw_rows if found.picture.is_row else draw_pictures
-    with matplotlib.rc_context({"font.size": 8}):
-        figure = Figure(layout="constrained")
-        FigureCanvasAgg(figure)
+    with new_figure(layer, len(found.weights)) as figure:
+        if layer is None:
+            maps = {f"layer {number}": one for number, one in enumerate(found.weights.nanmean(dim=1))}
+        else:
+            heads = enumerate(found.weights[layer])
+            maps = {f"head {number}": one for number, one in heads if not one.isnan().any()}
         draw(figure, found, maps)
         which = "mean of heads" if layer is None else f"layer {layer}"
         figure.suptitle(f"Attention of the decoder to the source, {which}: {found.text}", fontsize=8)
@@ -128,11 +104,15 @@ def draw_rows(figure: "Figure", found: SourceAttention, maps: dict[str, torch.Te
         1 + len(maps), 1, sharex=True, height_ratios=[source_tall, *[tall] * len(maps)], squeeze=False
     )[:, 0]
     scale = picture.seconds or 1.0
-    _show_source(axes[0], picture, scale)
+    height, width = picture.values.shape[:2]
+    colours = {"cmap": "gray", "vmin": 0, "vmax": 1} if picture.kind == "image" else {"cmap": "magma"}
+    axes[0].imshow(picture.values.numpy(), aspect="auto", extent=(0, width * scale, height, 0), **colours)
+    axes[0].set_ylabel("mel filter" if picture.kind == "speech" else "pixels")
+    axes[0].set_yticks([])
     edges = torch.cat((picture.cells[:, 0], picture.cells[-1:, 2])) * scale
     for axis, (name, weights) in zip(axes[1:], maps.items(), strict=True):
         image = axis.pcolormesh(
-            edges.numpy(), range(len(weights) + 1), weights.numpy(), norm=_shares(), cmap="Blues", rasterized=True
+            edges.numpy(), range(len(weights) + 1), weights.numpy(), norm=shares(), cmap="Blues", rasterized=True
         )
         axis.invert_yaxis()
         axis.set_yticks([place + 0.5 for place in range(len(weights))], found.predicted)
@@ -140,14 +120,6 @@ def draw_rows(figure: "Figure", found: SourceAttention, maps: dict[str, torch.Te
         axis.set_ylabel(name)
     axes[-1].set_xlabel("column of pixels" if picture.kind == "image" else "seconds" if picture.seconds else "frame")
     figure.colorbar(image, ax=axes[1:], pad=0.01, label="weight")
-
-
-def _show_source(axis: "Axes", picture: SourcePicture, scale: float) -> None:
-    tall, wide = picture.values.shape[:2]
-    colours = {"cmap": "gray", "vmin": 0, "vmax": 1} if picture.kind == "image" else {"cmap": "magma"}
-    axis.imshow(picture.values.numpy(), aspect="auto", extent=(0, wide * scale, tall, 0), **colours)
-    axis.set_ylabel("mel filter" if picture.kind == "speech" else "pixels")
-    axis.set_yticks([])
 
 
 def draw_pictures(figure: "Figure", found: SourceAttention, maps: dict[str, torch.Tensor]) -> None:
@@ -173,9 +145,3 @@ def lit(picture: SourcePicture, weights: torch.Tensor) -> torch.Tensor:
     for (left, top, right, bottom), weight in zip(picture.cells.int().tolist(), weights.tolist(), strict=True):
         light[top:bottom, left:right] = weight
     return values * (0.15 + 0.85 * (light / light.max().clamp(min=1e-9)).sqrt())[..., None]
-
-
-def _shares() -> Any:
-    from matplotlib.colors import PowerNorm
-
-    return PowerNorm(0.5, 0, 1)  # the square root shows small weights too

@@ -1,5 +1,7 @@
 """Pictures of attention: every head of every layer for one sentence and its translation."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -8,12 +10,11 @@ import torch.nn.functional as F
 
 from ...common.white_space import normalize_space
 from ...model.config.attention_kinds import attends_to_pieces
-from .alignment import with_eager_attention
-from .scoring import shift_right
+from ..scoring.alignment import with_eager_attention
+from ..scoring.scoring import shift_right
 
 
 if TYPE_CHECKING:  # matplotlib is imported when something is drawn
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -73,18 +74,11 @@ def readable(decode: Any, ids: list[int]) -> list[str]:
 def attention_maps(model: Any, tokenizer: Any, source: str, target: str | None = None) -> AttentionMaps:
     """The attention of a model to a sentence while it predicts `target`, or else what it generates."""
     batch = tokenizer([normalize_space(source)], return_tensors="pt").to(model.device)
-    if target is None:
-        target_ids = model.generate(**batch, num_return_sequences=1)[0]
-    else:
-        labels = tokenizer(text_target=[normalize_space(target)], return_tensors="pt")["input_ids"].to(model.device)
-        target_ids = shift_right(model, labels)[0]
-    source_ids = batch["input_ids"][0].tolist()
+    target_ids, source_ids = ids_of_target(model, tokenizer, batch, target), batch["input_ids"][0].tolist()
     for side, count in (("source", len(source_ids)), ("target", len(target_ids) - 1)):
         if count > MOST_PIECES:
             raise ValueError(f"the {side} has {count} tokens; a picture shows up to {MOST_PIECES}")
-    outputs = with_eager_attention(model)(
-        **batch, decoder_input_ids=target_ids[None, :-1], output_attentions=True, use_cache=False, return_dict=True
-    )
+    outputs = with_attention(model, batch, target_ids)
     found = (outputs.encoder_attentions, outputs.decoder_attentions, outputs.cross_attentions)
     if not all(attends_to_pieces(model.config, part) for part in ("encoder", "cross")):
         raise ValueError(
@@ -103,43 +97,60 @@ def attention_maps(model: Any, tokenizer: Any, source: str, target: str | None =
     )
 
 
+def ids_of_target(model: Any, tokenizer: Any, batch: dict[str, torch.Tensor], target: str | None) -> torch.Tensor:
+    """The decoder's start token and the ids of a text (1 + T): of one that is given, or of the best that is found."""
+    if target is None:
+        found: torch.Tensor = model.generate(**batch, num_return_sequences=1)[0]
+        return found
+    labels = tokenizer(text_target=[normalize_space(target)], return_tensors="pt")["input_ids"].to(model.device)
+    return shift_right(model, labels)[0]
+
+
+def with_attention(model: Any, batch: dict[str, torch.Tensor], ids: torch.Tensor) -> Any:
+    """The model's output, with its attention, while it predicts all but the first of these ids (1 + T)."""
+    eager = with_eager_attention(model)
+    return eager(**batch, decoder_input_ids=ids[None, :-1], output_attentions=True, use_cache=False, return_dict=True)
+
+
 def of_layers(maps: list[torch.Tensor]) -> torch.Tensor:
     """The maps of layers (H, rows, columns) as (L, H, rows, columns)."""
     most = max(len(layer) for layer in maps)
     return torch.stack([F.pad(layer, (0, 0, 0, 0, 0, most - len(layer)), value=torch.nan) for layer in maps])
 
 
-def _draw_map(axis: "Axes", weights: torch.Tensor, rows: list[str] | None, columns: list[str] | None) -> Any:
-    from matplotlib.colors import PowerNorm
-
-    # The square root shows small weights too.
-    image = axis.imshow(weights.numpy(), norm=PowerNorm(0.5, 0, 1), cmap="Blues", aspect="auto")
-    axis.tick_params(length=0, labelsize=6)
-    axis.tick_params(axis="x", labelrotation=90)
-    axis.set_yticks(range(len(rows)) if rows else [], rows)
-    axis.set_xticks(range(len(columns)) if columns else [], columns)
-    return image
-
-
-def draw_attention(maps: AttentionMaps, part: str = "cross", layer: int | None = None) -> "Figure":
-    """A row of maps for each layer, or one: the mean of its heads, then each; rows are queries, columns keys."""
+@contextmanager
+def new_figure(layer: int | None, layers: int) -> Iterator["Figure"]:
+    """A figure, drawn inside; `ValueError` where there is no such layer."""
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
+    if layer is not None and not 0 <= layer < layers:
+        raise ValueError(f"layer={layer}: the layers are 0 to {layers - 1}")
+    with matplotlib.rc_context({"font.size": 8}):
+        figure = Figure(layout="constrained")
+        FigureCanvasAgg(figure)
+        yield figure
+
+
+def shares() -> Any:
+    """The colours of weights: the square root shows small ones too."""
+    from matplotlib.colors import PowerNorm
+
+    return PowerNorm(0.5, 0, 1)
+
+
+def draw_attention(maps: AttentionMaps, part: str = "cross", layer: int | None = None) -> "Figure":
+    """A row of maps for each layer, or one: the mean of its heads, then each; rows are queries, columns keys."""
     if part not in PARTS:
         raise ValueError(f"part={part!r}: one of {', '.join(PARTS)}")
     title, rows, columns = PARTS[part]
     weights: torch.Tensor = getattr(maps, part)
-    if layer is not None and not 0 <= layer < len(weights):
-        raise ValueError(f"layer={layer}: the layers are 0 to {len(weights) - 1}")
     layers = range(len(weights)) if layer is None else [layer]
     shown = torch.cat((weights.nanmean(dim=1, keepdim=True), weights), dim=1)  # (L, 1 + H, queries, keys)
     height, width = (max(SMALLEST, PIECE * size) for size in shown.shape[2:])
-    size = (1.6 + width * shown.shape[1], 1.2 + height * len(layers))
-    with matplotlib.rc_context({"font.size": 8}):
-        figure = Figure(figsize=size, layout="constrained")
-        FigureCanvasAgg(figure)
+    with new_figure(layer, len(weights)) as figure:
+        figure.set_size_inches(1.6 + width * shown.shape[1], 1.2 + height * len(layers))
         axes = figure.subplots(len(layers), shown.shape[1], squeeze=False)
         for row, index in enumerate(layers):
             for column, axis in enumerate(axes[row]):
@@ -148,13 +159,13 @@ def draw_attention(maps: AttentionMaps, part: str = "cross", layer: int | None =
                 if shown[index, column].isnan().any():  # the layer has fewer heads
                     axis.set_axis_off()
                     continue
-                is_lowest = row == len(layers) - 1
-                image = _draw_map(
-                    axis,
-                    shown[index, column],
-                    rows=getattr(maps, rows) if column == 0 else None,
-                    columns=getattr(maps, columns) if is_lowest else None,
-                )
+                image = axis.imshow(shown[index, column].numpy(), norm=shares(), cmap="Blues", aspect="auto")
+                axis.tick_params(length=0, labelsize=6)
+                axis.tick_params(axis="x", labelrotation=90)
+                labels = getattr(maps, rows) if column == 0 else []
+                axis.set_yticks(range(len(labels)), labels)
+                labels = getattr(maps, columns) if row == len(layers) - 1 else []
+                axis.set_xticks(range(len(labels)), labels)
             axes[row, 0].set_ylabel(f"layer {index}")
         figure.suptitle(f"{title} (rows: {rows}, columns: {columns})")
         figure.colorbar(image, ax=axes, shrink=min(1.0, 2 / height), pad=0.01, label="weight")

@@ -4,7 +4,7 @@ import random
 
 import torch
 
-from vanilla_transformer_hf.translation.text.inline import WIDE_SPACE, Piece, Text, apart, as_string
+from vanilla_transformer_hf.translation.documents.inline import WIDE_SPACE, Piece, Text, apart, as_string
 
 
 def test_pairs_that_cross_stand_alone():

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from argparse import Namespace
 from functools import partial
 from pathlib import Path
 
@@ -13,12 +14,11 @@ import torch
 from backwards import Backwards
 from test_resumable_output import BACKWARDS, LINES
 
-from vanilla_transformer_hf.translation.streams.command import OpenTranslator
+from vanilla_transformer_hf.translation.streams.command import open_translator
 from vanilla_transformer_hf.translation.streams.lines import read_windows
+from vanilla_transformer_hf.translation.streams.pool import WorkerPool, device_of
 from vanilla_transformer_hf.translation.streams.resumable_output import InputDigest
 from vanilla_transformer_hf.translation.streams.work import LineWork
-from vanilla_transformer_hf.translation.streams.worker_pool import WorkerPool
-from vanilla_transformer_hf.translation.streams.worker_process import device_of
 from vanilla_transformer_hf.translation.text.tally import Tally
 
 
@@ -119,8 +119,9 @@ def imported(translator):
 
 @pytest.mark.slow
 def test_processes_import_nothing_that_translating_does_without(counting_folder):
-    opener = OpenTranslator(str(counting_folder), "auto", matmul="default", max_source_length=None)
-    with WorkerPool(opener, LineWork("translate"), 1, "cpu", imported) as pool:
+    given = Namespace(model=str(counting_folder), dtype="auto", max_source_length=None, target_lang_tag=None)
+    opens = partial(open_translator, given, "default", (), None)
+    with WorkerPool(opens, LineWork("translate"), 1, "cpu", imported) as pool:
         assert pool.description == ["vanilla_transformer_hf.translation.translator"]
 
 
@@ -137,7 +138,7 @@ def test_devices_are_shared_out(monkeypatch):
 SCRIPT = """
 import os, signal
 from functools import partial
-from test_worker_pool import LineWork, WorkerPool, describe, open_backwards
+from test_pool import LineWork, WorkerPool, describe, open_backwards
 if __name__ == "__main__":
     pool = WorkerPool(open_backwards, LineWork("translate"), 1, "cpu", describe)
     print(pool.description[0], flush=True)

@@ -12,10 +12,10 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 from counting_model import SOURCES
-from ray_processes import processes, ray_environment
+from ray_processes import ROOT, processes, ray_environment
+from translate_ray import not_done, plan
 
 from vanilla_transformer_hf import Translator
-from vanilla_transformer_hf.translation.streams.ray_corpus import not_done, plan
 
 
 LINES = [f"line {number} ä" for number in range(1, 8)]
@@ -90,7 +90,7 @@ def test_a_killed_actor_loses_nothing(counting_folder, tmp_path):
     lines = [SOURCES[number % len(SOURCES)] for number in range(300)]
     (tmp_path / "corpus.jsonl").write_text("".join(json.dumps({"text": line}) + "\n" for line in lines))
     output, mark = tmp_path / "out.txt", tmp_path.name
-    command = [sys.executable, "-m", "vanilla_transformer_hf", "translate-ray", counting_folder]
+    command = [sys.executable, str(ROOT / "examples" / "translate_ray.py"), counting_folder]
     command += ["--input", str(tmp_path / "corpus.jsonl"), "--output", str(output), "--actors", "2", "--window", "2"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=ray_environment(mark)) as process:
         partial = output.with_name("out.txt.partial")

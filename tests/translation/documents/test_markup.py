@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from vanilla_transformer_hf.model.tokenizer.limits import TokenizerError
+from vanilla_transformer_hf.translation.documents.inline import TooManyCharactersError, at_most_characters, unescape
+from vanilla_transformer_hf.translation.documents.markup import MarkupText, tokens_of, with_translations
+from vanilla_transformer_hf.translation.documents.places import aligner
 from vanilla_transformer_hf.translation.results import Translation
-from vanilla_transformer_hf.translation.text.inline import TooManyCharactersError, at_most_characters, unescape
-from vanilla_transformer_hf.translation.text.markup import MarkupText, tokens_of, with_translations
-from vanilla_transformer_hf.translation.text.places import aligner
 
 
 PAGE = """<!DOCTYPE html>

@@ -1,0 +1,1 @@
+"""Pictures of attention to tokens, recordings and images."""
