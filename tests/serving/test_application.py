@@ -13,7 +13,6 @@ from types import SimpleNamespace
 
 import httpx
 import pytest
-import uvicorn
 from counting_model import SOURCES
 from huggingface_hub import InferenceClient
 from starlette.requests import Request
@@ -23,7 +22,7 @@ from starlette.testclient import TestClient
 from vanilla_transformer_hf import Translator
 from vanilla_transformer_hf.serving.application import ServedModel, Service, counted, create_application
 from vanilla_transformer_hf.serving.batcher import Batcher
-from vanilla_transformer_hf.serving.http import RequestError, address_of, bind
+from vanilla_transformer_hf.serving.http import RequestError
 from vanilla_transformer_hf.serving.metrics import Metrics, forget_dead_workers
 from vanilla_transformer_hf.serving.protocols import (
     Limits,
@@ -353,31 +352,23 @@ def test_texts_are_logged_only_where_that_is_asked_for(serve, caplog):
     assert '["five two", "zwei fünf"]' in caplog.text
 
 
-def test_the_clients_of_hugging_face_and_of_a_network_are_served(opened_translator, monkeypatch):
+def test_the_clients_of_hugging_face_and_of_a_network_are_served(opened_translator, monkeypatch, listen):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     model = ServedModel("en-de", Batcher(opened_translator, most_rows=4), "en", {"de": None})
     application = create_application([model], Limits(seconds=120))
-    listening = bind("127.0.0.1", 0)
-    server = uvicorn.Server(uvicorn.Config(application, log_level="error"))
-    thread = threading.Thread(target=server.run, args=([listening],))
-    thread.start()
-    try:
-        address = address_of(listening)
-        for url in (address, f"{address}/models/en-de"):
-            client = InferenceClient(base_url=url)
-            assert client.translation("three one").translation_text == "eins drei"
-            found = client.translation("two", src_lang="en", tgt_lang="de", generate_parameters={"num_beams": 2})
-            assert found.translation_text == "zwei"
-        with httpx.Client(timeout=0.02) as impatient, pytest.raises(httpx.ReadTimeout):
-            impatient.post(f"{address}/translate", json={"q": LONG * 20})
-        began = time.monotonic()
-        while 'status="499"' not in httpx.get(f"{address}/metrics").text:  # the server looks now and then
-            assert time.monotonic() - began < 60
-            time.sleep(0.05)
-        while model.batcher.waiting:  # the parts of those who have left leave too
-            assert time.monotonic() - began < 60
-            time.sleep(0.05)
-        assert httpx.post(f"{address}/translate", json={"q": "two"}).json() == {"translatedText": "zwei"}
-    finally:
-        server.should_exit = True
-        thread.join()
+    address = listen(application)
+    for url in (address, f"{address}/models/en-de"):
+        client = InferenceClient(base_url=url)
+        assert client.translation("three one").translation_text == "eins drei"
+        found = client.translation("two", src_lang="en", tgt_lang="de", generate_parameters={"num_beams": 2})
+        assert found.translation_text == "zwei"
+    with httpx.Client(timeout=0.02) as impatient, pytest.raises(httpx.ReadTimeout):
+        impatient.post(f"{address}/translate", json={"q": LONG * 20})
+    began = time.monotonic()
+    while 'status="499"' not in httpx.get(f"{address}/metrics").text:  # the server looks now and then
+        assert time.monotonic() - began < 60
+        time.sleep(0.05)
+    while model.batcher.waiting:  # the parts of those who have left leave too
+        assert time.monotonic() - began < 60
+        time.sleep(0.05)
+    assert httpx.post(f"{address}/translate", json={"q": "two"}).json() == {"translatedText": "zwei"}

@@ -3,13 +3,11 @@ What clients of LibreTranslate send and read. The requests were recorded from Ma
 code, LibreTranslate's own page, and libretranslatepy.
 """
 
-import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-import uvicorn
 from libretranslatepy import LibreTranslateAPI
 from starlette.testclient import TestClient
 
@@ -17,7 +15,6 @@ from vanilla_transformer_hf import Translator
 from vanilla_transformer_hf.serving import application
 from vanilla_transformer_hf.serving.application import ServedModel, create_application
 from vanilla_transformer_hf.serving.batcher import Batcher
-from vanilla_transformer_hf.serving.http import address_of, bind
 from vanilla_transformer_hf.serving.languages import LanguageDetector, english_name
 from vanilla_transformer_hf.serving.protocols import Limits
 
@@ -174,20 +171,12 @@ def test_requests_of_weblate_and_of_the_documentation(serve):
     assert answer["detectedLanguage"]["language"] == "en"
 
 
-def test_libretranslatepy_works(serve, opened_translator):
+def test_libretranslatepy_works(opened_translator, listen):
     application = create_application([ServedModel("en-de", Batcher(opened_translator), "en", {"de": None})])
-    listening = bind("127.0.0.1", 0)
-    server = uvicorn.Server(uvicorn.Config(application, log_level="error"))
-    thread = threading.Thread(target=server.run, args=([listening],))
-    thread.start()
-    try:
-        client = LibreTranslateAPI(address_of(listening))
-        assert client.translate("three one", "en", "de") == "eins drei"
-        assert client.detect("Where is the station?")[0]["language"] == "en"
-        assert [(each["code"], each["name"]) for each in client.languages()] == [("en", "English"), ("de", "German")]
-    finally:
-        server.should_exit = True
-        thread.join()
+    client = LibreTranslateAPI(listen(application))
+    assert client.translate("three one", "en", "de") == "eins drei"
+    assert client.detect("Where is the station?")[0]["language"] == "en"
+    assert [(each["code"], each["name"]) for each in client.languages()] == [("en", "English"), ("de", "German")]
 
 
 def test_requests_of_mastodon(serve):

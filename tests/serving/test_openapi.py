@@ -3,17 +3,14 @@
 import os
 import subprocess
 import sys
-import threading
 from itertools import product
 
 import pytest
-import uvicorn
 from jsonschema import Draft202012Validator
 from starlette.testclient import TestClient
 
 from vanilla_transformer_hf.serving.application import ServedModel, create_application
 from vanilla_transformer_hf.serving.batcher import Batcher
-from vanilla_transformer_hf.serving.http import address_of, bind
 
 
 # Source and targets of the models of a server; a source of None is not known.
@@ -96,22 +93,14 @@ def test_names_of_models_and_languages_are_described(application):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["one", "chain", "several targets"])
-def test_schemathesis_finds_no_difference(make_application, name, tmp_path):
+def test_schemathesis_finds_no_difference(make_application, name, tmp_path, listen):
     """Requests that the description allows are answered as it says, and others are refused: ten seconds of them."""
     application = make_application(name)
     (tmp_path / "files_are_texts.py").write_text(FILES_ARE_TEXTS)
-    listening = bind("127.0.0.1", 0)
-    server = uvicorn.Server(uvicorn.Config(application, log_level="error"))
-    thread = threading.Thread(target=server.run, args=([listening],))
-    thread.start()
-    try:
-        command = [sys.executable, "-m", "schemathesis.cli", "run", f"{address_of(listening)}/openapi.json"]
-        options = ["--max-time", "10", "--seed", "1", "--continue-on-failure", "--request-timeout", "60"]
-        path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-        hooks = {"SCHEMATHESIS_HOOKS": "files_are_texts", "PYTHONPATH": path}
-        environment = {**os.environ, **hooks}
-        result = subprocess.run([*command, *options], capture_output=True, text=True, cwd=tmp_path, env=environment)
-        assert result.returncode == 0, result.stdout[-4000:]
-    finally:
-        server.should_exit = True
-        thread.join()
+    command = [sys.executable, "-m", "schemathesis.cli", "run", f"{listen(application)}/openapi.json"]
+    options = ["--max-time", "10", "--seed", "1", "--continue-on-failure", "--request-timeout", "60"]
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    hooks = {"SCHEMATHESIS_HOOKS": "files_are_texts", "PYTHONPATH": path}
+    environment = {**os.environ, **hooks}
+    result = subprocess.run([*command, *options], capture_output=True, text=True, cwd=tmp_path, env=environment)
+    assert result.returncode == 0, result.stdout[-4000:]

@@ -23,6 +23,18 @@ from ..common.command_line import make_parser
 from .translate import add_engine_arguments, add_split_sentences, add_without_letters
 
 
+# Option -> field of `Limits`, type, what it is called in the help, help.
+LIMITS = {
+    "--max_characters": ("characters", int, "N", "of its texts (default: 50000)"),
+    "--max_texts": ("texts", int, "N", "of a list (default: 128)"),
+    "--max_body_bytes": ("body_bytes", int, "N", "of the body (default: 1048576)"),
+    "--max_seconds": ("seconds", float, "S", "until it is answered (default: 60)"),
+    "--max_file_bytes": ("file_bytes", int, "N", "of a file that is translated; 0: none are (default: 10485760)"),
+    "--file_seconds": ("file_seconds", float, "S", "until a translated file is removed (default: 600)"),
+    "--max_body_seconds": ("body_seconds", float, "S", "until its body is there (default: 10)"),
+}
+
+
 def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
     parser = make_parser(prog, __doc__)
     parser.add_argument(
@@ -76,22 +88,16 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
         choices=["auto", "float32", "bfloat16", "float16"],
         help="floating-point type of the weights (default: the one they were saved in)",
     )
-    parser.add_argument("--batch_size", type=int, default=128, metavar="N", help="most sentences that are searched "
-                        "together; 1: one after the other (default: 128)")  # fmt: skip
-    parser.add_argument("--batch_tokens", type=int, default=2048, metavar="N", help="most source tokens that are "
-                        "(default: 2048)")  # fmt: skip
+    parser.add_argument("--batch_size", dest="most_rows", type=int, default=128, metavar="N", help="most sentences "
+                        "that are searched together; 1: one after the other (default: 128)")  # fmt: skip
+    parser.add_argument("--batch_tokens", dest="most_tokens", type=int, default=2048, metavar="N", help="most source "
+                        "tokens that are (default: 2048)")  # fmt: skip
     limits = parser.add_argument_group("limits of a request")
-    limits.add_argument("--max_characters", type=int, metavar="N", help="of its texts (default: 50000)")
-    limits.add_argument("--max_texts", type=int, metavar="N", help="of a list (default: 128)")
-    limits.add_argument("--max_body_bytes", type=int, metavar="N", help="of the body (default: 1048576)")
-    limits.add_argument("--max_seconds", type=float, metavar="S", help="until it is answered (default: 60)")
-    limits.add_argument("--max_file_bytes", type=int, metavar="N", help="of a file that is translated; 0: none are "
-                        "(default: 10485760)")  # fmt: skip
-    limits.add_argument("--file_seconds", type=float, metavar="S", help="until a translated file is removed (default: "
-                        "600)")  # fmt: skip
-    limits.add_argument("--max_body_seconds", type=float, metavar="S", help="until its body is there (default: 10)")
+    for option, (field, kind, metavar, text) in LIMITS.items():
+        limits.add_argument(option, dest=field, type=kind, metavar=metavar, help=text)
     parser.add_argument(
         "--max_queue",
+        dest="most_waiting",
         type=int,
         default=4096,
         metavar="N",
@@ -126,22 +132,10 @@ def main(prog: str, argv: list[str]) -> None:
     logging.disable_progress_bar()
     if arguments.engine == "ours" and arguments.quantization not in (None, "int8"):
         raise ValueError(f"--quantization {arguments.quantization}: expected int8, or --engine ctranslate2")
-    names = {"characters", "texts", "body_bytes", "seconds", "body_seconds", "file_bytes"}
-    given = {name: getattr(arguments, f"max_{name}") for name in names} | {"file_seconds": arguments.file_seconds}
+    given = {name: value for name, value in vars(arguments).items() if value is not None}
     settings = ServerSettings(
-        models=arguments.models,
-        languages=arguments.languages,
-        limits={name: value for name, value in given.items() if value is not None},
-        most_rows=arguments.batch_size,
-        most_tokens=arguments.batch_tokens,
-        most_waiting=arguments.max_queue,
-        **{name: getattr(arguments, name) for name in ("api_keys", "log", "device", "dtype", "workers", "engine")},
-        seconds_to_finish=arguments.seconds_to_finish,
-        quantization=arguments.quantization,
-        split_sentences=arguments.split_sentences,
-        without_letters=arguments.without_letters,
-        allowed_hosts=arguments.allowed_hosts,
-        allowed_origins=arguments.allowed_origins,
+        limits={field: given[field] for field, *_ in LIMITS.values() if field in given},
+        **{name: value for name, value in given.items() if name in ServerSettings.__dataclass_fields__},
     )
     listening = bind(arguments.host, arguments.port)
     print(f"listening on {address_of(listening)}", file=sys.stderr, flush=True)

@@ -256,8 +256,9 @@ class Service:
                 status = 413 if isinstance(error, TooManyCharactersError) else 400
                 raise RequestError(str(error), "file", status) from error
             token = await self._in_thread(self.downloads.add, written)
-        path = quote(f"{token}.{_translated_name(name, language)}", safe="")
-        answer = {"translatedFileUrl": f"{request.base_url}download_file/{path}", **detected_language(wanted)}
+        path = PurePosixPath(name)
+        link = quote(f"{token}.{path.stem[:100]}_{language or 'translated'}{path.suffix}", safe="")  # report_de.docx
+        answer = {"translatedFileUrl": f"{request.base_url}download_file/{link}", **detected_language(wanted)}
         return _naming_ignored(JSONResponse(answer), wanted)
 
     async def download_file(self, request: Request) -> Response:
@@ -652,12 +653,6 @@ def _naming_ignored(answer: Response, wanted: TranslationRequest) -> Response:
         names = [quote(as_text(name[:60])) or '""' for name in wanted.ignored[:MOST_IGNORED]]
         answer.headers[IGNORED_HEADER] = ", ".join(names)
     return answer
-
-
-def _translated_name(name: str, language: str | None) -> str:
-    """The name of a translated file: report_de.docx."""
-    path = PurePosixPath(name)
-    return f"{path.stem[:100]}_{language or 'translated'}{path.suffix}"
 
 
 class InMemory(MultiPartParser):

@@ -38,19 +38,12 @@ def describe(limits: Limits, needs_key: bool, served: Served) -> Schema:
     """The description, as OpenAPI 3.1."""
     schemas = _schemas(limits, served)
     paths = {
-        "/translate": {
-            "post": {
-                **_operation("translate", "Translate, LibreTranslate's protocol", "Translation", streams=True),
-                "requestBody": _body(JSON, "TranslateRequest"),
-                "description": OR_FORM,
-            }
-        },
-        "/translate_file": {
-            "post": {
-                **_operation("translateFile", "Translate a document", "TranslatedFile"),
-                "requestBody": _file_body(),
-            }
-        },
+        "/translate": _post(
+            *("translate", "Translate, LibreTranslate's protocol", "Translation", "TranslateRequest"),
+            streams=True,
+            description=OR_FORM,
+        ),
+        "/translate_file": _post("translateFile", "Translate a document", "TranslatedFile", _file_body()),
         "/download_file/{name}": {
             "get": {
                 "operationId": "downloadFile",
@@ -60,22 +53,11 @@ def describe(limits: Limits, needs_key: bool, served: Served) -> Schema:
                 | _refused("404"),
             }
         },
-        "/detect": {
-            "post": {
-                **_operation("detect", "Languages of texts", "Detections"),
-                "requestBody": _body(JSON, "DetectRequest"),
-                "description": OR_FORM,
-            }
-        },
+        "/detect": _post("detect", "Languages of texts", "Detections", "DetectRequest", description=OR_FORM),
         "/suggest": {
             "post": {"operationId": "suggest", "summary": "Suggestions are off", "responses": _refused("403")}
         },
-        "/": {
-            "post": {
-                **_operation("generate", "Translate, Hugging Face's protocol", "Generations", streams=True),
-                "requestBody": _body(JSON, "GenerateRequest"),
-            }
-        },
+        "/": _post("generate", "Translate, Hugging Face's protocol", "Generations", "GenerateRequest", streams=True),
         **_paths_of_models(served),
         "/languages": {"get": _look("languages", "Languages, and what they are translated to", _ref("Languages"))},
         "/frontend/settings": {
@@ -231,23 +213,16 @@ def _requests(served: Served) -> list[tuple[str, Choice, Choice]]:
 def _paths_of_models(served: Served) -> Schema:
     """One path with a parameter, or where models have different languages, which it cannot say, one for each."""
     if served.choice.is_uniform:
-        operation = {
-            **_operation("generateWithModel", "Translate with a model", "Generations", streams=True),
-            "parameters": [_path_parameter(_enumeration(served.choice.names))],
-            "requestBody": _body(JSON, "GenerateRequest"),
-        }
-        return {"/models/{name}": {"post": operation}}
-    return {
-        f"/models/{quote(one.names[0])}": {
-            "post": {
-                **_operation(
-                    f"generateWithModel{number}", f"Translate with {one.names[0]}", "Generations", streams=True
-                ),
-                "requestBody": _body(JSON, f"GenerateRequest{number}"),
-            }
-        }
-        for number, one in enumerate(served.alone, 1)
-    }
+        named = [_path_parameter(_enumeration(served.choice.names))]
+        summary, body = "Translate with a model", "GenerateRequest"
+        operation = _post("generateWithModel", summary, "Generations", body, streams=True, parameters=named)
+        return {"/models/{name}": operation}
+    paths = {}
+    for number, one in enumerate(served.alone, 1):
+        path, summary = f"/models/{quote(one.names[0])}", f"Translate with {one.names[0]}"
+        names = (f"generateWithModel{number}", summary, "Generations", f"GenerateRequest{number}")
+        paths[path] = _post(*names, streams=True)
+    return paths
 
 
 def _renamed(refusal: Refusal) -> Refusal:
@@ -319,12 +294,16 @@ def _refused(*statuses: str) -> Schema:
     return {status: _response(REFUSALS[status], _ref("Error")) for status in statuses or REFUSALS}
 
 
-def _operation(name: str, summary: str, answer: str, streams: bool = False) -> Schema:
-    """A request that texts come with, but for its body."""
+def _post(
+    name: str, summary: str, answer: str, body: str | Schema, streams: bool = False, **more: Any
+) -> dict[str, Schema]:
+    """A request that texts come with; `body` is the name of a JSON object's schema, or all of the body."""
     found = _response("What was found", _ref(answer))
     if streams:
         found["content"]["text/event-stream"] = {"schema": _ref("Event")}
-    return {"operationId": name, "summary": summary, "responses": {"200": found} | _refused()}
+    body = _body(JSON, body) if isinstance(body, str) else body
+    operation = {"operationId": name, "summary": summary, "responses": {"200": found} | _refused()}
+    return {"post": {**operation, "requestBody": body, **more}}
 
 
 def _body(kind: str, name: str) -> Schema:

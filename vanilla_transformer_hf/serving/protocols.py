@@ -95,8 +95,8 @@ def read_libretranslate(body: Mapping[str, Any], limits: Limits) -> TranslationR
     return TranslationRequest(
         texts,
         is_list,
-        _language(body, "source"),
-        _language(body, "target"),
+        _optional_text(body, "source"),
+        _optional_text(body, "target"),
         alternatives,
         stream=_switch(body, "stream"),
         api_key=_optional_text(body, "api_key"),
@@ -116,8 +116,8 @@ def read_file_request(body: Mapping[str, Any]) -> TranslationRequest:
     return TranslationRequest(
         [],
         True,
-        _language(body, "source"),
-        _language(body, "target"),
+        _optional_text(body, "source"),
+        _optional_text(body, "target"),
         api_key=_optional_text(body, "api_key"),
         model=_optional_text(body, "model"),
         encoding=encoding,
@@ -175,8 +175,8 @@ def read_hugging_face(body: Mapping[str, Any], limits: Limits) -> TranslationReq
     return TranslationRequest(
         texts,
         is_list,
-        _language(parameters, "src_lang", "parameters."),
-        _language(parameters, "tgt_lang", "parameters."),
+        _optional_text(parameters, "src_lang", "parameters."),
+        _optional_text(parameters, "tgt_lang", "parameters."),
         options.pop("num_return_sequences", 1) - 1,
         options,
         stream=_switch(body, "stream"),
@@ -248,10 +248,6 @@ def _optional_text(body: Mapping[str, Any], name: str, prefix: str = "") -> str 
     if value is not None and not isinstance(value, str):
         raise RequestError(f"must be a text, got {type(value).__name__}", f"{prefix}{name}")
     return value or None
-
-
-def _language(body: Mapping[str, Any], name: str, prefix: str = "") -> str | None:
-    return _optional_text(body, name, prefix)
 
 
 def _switch(body: Mapping[str, Any], name: str) -> bool:
