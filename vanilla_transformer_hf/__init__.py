@@ -22,8 +22,6 @@ if TYPE_CHECKING:
         VanillaTransformerModel,
     )
     from .model.packing.int8_quantizer import Int8Config
-    from .model.predecessors.configuration import RecurrentSeq2SeqConfig
-    from .model.predecessors.modeling import RecurrentSeq2SeqForConditionalGeneration, RecurrentSeq2SeqModel
     from .model.recognition.models import VanillaTransformerForImageTextToText, VanillaTransformerForSpeechSeq2Seq
     from .model.single_stacks.causal_lm import VanillaTransformerDecoderModel, VanillaTransformerForCausalLM
     from .model.single_stacks.encoder_models import (
@@ -33,6 +31,8 @@ if TYPE_CHECKING:
         VanillaTransformerForTokenClassification,
     )
     from .model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+    from .recurrent.configuration import RecurrentSeq2SeqConfig
+    from .recurrent.modeling import RecurrentSeq2SeqForConditionalGeneration, RecurrentSeq2SeqModel
     from .translation.pipeline import TranslationPipeline
     from .translation.results import Translation
     from .translation.scoring.alignment import Alignment
@@ -77,9 +77,9 @@ _HOMES = {
     "Alignment": "translation.scoring.alignment",
     "ConstrainedText": "translation.text.texts",
     "Int8Config": "model.packing.int8_quantizer",
-    "RecurrentSeq2SeqConfig": "model.predecessors.configuration",
-    "RecurrentSeq2SeqForConditionalGeneration": "model.predecessors.modeling",
-    "RecurrentSeq2SeqModel": "model.predecessors.modeling",
+    "RecurrentSeq2SeqConfig": "recurrent.configuration",
+    "RecurrentSeq2SeqForConditionalGeneration": "recurrent.modeling",
+    "RecurrentSeq2SeqModel": "recurrent.modeling",
     "TextScore": "translation.scoring.scoring",
     "Translation": "translation.results",
     "TranslationPipeline": "translation.pipeline",

@@ -29,9 +29,9 @@ from transformers.models.auto.modeling_auto import (
 from .model.config.auto_classes import CLASSES
 from .model.configuration_vanilla_transformer import VanillaTransformerConfig
 from .model.layers.lora_targets import LoraTargets
-from .model.predecessors.configuration import RecurrentSeq2SeqConfig
 from .model.saving.listeners import CONFIG_MADE, MODEL_DEFINED
 from .model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+from .recurrent.configuration import RecurrentSeq2SeqConfig
 
 
 class ModelByName:
@@ -39,7 +39,7 @@ class ModelByName:
 
     def __init__(self, config_class: Any, name: str):
         module, self.__name__ = name.rsplit(".", 1)
-        self.__module__ = f"{__package__}.model.{module}"
+        self.__module__ = f"{__package__}.{module}"
         self.config_class = config_class
 
     def __getattr__(self, name: str) -> Any:
@@ -59,22 +59,22 @@ class ModelByName:
 
 # Auto class -> what it opens. AutoModel has three, of which the config names one.
 MODELS: dict[Any, ModelByName] = {
-    getattr(transformers, auto): ModelByName(VanillaTransformerConfig, name)
+    getattr(transformers, auto): ModelByName(VanillaTransformerConfig, f"model.{name}")
     for models in CLASSES.values()
     for auto, name in models.items()
     if auto != "AutoModel"
 }
 BARE_MODELS: dict[str, ModelByName] = {
-    stacks: ModelByName(VanillaTransformerConfig, CLASSES[stacks]["AutoModel"])
+    stacks: ModelByName(VanillaTransformerConfig, f"model.{CLASSES[stacks]['AutoModel']}")
     for stacks in ("encoder_decoder", "encoder", "decoder")
 }
 FEATURE_EXTRACTOR = ModelByName(
-    VanillaTransformerConfig, "feature_extraction_vanilla_transformer.VanillaTransformerFeatureExtractor"
+    VanillaTransformerConfig, "model.feature_extraction_vanilla_transformer.VanillaTransformerFeatureExtractor"
 )
 RECURRENT_MODELS: dict[Any, ModelByName] = {
-    AutoModel: ModelByName(RecurrentSeq2SeqConfig, "predecessors.modeling.RecurrentSeq2SeqModel"),
+    AutoModel: ModelByName(RecurrentSeq2SeqConfig, "recurrent.modeling.RecurrentSeq2SeqModel"),
     AutoModelForSeq2SeqLM: ModelByName(
-        RecurrentSeq2SeqConfig, "predecessors.modeling.RecurrentSeq2SeqForConditionalGeneration"
+        RecurrentSeq2SeqConfig, "recurrent.modeling.RecurrentSeq2SeqForConditionalGeneration"
     ),
 }
 

@@ -147,6 +147,7 @@ PURPOSES = {
     "translation": "text, scores, alignments",
     "common": "files, opening models",
     "evaluation": "BLEU, chrF",
+    "recurrent": "LSTM, GRU",
     "model": "travels with saved models",
 }
 

@@ -10,7 +10,7 @@ from host_tests.test_configuration_common import ConfigTester
 from test_host_modeling import BartModelTest, EncoderDecoderSuite, MarianModelTest
 
 from vanilla_transformer_hf import RecurrentSeq2SeqConfig, RecurrentSeq2SeqForConditionalGeneration
-from vanilla_transformer_hf.model.predecessors.modeling import RecurrentSeq2SeqModel
+from vanilla_transformer_hf.recurrent.modeling import RecurrentSeq2SeqModel
 
 
 class RecurrentSuite(EncoderDecoderSuite):

@@ -29,9 +29,9 @@ from ..model.config.front_ends import input_name_of, reads_tokens
 from ..model.config.generation import SEARCH_OPTIONS
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.layers.base_model import SHARD_NAME
-from ..model.predecessors.configuration import RecurrentSeq2SeqConfig
 from ..model.tokenization_vanilla_transformer import TOKENIZER_FILES
 from ..model.tokenizer.limits import check_tokenizer_file, is_failure
+from ..recurrent.configuration import RecurrentSeq2SeqConfig
 from .checksums import check_unchanged
 from .command_line import message_of
 from .hub_waits import bounded_waits, httpx

@@ -12,8 +12,8 @@ from ..common.opening import is_own, open_any_config, open_tokenizer, open_weigh
 from ..model.config.attention_kinds import pooling_layers
 from ..model.config.front_ends import reads_tokens
 from ..model.config.sharing import FEED_FORWARD_OWNERS
-from ..model.predecessors.configuration import RecurrentSeq2SeqConfig
 from ..model.tokenizer.limits import TokenizerError, failing_in_one_line
+from ..recurrent.configuration import RecurrentSeq2SeqConfig
 from ..translation.recognition import Recognizer
 from ..translation.translator import Translator
 from . import attending, attributions, file_sources, layerwise, patching, positions, single_stacks, translating, walk

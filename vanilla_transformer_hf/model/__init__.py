@@ -1,1 +1,1 @@
-"""All that travels with a saved model, joined into six files by `bundle`. It imports nothing else of ours."""
+"""All that travels with a saved model, joined into few files by `bundle`. It imports nothing else of ours."""

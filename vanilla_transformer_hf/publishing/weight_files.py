@@ -14,7 +14,7 @@ from ..common.opening import OwnConfig, check_one_set, check_settings, is_finite
 from ..model import modeling_vanilla_transformer as modeling
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.layers.base_model import SHARD_NAME
-from ..model.predecessors import modeling as recurrent
+from ..recurrent import modeling as recurrent
 from .private_text import parse_json
 
 

@@ -25,7 +25,7 @@ from ..model.config.attention_kinds import ATTENTION_KINDS
 from ..model.config.kinds import users_of_options
 from ..model.config.position_schemes import POSITION_SCHEMES
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
-from ..model.predecessors.configuration import RecurrentSeq2SeqConfig
+from ..recurrent.configuration import RecurrentSeq2SeqConfig
 from .arguments import DataArguments, Help, ModelArguments, OwnTrainingArguments
 from .data.column_names import SIDES
 from .data.parts import ROLES, check_corpora, exchange_parts

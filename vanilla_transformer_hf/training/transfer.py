@@ -15,7 +15,7 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from ..common.opening import open_config, open_tokenizer
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
-from ..model.predecessors.configuration import RecurrentSeq2SeqConfig
+from ..recurrent.configuration import RecurrentSeq2SeqConfig
 from .recipe import RunArguments
 
 

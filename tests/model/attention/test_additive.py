@@ -10,8 +10,8 @@ from torch import nn
 
 from vanilla_transformer_hf.export.ctranslate2 import problems
 from vanilla_transformer_hf.model.attention.additive import AdditiveScores
-from vanilla_transformer_hf.model.predecessors.attention import BahdanauAttention, Source
-from vanilla_transformer_hf.model.predecessors.configuration import RecurrentSeq2SeqConfig
+from vanilla_transformer_hf.recurrent.attention import BahdanauAttention, Source
+from vanilla_transformer_hf.recurrent.configuration import RecurrentSeq2SeqConfig
 
 
 ADDITIVE = {"attention_score": "additive"}

@@ -1,5 +1,5 @@
 """
-The modules of model/, joined into the few files that travel with a saved model.
+The modules of model/ and recurrent/, joined into the few files that travel with a saved model.
 
 transformers copies code from one folder into one folder, and our modules lie in several. So a file that travels has
 its modules one after the other, each behind those that it imports, without their imports of each other; what an
@@ -17,7 +17,7 @@ FILES = {
     "releases.configs": "configuration_vanilla_transformer",
     "config": "configuration_vanilla_transformer",
     "configuration_vanilla_transformer": "configuration_vanilla_transformer",
-    "predecessors.configuration": "configuration_vanilla_transformer",
+    "recurrent.configuration": "configuration_vanilla_transformer",
     "tokenizer": "tokenization_vanilla_transformer",
     "tokenization_vanilla_transformer": "tokenization_vanilla_transformer",
     "releases": "layers_vanilla_transformer",
@@ -36,7 +36,8 @@ HEADING = "# ==== "
 
 
 def path_of(module: str) -> Path:
-    return ROOT.joinpath(*module.split(".")).with_suffix(".py")
+    """The file of a module, which is named from model/ on, or is one of recurrent/ beside it."""
+    return (ROOT.parent if module.startswith("recurrent.") else ROOT).joinpath(*module.split(".")).with_suffix(".py")
 
 
 def file_of(module: str) -> str:
@@ -46,7 +47,7 @@ def file_of(module: str) -> str:
 
 def own_imports(module: str, tree: ast.Module) -> list[tuple[ast.ImportFrom, str]]:
     """
-    The imports of other modules of model/, with their names.
+    The imports of other modules that travel, with their names.
 
     Raises:
         ValueError: One of them is not `from .module import Name` at the top of the file; the message names its line.
@@ -56,7 +57,8 @@ def own_imports(module: str, tree: ast.Module) -> list[tuple[ast.ImportFrom, str
         if isinstance(node, ast.ImportFrom) and node.level:
             if node not in tree.body or node.module is None or any(alias.asname for alias in node.names):
                 raise ValueError(f"{path_of(module)}, line {node.lineno}: write `from .module import Name` at the top")
-            found.append((node, ".".join([*module.split(".")[: -node.level], node.module])))
+            source = ".".join([*module.split(".")[: -node.level], node.module])
+            found.append((node, source.removeprefix("model.")))
     return found
 
 
@@ -118,7 +120,7 @@ def join_modules(modules: tuple[str, ...]) -> dict[str, str]:
 
 
 OPENING = '''"""
-Written from the modules below, which lie in vanilla_transformer_hf/model/: change them there, not here.
+Written from the modules below, which lie in vanilla_transformer_hf/model/ and recurrent/: change them there, not here.
 
 With the other files of this folder it opens the model without the package, where `trust_remote_code=True` allows it.
 """

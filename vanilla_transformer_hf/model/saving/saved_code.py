@@ -23,7 +23,7 @@ PIPELINES = {
         "type": "text",
     }
 }
-MODEL = __package__.rpartition(".")[0]  # the package that has the modules of our classes
+PACKAGE = __package__.split(".")[0]
 
 
 class SavesCode:
@@ -40,10 +40,12 @@ class SavesCode:
 
     @property
     def module_of_class(self) -> str | None:
-        """The module of model/ that has the class; None if it is another's."""
+        """The module that has the class, as `bundle` names it; None if it is another's."""
         # FSDP2 makes classes of its own out of ours.
         owner = next(each for each in type(self).__mro__ if not each.__module__.startswith("torch."))
-        return owner.__module__.removeprefix(f"{MODEL}.") if owner.__module__.startswith(f"{MODEL}.") else None
+        package, _, module = owner.__module__.partition(".")
+        is_ours = package == PACKAGE and module.startswith(("model.", "recurrent."))
+        return module.removeprefix("model.") if is_ours else None
 
     @property
     def modules_that_travel(self) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from transformers.modeling_outputs import (
 )
 from transformers.utils.generic import can_return_tuple
 
-from ..layers.base_model import (
+from ..model.layers.base_model import (
     SharedBase,
     SharedEmbeddings,
     ShiftedLabels,
@@ -30,10 +30,10 @@ from ..layers.base_model import (
     missing_target,
     tied_output,
 )
-from ..layers.loss import RowLoss
-from ..layers.parts import Dropout, drop_out
-from ..releases.models import CACHE, given_cache, named
-from ..search.host_generation import HostGenerationMixin
+from ..model.layers.loss import RowLoss
+from ..model.layers.parts import Dropout, drop_out
+from ..model.releases.models import CACHE, given_cache, named
+from ..model.search.host_generation import HostGenerationMixin
 from .attention import RECURRENT_ATTENTION, Source
 from .cache import RecurrentCache
 from .configuration import RecurrentSeq2SeqConfig

@@ -4,10 +4,10 @@ from typing import Any, Literal
 
 from huggingface_hub.dataclasses import strict
 
-from ..config.errors import refusing_with_value_errors
-from ..config.kinds import LARGEST_DEPTH, LARGEST_SIZE
-from ..releases.configs import BaseConfig
-from ..saving.saved_code import ConfigSavesCode
+from ..model.config.errors import refusing_with_value_errors
+from ..model.config.kinds import LARGEST_DEPTH, LARGEST_SIZE
+from ..model.releases.configs import BaseConfig
+from ..model.saving.saved_code import ConfigSavesCode
 
 
 @refusing_with_value_errors
@@ -84,7 +84,7 @@ class RecurrentSeq2SeqConfig(ConfigSavesCode, BaseConfig):
             self.tie_word_embeddings = False
         super().__post_init__(**kwargs)
 
-    modules = ("predecessors.modeling",)  # what travels with a saved model
+    modules = ("recurrent.modeling",)  # what travels with a saved model
 
     @property
     def auto_classes(self) -> dict[str, str]:

@@ -14,7 +14,7 @@ from vanilla_transformer_hf import (
     RecurrentSeq2SeqForConditionalGeneration,
     RecurrentSeq2SeqModel,
 )
-from vanilla_transformer_hf.model.predecessors.cache import RecurrentCache
+from vanilla_transformer_hf.recurrent.cache import RecurrentCache
 
 
 KINDS = {
