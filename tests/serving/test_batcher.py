@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 
 from vanilla_transformer_hf import Translator
 from vanilla_transformer_hf.model.search import search
-from vanilla_transformer_hf.model.tokenizer.limits import TokenizerError
+from vanilla_transformer_hf.model.tokenizer.failures import TokenizerError
 from vanilla_transformer_hf.serving.application import ServedModel, create_application
 from vanilla_transformer_hf.serving.batcher import Batcher, DeadlineError, QueueFullError
 from vanilla_transformer_hf.serving.searches import SharedSearch, Work

@@ -30,7 +30,8 @@ from ..model.config.generation import SEARCH_OPTIONS
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.layers.base_model import SHARD_NAME
 from ..model.tokenization_vanilla_transformer import TOKENIZER_FILES
-from ..model.tokenizer.limits import check_tokenizer_file, is_failure
+from ..model.tokenizer.failures import is_failure
+from ..model.tokenizer.limits import check_tokenizer_file
 from ..recurrent.configuration import RecurrentSeq2SeqConfig
 from .checksums import check_unchanged
 from .command_line import message_of

@@ -22,7 +22,7 @@ from ..model.config.generation import VanillaTransformerGenerationConfig
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
-from ..model.tokenizer.limits import is_failure
+from ..model.tokenizer.failures import is_failure
 from ..publishing.model_card import CardFacts, ConversionFacts, SourceFile, write_card
 from .formats import vocabularies
 from .given_options import ask, set_options, unstated_notes, with_options

@@ -15,7 +15,7 @@ from ..model.config.front_ends import input_name_of, reads_tokens, shape_of_sour
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..model.search.generate import check_token_ids
-from ..model.tokenizer.limits import is_failure
+from ..model.tokenizer.failures import is_failure
 from .formats.npz import Arrays
 from .source import ConversionError
 

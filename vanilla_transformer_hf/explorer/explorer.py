@@ -12,7 +12,7 @@ from ..common.opening import is_own, open_any_config, open_tokenizer, open_weigh
 from ..model.config.attention_kinds import pooling_layers
 from ..model.config.front_ends import reads_tokens
 from ..model.config.sharing import FEED_FORWARD_OWNERS
-from ..model.tokenizer.limits import TokenizerError, failing_in_one_line
+from ..model.tokenizer.failures import TokenizerError, failing_in_one_line
 from ..recurrent.configuration import RecurrentSeq2SeqConfig
 from ..translation.recognition import Recognizer
 from ..translation.translator import Translator

@@ -28,7 +28,7 @@ from transformers import BatchEncoding
 from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
 from .saving.saved_code import TokenizerSavesCode
-from .tokenizer.limits import check_added, check_tokenizer_file, is_failure
+from .tokenizer.failures import is_failure
 
 
 TOKENIZER_FILES = {"tokenizer_file": "tokenizer.json", "source_tokenizer_file": "source_tokenizer.json"}
@@ -393,12 +393,7 @@ class VanillaTransformerTokenizer(TokenizerSavesCode, TokenizersBackend):
         if path is None:
             name = TOKENIZER_FILES["tokenizer_file"]
             raise OSError(f"{pretrained_model_name_or_path}: {name} is missing; copy it from where it was saved.")
-        for name in TOKENIZER_FILES:
-            if file := resolved_vocab_files.get(name):
-                check_tokenizer_file(file)
-        for name in ("tokenizer_config_file", "special_tokens_map_file"):
-            if file := resolved_vocab_files.get(name):
-                check_added(file)
+        cls.check_files(resolved_vocab_files)
         try:
             return super()._from_pretrained(
                 resolved_vocab_files, pretrained_model_name_or_path, init_configuration, *init_inputs, **kwargs

@@ -33,7 +33,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from ..common.characters import as_text
-from ..model.tokenizer.limits import TokenizerError
+from ..model.tokenizer.failures import TokenizerError
 from ..translation.documents.document import Reading, readable_endings
 from ..translation.documents.inline import TooManyCharactersError
 from ..translation.documents.markup import MarkupText, with_translations

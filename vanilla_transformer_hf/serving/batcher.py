@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ..model.tokenizer.limits import TokenizerError
+from ..model.tokenizer.failures import TokenizerError
 from ..translation.documents.places import aligner
 from ..translation.results import Translation
 from ..translation.text.splitting import Part

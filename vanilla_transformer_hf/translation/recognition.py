@@ -20,7 +20,7 @@ from ..common.lines import read_lines
 from ..common.opening import open_any_config, open_processor, open_weights, to_device
 from ..common.recordings import read_recording
 from ..model.config.front_ends import has_padding, input_name_of, source_length
-from ..model.tokenizer.limits import failing_in_one_line
+from ..model.tokenizer.failures import failing_in_one_line
 
 
 TEXTS_FILE = "texts.tsv"

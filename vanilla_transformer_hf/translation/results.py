@@ -8,7 +8,7 @@ from unicodedata import category, east_asian_width
 import torch
 
 from ..common.white_space import EDGES, word_starts
-from ..model.tokenizer.limits import failing_in_one_line
+from ..model.tokenizer.failures import failing_in_one_line
 from .scoring.alignment import Alignment, join_alignments
 from .scoring.scoring import until_end
 from .text.splitting import Part

@@ -7,7 +7,7 @@ import time
 import pytest
 import torch
 
-from vanilla_transformer_hf.model.tokenizer.limits import TokenizerError
+from vanilla_transformer_hf.model.tokenizer.failures import TokenizerError
 from vanilla_transformer_hf.translation.documents.inline import TooManyCharactersError, at_most_characters, unescape
 from vanilla_transformer_hf.translation.documents.markup import MarkupText, tokens_of, with_translations
 from vanilla_transformer_hf.translation.documents.places import aligner

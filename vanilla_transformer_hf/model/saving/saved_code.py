@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..releases.configs import saves_here
+from ..tokenizer.limits import check_files
 from .bundle import file_of, join_modules, modules_in
 from .listeners import CONFIG_MADE, MODEL_DEFINED
 
@@ -93,7 +94,9 @@ class ConfigSavesCode(SavesCode):
 
 
 class TokenizerSavesCode(SavesCode):
-    """A tokenizer that names the class that opens it, and brings the file of that."""
+    """A tokenizer that names the class that opens it, and brings the file of that; its files have limits."""
+
+    check_files = staticmethod(check_files)
 
     def save_pretrained(self, save_directory: str | os.PathLike[str], *args: Any, **kwargs: Any) -> tuple[str, ...]:
         """Save the tokenizer, as in every tokenizer of transformers, with its code; the paths of the files."""

@@ -12,11 +12,12 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tokenizers import Regex, normalizers
+
+from .failures import is_failure
 
 
 LARGEST_FILE = 256 * 2**20  # bytes
@@ -55,6 +56,21 @@ PARTS_OF_PATTERN = re.compile(
     r"|(?P<repeat>[*+?]|\{\d*(?:,\d*)?\})(?P<mode>[?+]?)|(?P<back>\\[1-9gk])|\\[pP]\{[^}]*\}|\\.|(?P<set>\[)|.",
     re.DOTALL,
 )
+
+
+def check_files(files: Mapping[str, str | None]) -> None:
+    """
+    Check the files of a tokenizer, by transformers' names for them, before one of them is read.
+
+    Raises:
+        ValueError: One has other or more parts than a tokenizer may have; the message names file and part.
+    """
+    for name in ("tokenizer_file", "source_tokenizer_file"):
+        if file := files.get(name):
+            check_tokenizer_file(file)
+    for name in ("tokenizer_config_file", "special_tokens_map_file"):
+        if file := files.get(name):
+            check_added(file)
 
 
 def check_tokenizer_file(path: str | os.PathLike) -> None:
@@ -302,33 +318,4 @@ def _kind_of_repeat(sign: str, mode: str) -> str | None:
     return "option" if high and int(high) <= 8 else "repeat"
 
 
-def is_failure(error: BaseException) -> bool:
-    """Whether the tokenizers library raised it: a plain `Exception`, or, where it panics, what is no `Exception`."""
-    return type(error) is Exception or type(error).__name__ == "PanicException"
-
-
-class TokenizerError(ValueError):
-    """A tokenizer failed on a text, or on tokens; the message is one line."""
-
-
-@contextmanager
-def failing_in_one_line(what: str) -> Iterator[None]:
-    """
-    Args:
-        what: What the tokenizer does, for the message.
-
-    Raises:
-        TokenizerError: The tokenizers library raised an error of its own, or panicked.
-    """
-    try:
-        yield
-    except BaseException as error:
-        if not is_failure(error):
-            raise
-        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
-        raise TokenizerError(f"the tokenizer of the model fails where it {what}: {reason}") from None
-
-
-__all__ = [
-    "TokenizerError", "check_added", "check_pattern", "check_tokenizer_file", "failing_in_one_line", "is_failure"
-]  # fmt: skip
+__all__ = ["check_files", "check_pattern", "check_tokenizer_file"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...model.tokenizer.limits import TokenizerError
+from ...model.tokenizer.failures import TokenizerError
 
 
 if TYPE_CHECKING:

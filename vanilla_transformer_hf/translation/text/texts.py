@@ -17,7 +17,7 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 from ...common.characters import as_text
 from ...common.choices import TooLongToTranslate, check_choice
 from ...common.white_space import word_starts
-from ...model.tokenizer.limits import failing_in_one_line
+from ...model.tokenizer.failures import failing_in_one_line
 from .splitting import Part, split_parts, split_text
 from .tally import SENSIBLE_SOURCE, Tally
 
