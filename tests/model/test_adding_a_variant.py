@@ -114,9 +114,22 @@ def test_each_row_has_a_class_and_each_option_a_text():
 SCRIPT = """
 import sys, torch
 from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
-from vanilla_transformer_hf.training.recipe import RecipeParser
-options = "--preset base --position_encoding log_distance --encoder_attention_type look_back --attention_window 5"
+from vanilla_transformer_hf.training.recipe import RecipeParser, all_options
+options = "--preset base --position_encoding log_distance --encoder_attention_type look_back --look_back_share 5"
 RecipeParser(prog="train").parse(["--output_dir", "x", *options.split()])
+helps = {option.name: option.about for group in all_options().values() for option in group}
+assert "; log_distance: made up;" in helps["position_encoding"], helps["position_encoding"]
+assert "; look_back: made up;" in helps["encoder_attention_type"] and "made up, too" in helps["look_back_share"]
+for fields, message in (
+    ({}, "look_back_share=3: only attention of the type 'look_back' has it"),
+    ({"encoder_attention_type": "look_back"}, ""),
+    ({"encoder_attention_type": "look_back", "look_back_share": 0}, "look_back_share=0: must be greater than 0"),
+):
+    try:
+        VanillaTransformerConfig(**{"look_back_share": 3, **fields})
+        assert not message
+    except ValueError as error:
+        assert message and message in str(error), error
 torch.manual_seed(0)
 sizes = dict(vocab_size=99, d_model=32, encoder_layers=2, decoder_layers=2, encoder_ffn_dim=64, decoder_ffn_dim=64)
 model = VanillaTransformerForConditionalGeneration(VanillaTransformerConfig(**sizes, **eval(sys.argv[2])))
@@ -138,7 +151,7 @@ for beams, ids in zip((1, 3), expected):
 
 
 def put_into(package: Path, code: str, table_file: str, table: str, folder: str) -> None:
-    """Do the page's first two steps: the class into a file of its own, the row into its table."""
+    """Do the page's first two steps: the class into a file of its own, the row into its table, words for its name."""
     tree = ast.parse(code)
     assigned = [each for each in tree.body if isinstance(each, ast.Assign)]
     row = next(each for each in assigned if isinstance(each.targets[0], ast.Subscript))
@@ -156,20 +169,37 @@ def put_into(package: Path, code: str, table_file: str, table: str, folder: str)
     kept = [each for each in imports if "torch" in each and "hf" not in each]
     for each in imports:
         kept += [each.replace(home, near) for home, near in homes.items() if each.startswith(home)][:1]
+    add_behind(
+        package / "model" / "configuration_vanilla_transformer.py",
+        {"positions": '`"none"`: no positions;', "attention": '`"chunk"`: those of its own block;'}[folder],
+        f" `{ast.unparse(target.slice)}`: made up;".replace("'", '"'),
+    )
     (package / "model" / folder / "made_up.py").write_text(
         "\n".join(['"""Made up."""\n', *kept, "\n", ast.get_source_segment(code, kind) or ""]) + "\n", encoding="utf-8"
     )
 
 
+def add_behind(path: Path, place: str, words: str) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert text.count(place) == 1, place
+    path.write_text(text.replace(place, place + words), encoding="utf-8")
+
+
 @pytest.mark.slow
 def test_as_a_part_of_the_package(tmp_path):
-    """Two files and two rows; nothing else of the package changes, and saved models bring them."""
+    """Two files, two rows, words for both, and an option; nothing else changes, and saved models bring them."""
     package = tmp_path / "vanilla_transformer_hf"
     ignored = shutil.ignore_patterns("__pycache__", "saved_files")
     shutil.copytree(ROOT / "vanilla_transformer_hf", package, ignore=ignored)
     positions, attention = (next(block for block in BLOCKS if f"{name}[" in block) for name in ("SCHEMES", "KINDS"))
     put_into(package, positions, "position_schemes.py", "POSITION_SCHEMES", "positions")
     put_into(package, attention, "attention_kinds.py", "ATTENTION_KINDS", "attention")
+    config = package / "model" / "configuration_vanilla_transformer.py"
+    add_behind(config, "    attention_window: int = 128\n", "    look_back_share: int = 2\n")
+    about = '        attention_window (`int`): Positions on each side of `"window"` and `"window_global"` attention.\n'
+    add_behind(config, about, "        look_back_share (`int`): Made up, too.\n")
+    row = "module='attention.made_up', options=('attention_window',"
+    add_behind(package / "model" / "config" / "attention_kinds.py", row, " 'look_back_share',")
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1", "HF_HOME": str(tmp_path / "hf")}
     saved, found = str(tmp_path / "saved"), str(tmp_path / "found.pt")
     for program, arguments in ((SCRIPT, [saved, repr(BOTH), found]), (WITHOUT_THE_PACKAGE, [saved, found])):
