@@ -2,13 +2,14 @@
 
 import ast
 import re
+import subprocess
+import sys
 from functools import cache
 from types import SimpleNamespace
 
 import pytest
 import torch
 from hub_server import ROOT
-from new_process import run_script
 from transformers import TrainerControl, TrainerState
 
 from vanilla_transformer_hf.commands.main import main
@@ -131,5 +132,5 @@ def test_transformers_alone_asks_for_the_code_of_a_folder(tmp_path):
     code = (
         f"from transformers import AutoConfig\nAutoConfig.from_pretrained({str(folder)!r}, trust_remote_code=False)\n"
     )
-    (tmp_path / "open.py").write_text(code, encoding="utf-8")
-    assert CODE in HEADINGS and CODE in run_script("open.py", folder=tmp_path).stderr
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert CODE in HEADINGS and CODE in done.stderr
