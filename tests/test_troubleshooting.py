@@ -70,7 +70,7 @@ PROVOKED = {
     ),
     "Warning: … was 0 at all … evaluations, so it tells nothing about the checkpoints": zero_score,
     "Torch not compiled with CUDA enabled": without_cuda,
-    "has no effect: CPUs do not support it; use bf16": train("quickstart", "--fp16", "true"),
+    "has no effect: CPUs do not support it; use bf16": train("quickstart", "--fp16", "true", "--use_cpu", "true"),
     "is neither a file nor the name of a recipe": train("quikstart"),
     "unknown field …; the nearest name is …": train("quickstart", "--learning_rat", "1"),
     "needs validation_source, the text to evaluate on; name one or set eval_strategy to no": train(
