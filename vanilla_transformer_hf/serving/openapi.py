@@ -129,7 +129,7 @@ def _schemas(limits: Limits, served: Served) -> Schema:
                 "description": f"A file whose name ends in {', '.join(served.endings)}.",
             },
             model=model,
-            encoding=TEXT | {"description": "Of a file of text that is not UTF-8, such as cp1252."},
+            encoding={**TEXT, "format": "encoding", "description": "Of text that is not UTF-8, such as cp1252."},
             **languages,
         )
         | {"additionalProperties": True, **refused},  # such as LibreTranslate's api_key
