@@ -59,7 +59,7 @@ class Way:
             self.functions.add(name)
         reached = getattr(argument, "__name__", "") if event == "c_call" else frame.f_code.co_qualname
         if reached == self.ends_with:
-            while frame:
+            while frame and frame.f_code.co_filename != __file__:  # below are those of this script's command
                 self.frames += _own(frame) is not None
                 frame = frame.f_back
 
