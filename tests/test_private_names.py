@@ -14,6 +14,7 @@ import pytest
 
 import vanilla_transformer_hf
 from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration
+from vanilla_transformer_hf.model.saving.bundle import join_modules
 
 
 PACKAGE = Path(vanilla_transformer_hf.__file__).parent
@@ -117,18 +118,26 @@ def test_the_test_of_every_row_exists(rows):
         assert f"def {row['test']}(" in text, f"{row['names']}: {row['file']}::{row['test']}"
 
 
-# What a saved model takes of transformers, which may change with each of its releases: the fewer, the longer it opens.
-MOST_NAMES_OF_TRANSFORMERS = 50
+# What is taken of transformers may change with each of its releases: the fewer names, the longer a folder opens.
+MOST_NAMES_OF_TRANSFORMERS = {"model/": 48, "a saved folder": 27}
 
 
-def test_models_take_few_names_of_transformers():
+def names_of_transformers(trees):
     found = set()
-    for node in (node for path, node in nodes() if path.startswith("model/")):
+    for node in (node for tree in trees for node in ast.walk(tree)):
         module = node.module or "" if isinstance(node, ast.ImportFrom) and not node.level else ""
         names = [f"{module}.{each.name}" for each in node.names] if module else []
         names += [each.name for each in node.names] if isinstance(node, ast.Import) else []
         found |= {name for name in names if name.split(".")[0] == "transformers"}
-    assert 30 < len(found) <= MOST_NAMES_OF_TRANSFORMERS, sorted(found)
+    return found
+
+
+def test_models_take_few_names_of_transformers(tiny_model):
+    folder = join_modules(tiny_model().modules_that_travel).values()
+    texts = {"model/": [path.read_text() for path in (PACKAGE / "model").rglob("*.py")], "a saved folder": folder}
+    for place, most in MOST_NAMES_OF_TRANSFORMERS.items():
+        found = names_of_transformers(map(ast.parse, texts[place]))
+        assert 20 < len(found) <= most, (place, sorted(found))
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,13 @@ def test_every_module_travels_with_some_model():
     roots = {row.module for table in tables for row in table.values() if row.module}
     roots |= {name.rpartition(".")[0] for classes in CLASSES.values() for name in classes.values()}
     texts = bundle.join_modules(
-        (*sorted(roots), "recurrent.modeling", "tokenization_vanilla_transformer", "pipeline_vanilla_transformer")
+        (
+            *sorted(roots),
+            "recurrent.modeling",
+            "tokenization_vanilla_transformer",
+            "pipeline_vanilla_transformer",
+            bundle.INT8_QUANTIZER,
+        )
     )
     found = {module for text in texts.values() for module in bundle.modules_in(text)}
     there = {path.relative_to(bundle.ROOT).with_suffix("").as_posix().replace("/", ".")

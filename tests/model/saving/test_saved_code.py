@@ -13,6 +13,7 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, pipel
 from travelling_code import CODE, MODEL_CODE
 
 from vanilla_transformer_hf import (
+    Int8Config,
     RecurrentSeq2SeqConfig,
     RecurrentSeq2SeqForConditionalGeneration,
     TranslationPipeline,
@@ -266,6 +267,21 @@ def test_what_travels_is_what_the_config_needs(name, tiny_model, tmp_path):
     tiny_model(**fields).save_pretrained(tmp_path)
     code = (tmp_path / "modeling_vanilla_transformer.py").read_text(encoding="utf-8")
     assert {*modules_in(code)} == modules | {"pipeline_vanilla_transformer"}
+
+
+def test_the_quantizer_travels_with_a_model_in_int8(tiny_model, tmp_path):
+    tiny_model().save_pretrained(tmp_path / "plain")
+    assert "Int8Quantizer" not in (tmp_path / "plain" / "generation_vanilla_transformer.py").read_text()
+    kind = VanillaTransformerForConditionalGeneration
+    model = kind.from_pretrained(tmp_path / "plain", quantization_config=Int8Config()).eval()
+    model.save_pretrained(tmp_path / "saved" / "int8")
+    out = run_hidden(OPEN, tmp_path / "saved", tmp_path / "again", home=tmp_path / "home")
+    ids = model.generate(torch.tensor([[5, 6, 7]]), max_new_tokens=3)[0].tolist()
+    assert out.splitlines()[-1] == f"int8\t{ids}"
+    again = kind.from_pretrained(tmp_path / "again" / "int8")
+    assert again.quantization_method == model.quantization_method
+    for path in (tmp_path / "saved" / "int8").iterdir():
+        assert (tmp_path / "again" / "int8" / path.name).read_bytes() == path.read_bytes(), path.name
 
 
 LACKS = """

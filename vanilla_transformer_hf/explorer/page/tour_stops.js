@@ -109,7 +109,7 @@ function rowIn(one, at) {
   return values.subarray(at * shape[1], (at + 1) * shape[1]);
 }
 
-// What each stop shows: the keys of its texts (false is none) and the values in them beside the token's name, the shapes
+// What each stop shows: the keys of its texts (false: none), the values in them beside the token's name, the shapes
 // and the table of numbers, and the state of the view that has all of it.
 
 async function ids({ pieces, token, boxes, side, model }) {

@@ -13,7 +13,6 @@ from safetensors import SafetensorError
 from torch import nn
 from transformers import initialization as init
 from transformers.modeling_utils import PreTrainedModel
-from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from ..config.front_ends import check_class_of_front_end, input_name_of, reads_tokens
 from ..config.position_schemes import check_kernel_of_positions
@@ -26,7 +25,8 @@ from .loss import RowLoss, cross_entropy_rows, loss_by_rows, projected_loss, smo
 from .parts import is_plain, is_unchanged, look_up
 
 
-# The names that transformers gives to the files of weights in several files.
+# The names that transformers gives to a file of weights, to the index of several, and to each of them.
+WEIGHTS_NAME, INDEX_NAME = "model.safetensors", "model.safetensors.index.json"
 SHARD_NAME = re.compile(r"model-\d{5,}-of-\d{5,}\.safetensors")
 
 
@@ -36,7 +36,7 @@ def remove_older_weights(folder: str | os.PathLike[str], written: Collection[str
     transformers opens model.safetensors in preference to newer weights in several files.
     """
     for path in Path(folder).iterdir():
-        is_weights = path.name in (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME) or SHARD_NAME.fullmatch(path.name)
+        is_weights = path.name in (WEIGHTS_NAME, INDEX_NAME) or SHARD_NAME.fullmatch(path.name)
         if is_weights and path.name not in written:
             path.unlink()
 
@@ -98,7 +98,7 @@ class SharedBase(ModelSavesCode, PreTrainedModel):
             return  # of a file in the folder's place, transformers only logs
         # transformers has removed the shards of an earlier save, so those that are there were written now.
         shards = {path.name for path in Path(save_directory).iterdir() if SHARD_NAME.fullmatch(path.name)}
-        remove_older_weights(save_directory, shards | {SAFE_WEIGHTS_INDEX_NAME} if shards else {SAFE_WEIGHTS_NAME})
+        remove_older_weights(save_directory, shards | {INDEX_NAME} if shards else {WEIGHTS_NAME})
 
     def predict(
         self,

@@ -29,6 +29,8 @@ FILES = {
 LAST = "modeling_vanilla_transformer"  # has all others
 # What writes the files does not travel: transformers copies those that it opened.
 NOT_HERE = "saving.saved_code"
+# Imported so that transformers finds the class by its name; it travels with a model whose weights it rounded.
+INT8_QUANTIZER = "packing.int8_quantizer"
 PLACEHOLDERS = """class ConfigSavesCode:
     pass
 
@@ -97,8 +99,10 @@ def join_modules(modules: tuple[str, ...]) -> dict[str, str]:
         tree, lines, file = ast.parse(text), text.splitlines(), file_of(module)
         cut: set[int] = set()
         for node, source in own_imports(module, tree):
-            add(source, (*importers, module))
             cut |= {*range(node.lineno, int(node.end_lineno or 0) + 1)}
+            if source == INT8_QUANTIZER and source not in modules:
+                continue
+            add(source, (*importers, module))
             home = file_of(source)
             if source != NOT_HERE and home != file:
                 if order.index(home) > order.index(file):

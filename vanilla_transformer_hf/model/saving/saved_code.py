@@ -11,7 +11,7 @@ from typing import Any
 
 from ..releases.configs import saves_here
 from ..tokenizer.limits import check_files
-from .bundle import file_of, join_modules, modules_in
+from .bundle import INT8_QUANTIZER, file_of, join_modules, modules_in
 from .listeners import CONFIG_MADE, MODEL_DEFINED
 
 
@@ -119,10 +119,13 @@ class ModelSavesCode(SavesCode):
 
     @property
     def modules_that_travel(self) -> tuple[str, ...]:
-        """The modules of the config, that of the class, and the pipeline of a model that translates."""
+        """The modules of the config, that of the class, the quantizer of one in int8, and a translation pipeline."""
         model: Any = self
+        quantizer = (
+            [INT8_QUANTIZER] if getattr(self, "quantization_method", None) == "vanilla_transformer_int8" else []
+        )
         pipeline = ["pipeline_vanilla_transformer"] if self.translates else []
-        return tuple(dict.fromkeys([*model.config.modules, str(self.module_of_class), *pipeline]))
+        return tuple(dict.fromkeys([*model.config.modules, str(self.module_of_class), *quantizer, *pipeline]))
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
