@@ -3,6 +3,7 @@
 import gc
 import os
 import random
+import runpy
 import sys
 import tempfile
 import time
@@ -195,7 +196,13 @@ def write_small_picture(log_history, path, **marks):
 
 
 @pytest.fixture
-def prepare(tmp_path, monkeypatch):
+def datasets_cache(tmp_path, monkeypatch):
+    """What `datasets` keeps lies in the folder of the test."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+@pytest.fixture
+def prepare(tmp_path, monkeypatch, datasets_cache):
     """
     `prepare(**settings)`: a training job on a corpus of number words, written to `out`; None: not in the recipe.
 
@@ -204,7 +211,6 @@ def prepare(tmp_path, monkeypatch):
     from vanilla_transformer_hf.training.recipe import RecipeParser
     from vanilla_transformer_hf.training.run import prepare_job
 
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     monkeypatch.setattr("vanilla_transformer_hf.training.trainer.curves.plot_curves", write_small_picture)
     rng = random.Random(0)
     files = {}
@@ -229,6 +235,23 @@ def prepare(tmp_path, monkeypatch):
     # For a model that is trained further, which has its sizes already.
     prepare.no_sizes = dict.fromkeys(each for each in RECIPE if each in ("vocab_size", "d_model") or "coder_" in each)
     return prepare
+
+
+@pytest.fixture
+def script(monkeypatch, capfd):
+    """`script(name, *arguments)`: exit code, output and errors of a file of scripts/, which runs in this process."""
+
+    def script(name, *arguments):
+        path, code = str(Path(__file__).parents[1] / "scripts" / name), 0
+        monkeypatch.setattr(sys, "argv", [path, *map(str, arguments)])
+        capfd.readouterr()
+        try:
+            runpy.run_path(path, run_name="__main__")
+        except SystemExit as end:
+            code = end.code or 0
+        return code, *capfd.readouterr()
+
+    return script
 
 
 @pytest.fixture

@@ -1,20 +1,15 @@
 """scripts/average_checkpoints.py, run as its users do."""
 
 import json
-import runpy
-import sys
-from pathlib import Path
+from functools import partial
 
 import pytest
 import torch
 from transformers import AutoModelForSeq2SeqLM
 
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "average_checkpoints.py"
-
-
 @pytest.fixture
-def run(tmp_path, tiny_model, monkeypatch, capsys):
+def run(tmp_path, tiny_model, monkeypatch, script):
     for step, bleu in ((1, 9.0), (2, 1.0), (3, 8.0)):
         folder = tmp_path / "run" / "checkpoints" / f"checkpoint-{step}"
         model = tiny_model()
@@ -24,17 +19,7 @@ def run(tmp_path, tiny_model, monkeypatch, capsys):
         log = [{"step": step, "eval_bleu": bleu}]
         (folder / "trainer_state.json").write_text(json.dumps({"log_history": log}))
     monkeypatch.chdir(tmp_path)
-    capsys.readouterr()  # the host's progress bars
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", [str(SCRIPT), *arguments])
-        try:
-            runpy.run_path(str(SCRIPT), run_name="__main__")
-        except SystemExit as end:
-            return end.code, capsys.readouterr()
-        return 0, capsys.readouterr()
-
-    return call
+    return partial(script, "average_checkpoints.py")
 
 
 @pytest.mark.parametrize(
@@ -46,10 +31,10 @@ def run(tmp_path, tiny_model, monkeypatch, capsys):
     ],
 )
 def test_averages_what_is_chosen(run, tmp_path, choice, mean):
-    code, printed = run(*choice, "--output", "out/average")
+    code, out, _ = run(*choice, "--output", "out/average")
     assert code == 0
     assert AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out" / "average").lm_head.weight.unique() == mean
-    origin, saved = printed.out.splitlines()
+    origin, saved = out.splitlines()
     assert origin.startswith("average of run/checkpoints/checkpoint-") and origin.count("checkpoint-") == 2
     assert saved == "saved in out/average"
 
@@ -65,12 +50,11 @@ def test_averages_what_is_chosen(run, tmp_path, choice, mean):
     ],
 )
 def test_problems_are_one_line(run, tmp_path, arguments, message):
-    code, printed = run(*arguments, "--output", "out")
-    assert (code, printed.err) == (2, f"average_checkpoints.py: {message}\n")
+    code, _, err = run(*arguments, "--output", "out")
+    assert (code, err) == (2, f"average_checkpoints.py: {message}\n")
     assert not (tmp_path / "out").exists()
 
 
 def test_the_help_shows_examples(run):
-    code, printed = run("--help")
-    assert code == 0
-    assert printed.out.count("vanilla-transformer average ") == 3
+    code, out, _ = run("--help")
+    assert code == 0 and out.count("vanilla-transformer average ") == 3

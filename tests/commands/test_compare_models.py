@@ -1,8 +1,6 @@
 """scripts/compare_models.py: a row for each model, with its size, speed and score."""
 
 import gzip
-import runpy
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,14 +8,12 @@ from counting_model import SOURCES, TARGETS
 
 
 @pytest.mark.slow
-def test_it_prints_a_row_for_each_model(counting_folder, tmp_path, monkeypatch, capsys):
+def test_it_prints_a_row_for_each_model(counting_folder, tmp_path, script):
     for name, lines in (("val.en.gz", SOURCES[:40]), ("val.de.gz", TARGETS[:40])):
         (tmp_path / name).write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode()))
-    script = str(Path(__file__).parents[2] / "scripts" / "compare_models.py")
-    files = [str(tmp_path / "val.en.gz"), str(tmp_path / "val.de.gz")]
-    monkeypatch.setattr(sys, "argv", [script, *files, counting_folder, "--rounds", "1", "--bleu_tokenize", "char"])
-    runpy.run_path(script, run_name="__main__")
-    row = [cell.strip() for cell in capsys.readouterr().out.splitlines()[-1].strip("|").split("|")]
+    files = [tmp_path / "val.en.gz", tmp_path / "val.de.gz", counting_folder]
+    code, out, _ = script("compare_models.py", *files, "--rounds", "1", "--bleu_tokenize", "char")
+    row = [cell.strip() for cell in out.splitlines()[-1].strip("|").split("|")]
     size = Path(counting_folder, "model.safetensors").stat().st_size
-    assert row[0] == Path(counting_folder).name and float(row[2]) == pytest.approx(size / 1e6, abs=0.06)
+    assert code == 0 and row[0] == Path(counting_folder).name and float(row[2]) == pytest.approx(size / 1e6, abs=0.06)
     assert float(row[3]) > 0 and float(row[4]) > 0 and float(row[5]) > 90

@@ -1,38 +1,24 @@
 """The command line of `train`, as scripts/train.py and as `vanilla-transformer train`."""
 
 import os
-import runpy
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
-import datasets
 import pytest
 
 from benchmarks.training import SCRIPT_ENVIRONMENT
 from vanilla_transformer_hf.commands.train import RECIPES, find_recipe
 
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "train.py"
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+pytestmark = pytest.mark.usefixtures("datasets_cache")
 
 
 @pytest.fixture
-def train(monkeypatch, capsys):
+def train(script):
     """`train(*argv)`: exit code, output and error output of the script."""
-
-    def train(*argv):
-        monkeypatch.setattr(sys, "argv", [str(SCRIPT), *map(str, argv)])
-        with pytest.raises(SystemExit) as end:
-            runpy.run_path(str(SCRIPT), run_name="__main__")
-        out, err = capsys.readouterr()
-        return end.value.code, out, err
-
-    return train
+    return partial(script, "train.py")
 
 
 @pytest.mark.parametrize("argv", [["--help"], ["-h"], ["quickstart", "--dropout", "0.1", "--help"]])
@@ -66,15 +52,8 @@ def test_help_all_shows_every_option(train, argv):
 def test_what_is_wrong_is_said_in_one_line(train, tmp_path, argv, message):
     for side in ("en", "de"):
         (tmp_path / f"a.{side}").write_text("one\n")
-    files = [
-        "--train_source",
-        tmp_path / "a.en",
-        "--train_target",
-        tmp_path / "a.de",
-        "--output_dir",
-        tmp_path / "out",
-    ]
-    code, _, _ = train(*files, *argv)
+    files = ["--train_source", tmp_path / "a.en", "--train_target", tmp_path / "a.de"]
+    code, _, _ = train(*files, "--output_dir", tmp_path / "out", *argv)
     assert code.startswith("train.py: ") and message in code and "\n" not in code
     assert not (tmp_path / "out").exists(), "nothing is left behind"
 

@@ -2,7 +2,6 @@
 
 import logging
 import re
-import runpy
 import subprocess
 import sys
 import traceback
@@ -308,29 +307,12 @@ def test_a_token_that_the_server_repeats_is_not_printed(secret, times, publish, 
 SCRIPT = str(ROOT / "scripts" / "push_to_hub.py")
 
 
-@pytest.fixture
-def script(monkeypatch, capfd):
-    """`script(*arguments)`: exit status, standard output and standard error of the script."""
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", [SCRIPT, *map(str, arguments)])
-        capfd.readouterr()
-        try:
-            runpy.run_path(SCRIPT, run_name="__main__")
-            status = 0
-        except SystemExit as end:
-            status = end.code or 0
-        return status, *capfd.readouterr()
-
-    return run
-
-
 @pytest.mark.parametrize("has_token", [True, False])
 def test_a_dry_run_shows_all_and_sends_nothing(has_token, script, hub, folder, monkeypatch):
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     if not has_token:
         monkeypatch.delenv("HF_TOKEN")
-    status, out, _ = script(folder, REPOSITORY, *["--dry-run"] * has_token)
+    status, out, _ = script("push_to_hub.py", folder, REPOSITORY, *["--dry-run"] * has_token)
     assert status == 0
     for name, content in planned(folder).items():
         assert re.search(rf"{name}\s+{len(content):,}\b", out), name
@@ -341,10 +323,10 @@ def test_a_dry_run_shows_all_and_sends_nothing(has_token, script, hub, folder, m
 def test_the_script_ends_in_one_line(script, publish, hub, folder, monkeypatch):
     for token, repo_id in ((WRONG_TOKEN, REPOSITORY), (READ_ONLY_TOKEN, REPOSITORY), (TOKEN, "somebody-else/numbers")):
         monkeypatch.setenv("HF_TOKEN", token)
-        status, out, error = script(folder, repo_id)
+        status, out, error = script("push_to_hub.py", folder, repo_id)
         assert status == 2 and re.fullmatch(rf"push_to_hub.py: {repo_id}: .+\n", error)
         assert token not in out + error
-    status, _, error = script(folder / "nowhere", REPOSITORY)
+    status, _, error = script("push_to_hub.py", folder / "nowhere", REPOSITORY)
     assert status == 2 and re.fullmatch(r"push_to_hub.py: .*nowhere.*\n", error)
     assert not hub.repositories
 

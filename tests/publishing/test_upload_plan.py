@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import runpy
 
 import pytest
 import torch
@@ -16,7 +15,6 @@ from travelling_code import CODE, MODEL_CODE
 import vanilla_transformer_hf
 from vanilla_transformer_hf import VanillaTransformerTokenizer
 from vanilla_transformer_hf.model.saving.bundle import join_modules
-from vanilla_transformer_hf.publishing import remote_code
 from vanilla_transformer_hf.publishing.model_card import CardFacts, write_card
 from vanilla_transformer_hf.publishing.upload_plan import plan_upload
 from vanilla_transformer_hf.training.checkpoints.files import resumable_files
@@ -307,31 +305,21 @@ def test_a_checkpoint_to_continue_from(folder):
     assert json.loads(files["last-checkpoint/trainer_state.json"]) == {"best_model_checkpoint": "checkpoint-2"}
 
 
-SCRIPT = str(remote_code.PACKAGE.parent / "scripts" / "push_to_hub.py")
-
-
 @pytest.mark.parametrize(
     "options, status, shown",
     [
-        (["--license", "cc-by-4.0"], None, "license: cc-by-4.0"),
-        (["--datasets", "a/b", "c/d", "--example", "one"], None, "datasets:\n- a/b\n- c/d\n"),
+        (["--license", "cc-by-4.0"], 0, "license: cc-by-4.0"),
+        (["--datasets", "a/b", "c/d", "--example", "one"], 0, "datasets:\n- a/b\n- c/d\n"),
         (["--strict"], 2, "missing in the card:\n  Licence:"),
         (["--license", "CC BY"], 2, ""),
-        (["--project_url", "https://example.org/a/b"], None, '"vanilla_transformer_hf @ git+https://example.org/a/b"'),
+        (["--project_url", "https://example.org/a/b"], 0, '"vanilla_transformer_hf @ git+https://example.org/a/b"'),
         (["--project_url", "nowhere"], 2, ""),
     ],
 )
-def test_the_script_passes_on_what_is_stated(options, status, shown, folder, tmp_path, monkeypatch, capsys):
+def test_the_script_passes_on_what_is_stated(options, status, shown, folder, tmp_path, monkeypatch, script):
     monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "no-token"))
     monkeypatch.delenv("HF_TOKEN", raising=False)
-    monkeypatch.setattr("sys.argv", [SCRIPT, str(folder), NAME, *options])
-    if status is None:
-        runpy.run_path(SCRIPT, run_name="__main__")
-    else:
-        with pytest.raises(SystemExit) as end:
-            runpy.run_path(SCRIPT, run_name="__main__")
-        assert end.value.code == status
-    captured = capsys.readouterr()
-    assert shown in captured.out
-    assert ("This was a dry run: no Hub token was found" in captured.out) == (status is None)
-    assert ("\npush_to_hub.py: " in f"\n{captured.err}") == (status is not None)
+    code, out, err = script("push_to_hub.py", folder, NAME, *options)
+    assert code == status and shown in out
+    assert ("This was a dry run: no Hub token was found" in out) == (status == 0)
+    assert ("\npush_to_hub.py: " in f"\n{err}") == (status != 0)
