@@ -12,6 +12,7 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -116,20 +117,31 @@ def prepare(folder: Path) -> None:
     train("parent", {**SIZES, **TOKENS, "max_steps": 1})
 
 
-def train(name: str, fields: dict) -> None:
-    """Train in the current folder, as the command does, into the folder `name`."""
+def train(name: str, fields: dict) -> str:
+    """Train in the current folder, as the command does, into the folder `name`; what is said."""
     from vanilla_transformer_hf.commands.main import main
 
     recipe = {key: value for key, value in fields.items() if value is not None} | {"output_dir": name}
     Path(f"{name}.yaml").write_text(yaml.safe_dump(recipe))
-    with contextlib.redirect_stdout(io.StringIO()):
+    with contextlib.redirect_stdout(io.StringIO()) as said:
         main(["train", f"{name}.yaml"])
+    return said.getvalue()
 
 
 def run(row: str) -> dict:
     """Digests of what a row's run writes in the current folder."""
     train(row, SIZES | ROWS[row])
-    folder = Path(row)
+    return digests(Path(row))
+
+
+def continued(row: str) -> dict:
+    """Digests of the same run after its checkpoint of step 2, as if it had been killed behind that."""
+    shutil.rmtree(Path(row, "checkpoints", "checkpoint-3"))
+    assert "checkpoint-2." in train(row, SIZES | ROWS[row]), "it continues"
+    return digests(Path(row))
+
+
+def digests(folder: Path) -> dict:
     weights = load_file(folder / "model.safetensors")
     norm = float(sum(tensor.double().square().sum() for tensor in weights.values())) ** 0.5
     bits = b"".join(name.encode() + weights[name].numpy().tobytes() for name in sorted(weights))

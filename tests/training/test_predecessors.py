@@ -73,15 +73,6 @@ def test_a_run_trains_translates_and_publishes_a_recurrent_model_and_other_comma
         assert "\n" not in str(caught.value)
 
 
-@pytest.mark.slow
-def test_a_recurrent_run_continues_bit_by_bit(prepare):
-    run_job(prepare(**RECURRENT, max_steps=3))
-    expected = (prepare.out / "model.safetensors").read_bytes()
-    run_job(prepare(**RECURRENT, max_steps=2, output_dir=str(prepare.out) + "-2"))
-    run_job(prepare(**RECURRENT, max_steps=3, output_dir=str(prepare.out) + "-2", resume_from_checkpoint="last"))
-    assert Path(str(prepare.out) + "-2", "model.safetensors").read_bytes() == expected
-
-
 def parse(*argv: str):
     return RecipeParser(prog="train").parse(list(argv))
 
