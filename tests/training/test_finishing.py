@@ -74,7 +74,6 @@ def test_what_fails_behind_the_last_step_costs_no_model(prepare, monkeypatch, ca
     assert scored[3:] == ["validation", "test"], "of another model"
 
 
-@pytest.mark.slow
 class FakeTrackio:
     """What transformers' callback calls of Trackio; `runs` are the names of what each run has logged."""
 
@@ -95,6 +94,7 @@ class FakeTrackio:
         self.runs[-1].add("finished")
 
 
+@pytest.mark.slow
 def test_final_scores_belong_to_the_run_of_the_training_in_trackers(prepare, monkeypatch):
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     trackio = FakeTrackio()

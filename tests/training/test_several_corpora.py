@@ -161,20 +161,8 @@ def test_tags_are_added_to_a_model_that_has_none(prepare, corpora, parent):
 @pytest.mark.parametrize(
     "settings, message",
     [
-        ({"train_source": "text"}, "corpora and train_source exclude each other: say it of one of the corpora"),
         ({"corpora": {"a": {"source_lang": "en"}}}, "a names no text"),
         ({"corpora": {"a": {"validation_source": "text"}}}, "none of them has a train_source"),
-        (
-            {
-                "tokens_per_step": None,
-                "per_device_train_tokens": None,
-                "train_sampling_strategy": "group_by_length",
-                "curriculum_steps": 5,
-            },
-            "corpora and curriculum_steps exclude each other",
-        ),
-        ({"streaming": True, "max_steps": 5}, "corpora and streaming exclude each other"),
-        ({"corpora": None, "train_source": "text", "corpus_temperature": 5}, "has no effect: it needs corpora"),
     ],
 )
 def test_contradictions_are_one_line(prepare, corpora, settings, message):

@@ -183,12 +183,8 @@ def test_settings_of_the_search_have_the_ids_of_the_new_vocabulary(biases):
 
 
 def test_what_does_not_fit_is_one_line(prepare, parent_run, tmp_path):
-    with pytest.raises(ValueError, match="tokenizer=new has no effect: it needs model_name_or_path"):
-        prepare(tokenizer="new")
     with pytest.raises(ValueError, match=r"separate_vocabularies=True contradicts .*, whose languages share"):
         prepare(**further(parent_run), separate_vocabularies=True)
-    with pytest.raises(ValueError, match="tokenizer=new and tokenizer_name_or_path exclude each other"):
-        prepare(**further(parent_run), tokenizer_name_or_path=str(parent_run))
     with pytest.raises(ValueError, match="d_model=8 contradicts"):
         prepare(**(further(parent_run) | {"d_model": 8}))
     with pytest.raises(ValueError, match=r"tokenizer=new: theirs is a model of type marian, .*; convert it first"):

@@ -23,7 +23,6 @@ from vanilla_transformer_hf.training.objectives.head_gates import (
     gated_projections,
     remove_closed_heads,
 )
-from vanilla_transformer_hf.training.recipe import RecipeParser
 from vanilla_transformer_hf.training.run import run_job
 
 
@@ -214,24 +213,6 @@ def test_a_run_leaves_an_ordinary_folder_of_fewer_heads(prepare, tmp_path, capsy
     assert opened.num_parameters() > 0 and not verify_folder(out).wrong
 
 
-def test_a_continued_run_ends_bit_by_bit_as_an_uninterrupted_one(prepare, tmp_path):
-    settings = {**STEPS, "head_gates": 0.1, "dropout": 0.1}
-    whole = prepare(**settings, output_dir=str(tmp_path / "whole"))
-    whole.trainer.train()
-    prepare(**settings, output_dir=str(tmp_path / "part")).trainer.train()
-    (tmp_path / "part" / "checkpoints" / "checkpoint-4").rename(tmp_path / "later")
-    job = prepare(**settings, output_dir=str(tmp_path / "part"))
-    assert job.checkpoint.endswith("checkpoint-2")
-    job.trainer.train(resume_from_checkpoint=job.checkpoint)
-    checkpoints = [
-        load_file(tmp_path / name / "checkpoints/checkpoint-4/model.safetensors") for name in ("whole", "part")
-    ]
-    assert any(name.endswith("log_alpha") for name in checkpoints[0])
-    assert all(torch.equal(tensor, checkpoints[1][name]) for name, tensor in checkpoints[0].items())
-    for one, other in zip(whole.trainer.model.parameters(), job.trainer.model.parameters()):
-        assert torch.equal(one, other)
-
-
 def test_gates_have_their_own_learning_rate(prepare):
     trainer = prepare(**STEPS, head_gates=0.1, head_gates_learning_rate=0.3).trainer
     trainer.create_optimizer()
@@ -253,11 +234,3 @@ def test_gates_have_their_own_learning_rate(prepare):
 def test_models_whose_heads_cannot_be_removed_are_refused_before_training(settings, message, prepare):
     with pytest.raises(ValueError, match=f"head_gates=0.1: .*{message}"):
         prepare(**STEPS, head_gates=0.1, **settings)
-
-
-def test_a_learning_rate_without_gates_and_a_negative_penalty_are_refused(prepare, capsys):
-    with pytest.raises(ValueError, match=r"head_gates_learning_rate=0.3 has no effect: it needs head_gates"):
-        prepare(**STEPS, head_gates_learning_rate=0.3)
-    with pytest.raises(SystemExit):
-        RecipeParser().parse(["--head_gates", "-1"])
-    assert "head_gates=-1.0: must be at least 0" in capsys.readouterr().err

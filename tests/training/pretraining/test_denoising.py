@@ -153,11 +153,6 @@ def test_a_file_that_is_not_there_is_named(prepare, texts):
         prepare(**(texts | {"train_text": ["nowhere.txt"]}))
 
 
-def test_translation_refuses_the_fields_of_denoising(prepare):
-    with pytest.raises(ValueError, match=r"noise_rate=0\.2 has no effect: it needs task=denoising"):
-        prepare(noise_rate=0.2)
-
-
 def test_each_noise_can_be_chosen():
     assert set(DataArguments.__annotations__["noise"].__args__) == set(NOISES)
     assert set(NOISE_FIELDS) <= set(DataArguments.__annotations__)

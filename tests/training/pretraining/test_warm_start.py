@@ -171,7 +171,7 @@ def test_sizes_are_those_of_the_models(stated, message, folders):
         fields_of_origins(origins, stated)
 
 
-def test_models_that_do_not_go_together_are_refused_in_one_line(folders, prepare, tmp_path):
+def test_models_that_do_not_go_together_are_refused_in_one_line(folders, tmp_path):
     encoder, decoder, _, causal = folders
     with pytest.raises(ValueError, match="causal is a VanillaTransformerForCausalLM, which has no encoder: expected"):
         find_origins(ModelArguments(encoder_from=decoder))
@@ -201,5 +201,3 @@ def test_models_that_do_not_go_together_are_refused_in_one_line(folders, prepare
         fields_of_origins(origins, {})
     with pytest.raises(ValueError, match=r"have different vocabularies \(\d+ pieces differ\)"):
         open_common_tokenizer(origins)
-    with pytest.raises(ValueError, match="encoder_from and preset exclude each other"):
-        prepare(**dict.fromkeys(("vocab_size", *SIZES)), encoder_from=encoder, preset="base")
