@@ -611,6 +611,10 @@ def check_command(command: str, workspace: Path, tmp_path: Path) -> str:
         assert "listening on http://127.0.0.1:5000" in run_until_ready(command, workspace)
     elif arguments[0] == "explore" and "--html" not in arguments:
         assert explores(arguments, workspace)
+    elif arguments[0] == "examples/translate_ray.py":
+        run(command, workspace, dict(os.environ))
+        sources = (workspace / "outputs" / "quickstart-data" / "test.en").read_text(encoding="utf-8")
+        assert (workspace / "numbers-ray.de").read_text(encoding="utf-8").count("\n") == sources.count("\n")
     elif arguments[0] == "examples/plain_transformer.py":
         assert run(command, workspace, dict(os.environ)) == "Ein brauner Hund rennt durch den Schnee.\n"
     elif command in BEYOND_TEXT:
