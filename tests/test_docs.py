@@ -614,7 +614,7 @@ def check_command(command: str, workspace: Path, tmp_path: Path) -> str:
     elif arguments[0] == "examples/translate_ray.py":
         run(command, workspace, dict(os.environ))
         sources = (workspace / "outputs" / "quickstart-data" / "test.en").read_text(encoding="utf-8")
-        assert (workspace / "numbers-ray.de").read_text(encoding="utf-8").count("\n") == sources.count("\n")
+        assert (workspace / "numbers-ray.de").read_text(encoding="utf-8").count("\n") == len(sources.splitlines())
     elif arguments[0] == "examples/plain_transformer.py":
         assert run(command, workspace, dict(os.environ)) == "Ein brauner Hund rennt durch den Schnee.\n"
     elif command in BEYOND_TEXT:
