@@ -3,6 +3,8 @@
 import asyncio
 import io
 import multiprocessing
+import subprocess
+import sys
 import threading
 import time
 import zipfile
@@ -188,3 +190,25 @@ def test_detecting_the_language_is_within_the_time(opened_translator, monkeypatc
         for path, body in (("/translate", {"q": "two", "source": "auto", "target": "de"}), ("/detect", {"q": "two"})):
             assert client.post(path, json=body).status_code == 504
         leave.set()
+
+
+UNGUARDED = """
+import sys
+from starlette.testclient import TestClient
+from vanilla_transformer_hf import Translator
+from vanilla_transformer_hf.serving.application import ServedModel, create_application
+from vanilla_transformer_hf.serving.batcher import Batcher
+batcher = Batcher(Translator.from_pretrained(sys.argv[1]))
+with TestClient(create_application([ServedModel("numbers", batcher, "en", {"de": None})])) as client:
+    print(client.post("/translate", json={"q": "one two"}).status_code)
+"""
+
+
+@pytest.mark.slow
+def test_a_program_that_starts_again_in_its_processes_serves_texts(counting_folder, tmp_path):
+    """Such a process imports the program's file, which without a guard runs it again."""
+    (tmp_path / "program.py").write_text(UNGUARDED)
+    command = [sys.executable, str(tmp_path / "program.py"), str(counting_folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True)
+    assert done.stdout.splitlines()[-1] == "200"
+    assert "has to begin under `if __name__ == '__main__':`" in done.stderr

@@ -754,7 +754,15 @@ def create_application(
         for model in models:
             model.batcher.start()
         if service.limits.file_bytes:
-            await service.documents.start()
+            try:
+                await service.documents.start()
+            except Exception as error:  # whatever it is, texts are translated
+                service.limits = replace(service.limits, file_bytes=0)
+                logger.warning(
+                    "files are not translated: the process that reads them does not start (%s); a program that serves "
+                    "has to begin under `if __name__ == '__main__':`",
+                    type(error).__name__,
+                )
         watching = asyncio.create_task(service.watch())
         service.is_ready = True
         yield

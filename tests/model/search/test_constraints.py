@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from accelerate import dispatch_model
 from host_search import HostSearch
 from transformers import MarianConfig, MarianMTModel
 
@@ -65,6 +66,13 @@ def test_an_ensemble_searches_with_the_mean_of_probabilities(decided_model, sour
 
 
 @torch.no_grad()
+def test_no_member_of_an_ensemble_is_left_out(decided_model, source):
+    model, member = decided_model(), decided_model()
+    dispatch_model(model, {"": "cpu"}, force_hooks=False)
+    with pytest.raises(ValueError, match="ensemble: needs input_ids alone, and a model without a map of devices"):
+        model.generate(**source, ensemble=[member], num_beams=3, max_new_tokens=6)
+
+
 def test_scores_of_an_ensemble(decided_model, source):
     models = [decided_model(), decided_model()]
     options = {"num_beams": 3, "num_return_sequences": 3, "max_new_tokens": 9, "return_dict_in_generate": True}

@@ -172,6 +172,8 @@ class VanillaTransformerGenerationMixin(HostGenerationMixin):
         obstacle = next(obstacles(self, settings, kwargs, by_position=len(args)), None)
         # Hooks that a step runs need transformers' loop less than the options that only this search has.
         if obstacle is None and (own_option is not None or not needs_whole_rows(self)):
+            if request.models and not request.memories:
+                raise ValueError("ensemble: needs input_ids alone, and a model without a map of devices")
 
             def search(*call: Any, **prepared: Any) -> Any:  # few names, because transformers reads its signature
                 return run_search(request, *call, **prepared)
@@ -321,7 +323,7 @@ class VanillaTransformerGenerationMixin(HostGenerationMixin):
                 record_attention=records_attention,
                 shortlist=plan.shortlist,
             )
-            for model, packed, states in zip((self, *plan.request.models), weights, (memory, *others))
+            for model, packed, states in zip((self, *plan.request.models), weights, (memory, *others), strict=True)
         ]
 
 
