@@ -45,9 +45,7 @@ TINY = {
 }
 
 WORDS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "fünf", "six": "sechs"}
-RECIPE = {
-    "source_lang": "en",
-    "target_lang": "de",
+SIZES = {
     "vocab_size": 290,
     "d_model": 32,
     "encoder_layers": 1,
@@ -56,6 +54,11 @@ RECIPE = {
     "decoder_attention_heads": 2,
     "encoder_ffn_dim": 32,
     "decoder_ffn_dim": 32,
+}
+RECIPE = {
+    "source_lang": "en",
+    "target_lang": "de",
+    **SIZES,
     "max_source_length": 60,
     "max_target_length": 30,
     "warmup_steps": 4,

@@ -10,6 +10,7 @@ import datasets
 import pytest
 import torch
 import yaml
+from conftest import SIZES, WORDS
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
@@ -31,18 +32,8 @@ from vanilla_transformer_hf.training.recipe import REQUIRED, RecipeLoader
 
 
 RECIPES = Path(train.__file__).parents[1] / "training" / "recipes"
-WORDS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "fünf", "six": "sechs"}
 # Sizes of a new model, and steps. The fields of the search stay those of the recipe.
-SIZES = {
-    "vocab_size": 300,
-    "d_model": 32,
-    "encoder_layers": 1,
-    "decoder_layers": 1,
-    "encoder_ffn_dim": 32,
-    "decoder_ffn_dim": 32,
-    "encoder_attention_heads": 2,
-    "decoder_attention_heads": 2,
-}
+NEW = SIZES | {"vocab_size": 300}
 SEARCH_FIELDS = ("num_beams", "length_penalty", "length_penalty_type", "max_extra_tokens")
 STEPS = {"max_steps": 6, "save_steps": 3, "eval_steps": 3, "logging_steps": 3}
 OPENED_AS = {
@@ -98,7 +89,7 @@ def base(tmp_path_factory):
     texts = [" ".join(WORDS), " ".join(WORDS.values())]
     tokenizer = VanillaTransformerTokenizer.train(*([text] for text in texts), vocab_size=300, show_progress=False)
     torch.manual_seed(0)
-    config = VanillaTransformerConfig(**{**SIZES, "vocab_size": len(tokenizer)})
+    config = VanillaTransformerConfig(**{**NEW, "vocab_size": len(tokenizer)})
     model = VanillaTransformerForConditionalGeneration(config)
     own = {"num_beams": 3, "length_penalty": 0.6, "length_penalty_type": "gnmt", "max_extra_tokens": 8}
     model.generation_config.update(**own)
@@ -118,9 +109,7 @@ def call(path, recipe, corpus, base, out):
     if "model_name_or_path" in recipe:
         fields["model_name_or_path"] = base
     else:
-        fields |= (
-            SIZES if task in ("translation", "denoising") else {name: SIZES[name] for name in SIZES if name in recipe}
-        )
+        fields |= NEW if task in ("translation", "denoising") else {name: NEW[name] for name in NEW if name in recipe}
     if recipe.get("train_source") == REQUIRED:
         del fields["train_target"]
         distill.main("distill", [base, str(path), *as_options(fields)])

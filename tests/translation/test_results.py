@@ -32,7 +32,7 @@ def test_what_stands_between_parts(before, translations, expected):
 
 
 def test_parts_whose_translations_have_no_tokens_have_the_score_of_an_empty_line():
-    """As those of a model that writes nothing but padding."""
+    """A model that writes nothing but padding has such translations; their sum was divided by no tokens."""
     empty = [[Translation("", -3.0)]] * 2
     (joined,) = join_parts("a b", parts("", " "), empty, penalty=lambda length: length.float())
     assert not joined.strip() and joined.score == 0 and joined.tokens == []

@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 import yaml
+from conftest import SIZES
 from transformers import AutoModel, AutoTokenizer, pipeline
 
 from vanilla_transformer_hf import VanillaTransformerTokenizer
@@ -24,14 +25,7 @@ from vanilla_transformer_hf.training.tasks.one_stack import (
 
 TEXTS = ["one two three", "four five", "six one", "two", "three four six five", "five six"] * 4
 SETTINGS = {
-    "vocab_size": 290,
-    "d_model": 32,
-    "encoder_layers": 1,
-    "decoder_layers": 1,
-    "encoder_attention_heads": 2,
-    "decoder_attention_heads": 2,
-    "encoder_ffn_dim": 32,
-    "decoder_ffn_dim": 32,
+    **SIZES,
     "max_source_length": 20,
     "max_steps": 2,
     "save_steps": 1,

@@ -300,7 +300,7 @@ class VanillaTransformerGenerationMixin(HostGenerationMixin):
 
     def _search_obstacle(self: Any, kwargs: dict[str, Any]) -> str | None:
         """What of the model's arguments, as transformers has prepared them, needs transformers' loop."""
-        return next(given(kwargs.keys() - KNOWN, kwargs), None)
+        return next(given((name for name in kwargs if name not in KNOWN), kwargs), None)
 
     def _decoders(self: Any, plan: SearchPlan, kwargs: dict[str, Any], weights: list[StepWeights]) -> list[Any]:
         """The decoders of the search: that of the model, and of the members of an ensemble."""

@@ -123,7 +123,7 @@ class VanillaTransformerCausalGenerationMixin(VanillaTransformerGenerationMixin)
         mask = torch.ones_like(plan.prompt) if mask is None else mask[:: plan.beams]
         return [
             CausalDecoder(model, weights=packed, attention_mask=mask, beams=plan.beams, shortlist=plan.shortlist)
-            for model, packed in zip((self, *plan.request.models), weights)
+            for model, packed in zip((self, *plan.request.models), weights, strict=True)
         ]
 
 

@@ -339,7 +339,7 @@ class TranslationTrainer(PublishingMixin, Seq2SeqTrainer):
             shard(self.model, self.accelerator.state.fsdp_plugin)
         # It comes last, so that all callbacks have read their states; transformers has then set its sums to zero.
         continuing = TrainerCallback()
-        vars(continuing)["on_train_begin"] = lambda *_, **__: self._continue(ignore_keys_for_eval)
+        continuing.on_train_begin = lambda *_, **__: self._continue(ignore_keys_for_eval)  # type: ignore[method-assign]
         self.add_callback(continuing)
         try:
             with self.signals.listening():
