@@ -65,7 +65,6 @@ def test_an_ensemble_searches_with_the_mean_of_probabilities(decided_model, sour
         assert padded_equal(found, row, torch.tensor(expected))
 
 
-@torch.no_grad()
 def test_no_member_of_an_ensemble_is_left_out(decided_model, source):
     model, member = decided_model(), decided_model()
     dispatch_model(model, {"": "cpu"}, force_hooks=False)
@@ -73,6 +72,7 @@ def test_no_member_of_an_ensemble_is_left_out(decided_model, source):
         model.generate(**source, ensemble=[member], num_beams=3, max_new_tokens=6)
 
 
+@torch.no_grad()
 def test_scores_of_an_ensemble(decided_model, source):
     models = [decided_model(), decided_model()]
     options = {"num_beams": 3, "num_return_sequences": 3, "max_new_tokens": 9, "return_dict_in_generate": True}

@@ -172,8 +172,6 @@ class VanillaTransformerGenerationMixin(HostGenerationMixin):
         obstacle = next(obstacles(self, settings, kwargs, by_position=len(args)), None)
         # Hooks that a step runs need transformers' loop less than the options that only this search has.
         if obstacle is None and (own_option is not None or not needs_whole_rows(self)):
-            if request.models and not request.memories:
-                raise ValueError("ensemble: needs input_ids alone, and a model without a map of devices")
 
             def search(*call: Any, **prepared: Any) -> Any:  # few names, because transformers reads its signature
                 return run_search(request, *call, **prepared)
@@ -310,6 +308,8 @@ class VanillaTransformerGenerationMixin(HostGenerationMixin):
                 "coverage_penalty: not possible with cross_attention_type='linformer' or encoder_pooling, where the "
                 "decoder attends to sums of the source's tokens"
             )
+        if len(plan.request.memories) < len(plan.request.models):
+            raise ValueError("ensemble: needs input_ids alone, and a model without a map of devices")
         # generate() has repeated the encoder's output for each beam; here the beams of a row share one copy.
         memory, mask = kwargs["encoder_outputs"][0][:: plan.beams], kwargs.get("attention_mask")
         others = (each.repeat_interleave(plan.groups, dim=0) for each in plan.request.memories)
