@@ -10,8 +10,6 @@ from golden_runs import HELPS, RECORD, ROWS, continued, help_of, prepare, run
 
 
 GOLDEN = json.loads(RECORD.read_text())
-# Those of which it was measured that a run which goes on ends with the same bits.
-CONTINUED = {"tokens", "streaming", "head_gates", "teacher", "recurrent", "speech"}
 FAST = {"tokens", "denoising", "speech", "masked_lm"}  # one of each runner
 
 
@@ -36,8 +34,7 @@ def test_every_kind_of_run_trains_what_it_did(row, texts):
     assert found["norm"] == pytest.approx(expected["norm"], rel=1e-4)
     if computed_bits() == GOLDEN["computed_bits"]:
         assert found["weights"] == expected["weights"]
-    if row in CONTINUED:
-        assert continued(row) == found
+    assert continued(row) == found
 
 
 @pytest.mark.parametrize("command", HELPS, ids=" ".join)

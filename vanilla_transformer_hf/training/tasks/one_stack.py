@@ -2,9 +2,11 @@
 Training of one stack: predicting masked tokens, continuing texts, classifying texts, classifying their words.
 """
 
+import hashlib
 import math
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,6 @@ from transformers import (
     DataCollatorForTokenClassification,
     DataCollatorWithPadding,
     EvalPrediction,
-    set_seed,
 )
 
 from ...common.lines import read_lines
@@ -234,11 +235,24 @@ class OneStack(Task):
         }
 
     def measure(self, trainer: Any, folder: Path, role: str, data: Any) -> dict[str, float]:
-        set_seed(trainer.args.seed)  # from which masks are drawn again
         found = trainer.evaluate(data, metric_key_prefix=role)
         names = ("loss", "accuracy", "most_frequent")
         scores = {name: found[key] for name in names if (key := f"{role}_{name}") in found}
         return scores if self.classes_of else {**scores, "perplexity": math.exp(scores["loss"])}
+
+
+@dataclass
+class DrawnFromRows:
+    """A collator whose masks depend on the seed and on the rows of a batch alone, so that a run continues exactly."""
+
+    collator: DataCollatorForLanguageModeling
+    seed: int
+
+    def __call__(self, rows: list[dict[str, Any]]) -> Any:
+        digest = hashlib.sha256(repr((self.seed, [row["input_ids"] for row in rows])).encode()).digest()
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(int.from_bytes(digest[:8], "little"))
+            return self.collator(rows)
 
 
 class MaskedLM(OneStack):
@@ -249,8 +263,8 @@ class MaskedLM(OneStack):
     prepare = staticmethod(add_mask)
 
     def collator(self, tokenizer: Any) -> Any:
-        seed = self.run.training.seed
-        return DataCollatorForLanguageModeling(tokenizer, mlm=True, mlm_probability=0.15, seed=seed)
+        collator = DataCollatorForLanguageModeling(tokenizer, mlm=True, mlm_probability=0.15)
+        return DrawnFromRows(collator, self.run.training.seed)
 
 
 class CausalLM(OneStack):
