@@ -19,7 +19,6 @@ from starlette.requests import Request
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from vanilla_transformer_hf import Translator
 from vanilla_transformer_hf.serving.application import ServedModel, Service, counted, create_application
 from vanilla_transformer_hf.serving.batcher import Batcher
 from vanilla_transformer_hf.serving.http import RequestError
@@ -34,27 +33,6 @@ from vanilla_transformer_hf.translation.results import Translation
 
 
 LONG = " ".join(f"{source}." for source in SOURCES[30:60])
-
-
-@pytest.fixture
-def serve(opened_translator):
-    """`serve(models=1, **settings)`: a client of an application; settings are those of both."""
-    clients = []
-
-    def serve(pairs=(("en", "de"),), limits=None, most_waiting=4096, **settings):
-        models = []
-        for source, target in pairs:
-            translator = Translator(opened_translator.model, opened_translator.tokenizer)
-            batcher = Batcher(translator, most_waiting=most_waiting)
-            models.append(ServedModel(f"{source}-{target}", batcher, source, {target: None}))
-        client = TestClient(create_application(models, limits, **settings), raise_server_exceptions=False)
-        clients.append(client)
-        client.models = models
-        return client.__enter__()
-
-    yield serve
-    for client in clients:
-        client.__exit__()
 
 
 @pytest.fixture(scope="module")
@@ -234,7 +212,7 @@ def test_parts_are_streamed_in_order_and_then_the_answer(client, translator):
 
 
 def test_models_are_chosen_by_languages_or_name(serve):
-    client = serve(pairs=[("en", "de"), ("en", "fr"), ("it", "fr")])
+    client = serve({f"{one}-{to}": (one, {to: None}) for one, to in (("en", "de"), ("en", "fr"), ("it", "fr"))})
     for body in ({"target": "de"}, {"source": "it"}, {"source": "en", "target": "fr"}):
         assert client.post("/translate", json={"q": "one", **body}).status_code == 200
     for body, field in (({"source": "en"}, "target"), ({"target": "fr"}, "source"), ({}, "target")):

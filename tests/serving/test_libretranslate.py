@@ -9,33 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from libretranslatepy import LibreTranslateAPI
-from starlette.testclient import TestClient
 
-from vanilla_transformer_hf import Translator
 from vanilla_transformer_hf.serving import application
 from vanilla_transformer_hf.serving.application import ServedModel, create_application
 from vanilla_transformer_hf.serving.batcher import Batcher
 from vanilla_transformer_hf.serving.languages import LanguageDetector, english_name
 from vanilla_transformer_hf.serving.protocols import Limits
-
-
-@pytest.fixture
-def serve(opened_translator):
-    """`serve({name: (source, targets)}, **settings)`: a client of an application with these models."""
-    clients = []
-
-    def serve(models=None, **settings):
-        served = [
-            ServedModel(name, Batcher(Translator(opened_translator.model, opened_translator.tokenizer)), *pair)
-            for name, pair in (models or {"en-de": ("en", {"de": None})}).items()
-        ]
-        client = TestClient(create_application(served, **settings), raise_server_exceptions=False)
-        clients.append(client)
-        return client.__enter__()
-
-    yield serve
-    for client in clients:
-        client.__exit__()
 
 
 TWO = {"en-de": ("en", {"de": None}), "de-en": ("de", {"en": None})}
