@@ -4,7 +4,6 @@ Scores of queries and keys: `attention_score`. The equations are in `tests/refer
 
 import math
 
-import pytest
 import torch
 from torch import nn
 
@@ -45,25 +44,6 @@ def test_dot_products_are_those_of_scaled_ones_with_larger_queries(tiny_model, b
     with torch.no_grad():
         torch.testing.assert_close(scaled(**batch).logits, dot(**batch).logits, atol=1e-5, rtol=0)
     assert problems(dot.config) == [], "CTranslate2 is told the scale"
-
-
-@pytest.mark.parametrize(
-    "fields, message",
-    [
-        ({"encoder_attention_type": "window"}, "encoder_attention_type='window': only full attention has it"),
-        ({"cross_attention_type": "linformer"}, "cross_attention_type='linformer': only full attention has it"),
-        ({"position_encoding": "rotary"}, "with position_encoding='rotary': there are no products of queries and"),
-        ({"decoder_position_encoding": "alibi"}, "with decoder_position_encoding='alibi': there are no products"),
-        ({"cross_heads_by_layer": [4, 3]}, "with cross_heads_by_layer: each head has a vector of its own"),
-        ({"encoder_pooling": [1]}, "with encoder_pooling: only encoders"),
-        ({"attention_score": "dot", "decoder_attention_type": "lsh"}, "attention_score='dot' with decoder_attention"),
-        ({"attention_score": "product"}, "attention_score"),
-    ],
-    ids=str,
-)
-def test_what_has_no_such_score_is_refused(fields, message, tiny_config):
-    with pytest.raises(ValueError, match=message):
-        tiny_config(**ADDITIVE | fields)
 
 
 def test_a_saved_config_names_it_only_where_it_is_another(tiny_config):

@@ -4,8 +4,6 @@ import math
 
 import pytest
 import torch
-import torch.nn.functional as F
-from huggingface_hub.errors import StrictDataclassError
 from transformers import ReformerConfig
 from transformers.models.reformer.modeling_reformer import LSHSelfAttention
 
@@ -111,38 +109,6 @@ def test_one_bucket_is_what_reformer_computes_in_one_chunk():
     torch.testing.assert_close(ours(states, ours.mask(states, None, None, False))[0], expected, atol=1e-5, rtol=0)
 
 
-@torch.no_grad()
-def test_the_future_and_padding_change_nothing(tiny_model):
-    model = tiny_model(**FIELDS)
-    source, target = torch.randint(4, 99, (1, 13)), torch.randint(4, 99, (1, 23))
-    expected = model(source, decoder_input_ids=target).logits
-    for place in range(1, 23, 3):
-        changed = torch.cat((target[:, :place], torch.randint(4, 99, (1, 30))), dim=1)
-        found = model(source, decoder_input_ids=changed).logits[:, :place]
-        torch.testing.assert_close(found, expected[:, :place], atol=2e-5, rtol=0)
-    for left, right in ((3, 0), (0, 6)):
-        padded, real = F.pad(source, (left, right)), F.pad(torch.ones_like(source), (left, right))
-        found = model(padded, real, decoder_input_ids=target).logits
-        torch.testing.assert_close(found, expected, atol=2e-5, rtol=0)
-    model.set_attn_implementation("eager")
-    eager = model(source, decoder_input_ids=target, output_attentions=True)
-    torch.testing.assert_close(eager.logits, expected, atol=2e-5, rtol=0)
-    assert eager.decoder_attentions[0].shape == (1, 4, 23, 23)
-    assert torch.equal(eager.decoder_attentions[0], eager.decoder_attentions[0].tril())
-
-
-@torch.no_grad()
-def test_generation_in_steps_is_that_of_whole_passes(tiny_model):
-    model = tiny_model(**FIELDS)
-    real = (torch.arange(9) < torch.tensor([9, 4, 7])[:, None]).long()
-    source = {"input_ids": torch.randint(4, 99, (3, 9)) * real, "attention_mask": real}
-    for beams in (1, 3):
-        options = {"num_beams": beams, "max_new_tokens": 12}
-        assert torch.equal(model.generate(**source, **options), model.generate(**source, **options, use_cache=False))
-    with pytest.raises(ValueError, match="static caches"):
-        model.generate(**source, max_new_tokens=3, cache_implementation="static")
-
-
 def test_rotations_repeat_and_are_saved(tiny_config, tmp_path):
     def rotations(**fields):
         model = VanillaTransformerForConditionalGeneration(tiny_config(**FIELDS, **fields))
@@ -167,22 +133,6 @@ def test_time_grows_with_the_length(monkeypatch):
     half = len(largest) // 2
     sizes = [max(each.numel() for each in part) for part in (largest[:half], largest[half:])]
     assert sizes[1] < 2.1 * sizes[0] and sizes[1] < 1024**2 / 2
-
-
-@pytest.mark.parametrize(
-    "fields, message",
-    [
-        ({"lsh_buckets": 3}, "must be even, or 1"),
-        ({"lsh_chunk": 0}, "must be greater than 0"),
-        ({"projection_sharing": "key_value"}, "it has no projection of keys to share"),
-        ({"decoder_attention_sharing": True}, "it has no projection of keys to share"),
-        ({"position_encoding": "alibi"}, "adds scores of distances"),
-        ({"encoder_attention_type": "full", "decoder_attention_type": "full"}, "only attention of the type 'lsh'"),
-    ],
-)
-def test_what_cannot_be_is_refused(tiny_config, fields, message):
-    with pytest.raises(StrictDataclassError, match=message):
-        tiny_config(**{**FIELDS, **fields})
 
 
 def test_bucket_sizes_are_bounded():

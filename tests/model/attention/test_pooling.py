@@ -7,17 +7,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from counting_model import SOURCES, TARGETS
-from host_search import same
-from huggingface_hub.errors import StrictDataclassError
 
 from vanilla_transformer_hf import (
     Translator,
-    VanillaTransformerForConditionalGeneration,
     VanillaTransformerForMaskedLM,
     VanillaTransformerForTokenClassification,
     VanillaTransformerTokenizer,
 )
-from vanilla_transformer_hf.export import ctranslate2, onnx, torch_export
 from vanilla_transformer_hf.model.attention.pooling import pool
 from vanilla_transformer_hf.model.layers.parts import pooled_padding
 
@@ -88,60 +84,10 @@ def test_pairs_are_counted_from_the_first_token():
         assert pool(states, mask).flatten().tolist() == expected and pooled_padding(mask).tolist() == [kept]
 
 
-@pytest.mark.parametrize("kernel", ["sdpa", "eager"])
-@pytest.mark.parametrize("length", [7, 8])
-@torch.no_grad()
-def test_padding_and_search(tiny_model, kernel, length):
-    model = tiny_model(**FIELDS)
-    model.set_attn_implementation(kernel)
-    source, target = torch.randint(4, 99, (1, length)), torch.randint(4, 99, (1, 6))
-    expected = model(source, decoder_input_ids=target).logits
-    for left, right in ((0, 0), (1, 0), (4, 0), (0, 5), (3, 2)):
-        padded, real = F.pad(source, (left, right)), F.pad(torch.ones_like(source), (left, right))
-        found = model(padded, real, decoder_input_ids=target).logits
-        torch.testing.assert_close(found, expected, atol=2e-5, rtol=0)
-    real = (torch.arange(11) < torch.tensor([11, 5, 8])[:, None]).long()
-    batch = {"input_ids": torch.randint(4, 99, (3, 11)) * real, "attention_mask": real}
-    for beams in (1, 3):
-        together = same(model, batch, num_beams=beams, max_new_tokens=9)
-        alone = model.generate(batch["input_ids"][1:2, :5], num_beams=beams, max_new_tokens=9)
-        assert torch.equal(together[1, : alone.shape[1]], alone[0])
-
-
-def test_it_opens_as_it_was_saved(tiny_model, tmp_path):
-    model, ids = tiny_model(**FIELDS), torch.randint(4, 99, (2, 9))
-    model.save_pretrained(tmp_path)
-    again = VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path)
-    assert again.config.encoder_pooling == [1, 2]
-    assert torch.equal(again(ids, decoder_input_ids=ids).logits, model(ids, decoder_input_ids=ids).logits)
-
-
-@pytest.mark.parametrize(
-    "fields, message",
-    [
-        ({"encoder_pooling": []}, "must be numbers of layers before each pooling"),
-        ({"encoder_pooling": [2, 2]}, "together fewer than encoder_layers=4"),
-        ({"encoder_pooling": [0, 2]}, "at least 1 each"),
-        ({"encoder_attention_type": "window"}, "only full attention pools"),
-        ({"position_encoding": "rotary"}, "a mean of two tokens has no position"),
-        ({"encoder_layer_sets": 2}, "have weights of their own"),
-    ],
-)
-def test_what_cannot_be_is_refused(tiny_config, fields, message):
-    with pytest.raises(StrictDataclassError, match=message):
-        tiny_config(**{**FIELDS, **fields})
-
-
 @pytest.mark.parametrize("head", [VanillaTransformerForMaskedLM, VanillaTransformerForTokenClassification])
 def test_heads_of_single_tokens_are_refused(tiny_config, head):
     with pytest.raises(ValueError, match=f"{head.__name__} with encoder_pooling=.*a state of each token"):
         head(tiny_config(**FIELDS))
-
-
-def test_exports_refuse_it_by_name(tiny_config):
-    for target in (ctranslate2, onnx, torch_export):
-        (problem,) = target.problems(tiny_config(**FIELDS))
-        assert problem.startswith("encoder_pooling=[1, 2]: must be None")
 
 
 def test_nothing_takes_means_for_pieces(tiny_model):
@@ -151,5 +97,3 @@ def test_nothing_takes_means_for_pieces(tiny_model):
         Translator(model, tokenizer).align(["one two"], ["zwei eins"])
     with pytest.raises(ValueError, match=r"coverage_penalty: not possible with .* encoder_pooling"):
         Translator(copy.deepcopy(model), tokenizer).translate(["one"], num_beams=2, coverage_penalty=0.2)
-    with pytest.raises(ValueError, match="takes one of shape"):
-        model(torch.ones(1, 3).long(), torch.ones(1, 1, 3, 3), decoder_input_ids=torch.ones(1, 2).long())

@@ -6,12 +6,10 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from huggingface_hub.errors import StrictDataclassError
 from transformers import DynamicCache, XLNetConfig
 from transformers.models.xlnet.modeling_xlnet import XLNetRelativeAttention
 
 from vanilla_transformer_hf import VanillaTransformerForCausalLM
-from vanilla_transformer_hf.export import ctranslate2, onnx, torch_export
 from vanilla_transformer_hf.model.attention.segment_memory import RecurrentAttention
 from vanilla_transformer_hf.model.positions.absolute import HalvesSinusoidalPositionEncoding
 
@@ -164,17 +162,6 @@ def test_the_future_and_what_is_beyond_the_memory_change_nothing(tiny_config, at
     assert moved.tolist() == [False] * 3 + [True] * 3 + [False] * 2
 
 
-@pytest.mark.parametrize("side", ["left", "right"])
-@torch.no_grad()
-def test_padding_changes_nothing(language_model, side):
-    model = language_model()
-    ids = torch.randint(4, 99, (1, 9))
-    padding = (3, 0) if side == "left" else (0, 3)
-    padded, mask = F.pad(ids, padding), F.pad(torch.ones_like(ids), padding)
-    found = model(padded, attention_mask=mask).logits[mask.bool()]
-    torch.testing.assert_close(found, model(ids).logits[0], atol=1e-10, rtol=0)
-
-
 @torch.no_grad()
 def test_the_next_segment_after_padding_on_the_left(language_model):
     model = language_model()
@@ -189,17 +176,6 @@ def test_the_next_segment_after_padding_on_the_left(language_model):
     torch.testing.assert_close(found, whole, atol=1e-10, rtol=0)
 
 
-@pytest.mark.parametrize("beams", [1, 3])
-@torch.no_grad()
-def test_generation_in_steps_is_that_of_whole_passes(language_model, beams):
-    model = language_model(eos_token_id=98)
-    ids = torch.tensor([[0, 0, 5, 6, 7], [8, 9, 10, 11, 12]])
-    settings = {"attention_mask": (ids > 0).long(), "max_new_tokens": 9, "num_beams": beams, "do_sample": False}
-    found = model.generate(ids, **settings, return_dict_in_generate=True)
-    assert found.sequences.tolist() == model.generate(ids, **settings, use_cache=False).tolist()
-    assert found.past_key_values.layers[0].keys.shape == (2 * beams, 1, 4, 32)
-
-
 @torch.no_grad()
 def test_generation_continues_from_a_memory(language_model):
     model = language_model(eos_token_id=98)
@@ -209,29 +185,13 @@ def test_generation_continues_from_a_memory(language_model):
     assert found.tolist() == model.generate(ids, max_new_tokens=6, do_sample=False).tolist()
 
 
-@torch.no_grad()
-def test_the_decoder_of_a_translation_model_in_steps(tiny_model, batch):
-    model = tiny_model(**{**FIELDS, "position_encoding": "sinusoidal", "decoder_position_encoding": "none"})
-    source = {name: batch[name] for name in ("input_ids", "attention_mask")}
-    for beams in (1, 3):
-        settings = {"max_new_tokens": 9, "num_beams": beams, "do_sample": False}
-        with_cache = model.generate(**source, **settings)
-        assert with_cache.tolist() == model.generate(**source, **settings, use_cache=False).tolist()
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"encoder_attention_type": "recurrent"}, "is the decoder's"),
-        ({"position_encoding": "sinusoidal"}, "decoder_position_encoding='none'"),
-        ({"memory_length": 0}, "must be greater than 0"),
-        ({"decoder_attention_type": "full"}, "only attention of the type 'recurrent' has it"),
-        ({"decoder_heads_by_layer": [2, 4]}, "cannot be pruned"),
-    ],
-)
-def test_what_cannot_be_is_refused(tiny_config, fields, message):
-    with pytest.raises(StrictDataclassError, match=message):
-        tiny_config(**{**FIELDS, **fields})
+def test_a_static_cache_and_flex_attention_are_refused(language_model):
+    model, ids = language_model(), torch.ones(1, 3).long()
+    with pytest.raises(ValueError, match="with a static cache"):
+        model.generate(ids, cache_implementation="static", max_new_tokens=2)
+    model.set_attn_implementation("flex_attention")
+    with pytest.raises(ValueError, match="must be 'sdpa', or 'eager'"):
+        model(ids)
 
 
 def test_devices_do_not_divide_its_heads(language_model, tiny_model):
@@ -239,20 +199,3 @@ def test_devices_do_not_divide_its_heads(language_model, tiny_model):
     assert not [name for name in decoder.tp_plan if ".self_attn." in name]
     assert [name for name in decoder.tp_plan if ".fc1" in name]
     assert [name for name in tiny_model().get_decoder().tp_plan if ".self_attn." in name]
-
-
-def test_exports_refuse_it_by_name(tiny_config):
-    config = tiny_config(**{**FIELDS, "position_encoding": "sinusoidal", "decoder_position_encoding": "none"})
-    for target in (ctranslate2, onnx, torch_export):
-        assert "decoder_attention_type='recurrent': must be" in "\n".join(target.problems(config))
-
-
-def test_what_cannot_be_in_a_call_is_refused(language_model):
-    model, ids = language_model(), torch.ones(1, 3).long()
-    with pytest.raises(ValueError, match="takes one of shape"):
-        model(ids, attention_mask=torch.ones(1, 1, 3, 3))
-    with pytest.raises(ValueError, match="with a static cache"):
-        model.generate(ids, cache_implementation="static", max_new_tokens=2)
-    model.set_attn_implementation("flex_attention")
-    with pytest.raises(ValueError, match="must be 'sdpa', or 'eager'"):
-        model(ids)
