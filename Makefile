@@ -32,10 +32,14 @@ test-slow: $(VENV)/.test
 	$(PIP) --editable ".[ray]"
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m slow
 
-# The explorer's page in Chromium, skipped where there is none; its pictures stay in outputs/explorer-pictures.
+# The explorer's page in Chromium, and exports in Node, skipped where there is none; pictures stay in
+# outputs/explorer-pictures. Scripts of npm's packages would download builds for GPUs.
 test-browser: $(VENV)/.test
 	$(PIP) --editable ".[browser]"
-	EXPLORER_PICTURES=outputs/explorer-pictures OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m browser tests/explorer
+	-command -v npm > /dev/null && mkdir -p outputs/node && timeout 600 npm install --silent --ignore-scripts \
+		--no-audit --no-fund --prefix outputs/node @huggingface/transformers@4.3.2
+	EXPLORER_PICTURES=outputs/explorer-pictures OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m browser tests/explorer \
+		tests/export
 
 lint: $(VENV)/.test
 	$(BIN)/ruff format --check .

@@ -68,7 +68,7 @@ def test_no_engine_imports_another():
     for engine in ENGINES:
         tree = ast.parse((PACKAGE / "export" / f"{engine}.py").read_text(encoding="utf-8"))
         imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.level == 1}
-        assert imported <= {"comparison", "export", "steps"}, engine
+        assert imported <= {"comparison", "export", "steps", "transformers_js"}, engine
 
 
 def test_the_command_knows_the_engines_and_says_errors_in_one_line(tmp_path, capsys):

@@ -3,6 +3,7 @@ Write a model for an engine that runs it without this package: ctranslate2, onnx
 
     vanilla-transformer export ctranslate2 outputs/en-de outputs/en-de-ct2 --quantization int8
     vanilla-transformer export onnx outputs/en-de outputs/en-de-onnx
+    vanilla-transformer export onnx outputs/en-de outputs/en-de-web --for transformers.js
     vanilla-transformer export torch_export outputs/en-de outputs/en-de-pt2
 
 For the checkpoints of other training toolkits there is vanilla-transformer export-checkpoint.
@@ -34,6 +35,13 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
                 metavar="FILE",
                 help="vocabulary map: lines of source tokens, tab, and the target tokens that they allow; "
                 "translate_batch.json uses it",
+            )
+        elif name == "onnx":
+            engine.add_argument(
+                "--for",
+                dest="layout",
+                choices=["transformers.js"],
+                help="files for browsers and Node: onnx/ with one graph of both decoder steps, and quantized graphs",
             )
     return parser.parse_args(argv)
 

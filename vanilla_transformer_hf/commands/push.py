@@ -2,12 +2,15 @@
 Publish the folder of a model on the Hub, in one commit: what training, averaging or conversion wrote.
 
     vanilla-transformer push outputs/en-de your-name/en-de --license cc-by-4.0
+    vanilla-transformer push outputs/en-de your-name/en-de --onnx
     vanilla-transformer push outputs/en-de your-name/en-de --dry-run
 
 Without a token (`hf auth login`, or HF_TOKEN) it is a dry run: files with sizes and the card; nothing is sent.
 """
 
 import argparse
+import tempfile
+from pathlib import Path
 
 from ..common.command_line import make_parser
 
@@ -18,6 +21,9 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
     parser.add_argument("repo_id", help="owner/name, or only a name for your own account")
     parser.add_argument("--dry-run", action="store_true", help="list files and show the card; send and write nothing")
     parser.add_argument("--strict", action="store_true", help="end with an error if the card lacks metadata")
+    parser.add_argument(
+        "--onnx", action="store_true", help="export it for transformers.js, and publish onnx/ beside the weights"
+    )
     place = parser.add_argument_group("place")
     place.add_argument("--private", action="store_true", default=None, help="make a new repository private")
     place.add_argument("--revision", help="branch to commit to; created if missing (default: the main branch)")
@@ -50,17 +56,26 @@ def main(prog: str, argv: list[str]) -> None:
     from ..publishing.upload_plan import plan_upload
 
     options = {name: value for name, value in vars(arguments).items() if value is not None}
-    folder, repo_id, dry_run = options.pop("folder"), options.pop("repo_id"), options.pop("dry_run")
+    folder, repo_id, dry_run, onnx = [options.pop(name) for name in ("folder", "repo_id", "dry_run", "onnx")]
     if dry_run or not get_token():
         plan = plan_upload(folder, repo_id, **{name: value for name, value in options.items() if name not in PLACE})
         print(plan)
+        if onnx:
+            print("with onnx/, exported for transformers.js when it is published")
         if arguments.strict and plan.missing:
             raise ValueError("--strict: the card lacks the facts above")
         print(
             "\nThis was a dry run" + ("." if dry_run else ": no Hub token was found (`hf auth login`, or HF_TOKEN).")
         )
         return
-    done = publish_folder(folder, repo_id, **options)
+    with tempfile.TemporaryDirectory() as place:
+        beside: dict[str, Path | bytes] = {}
+        if onnx:
+            from ..export import export_for
+
+            export_for("onnx", folder, Path(place, "model"), layout="transformers.js")
+            beside = {f"onnx/{path.name}": path for path in sorted(Path(place, "model", "onnx").iterdir())}
+        done = publish_folder(folder, repo_id, beside=beside, **options)
     print(
         f"published: {done.pull_request or done.url} (commit {done.commit}{f', tag {done.tag}' if done.tag else ''})"
     )

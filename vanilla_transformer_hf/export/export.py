@@ -77,9 +77,9 @@ def export_for(engine: str, model_folder: str | os.PathLike, output: str | os.Pa
         tokenizer = VanillaTransformerTokenizer.from_pretrained(model_folder)
     comparison = Comparison.with_model(model)
     with new_folder(Path(output)) as folder:
-        difference, notes = module.write(model, tokenizer, folder, comparison, **options)
         if tokenizer is not None:
             tokenizer.save_pretrained(folder)
+        difference, notes = module.write(model, tokenizer, folder, comparison, **options)
     return Exported(difference, comparison.own_error, notes)
 
 

@@ -36,7 +36,7 @@ REPLACED = ("model*.safetensors*", "source_tokenizer.json")
 # requests that create a repository, check the card, or commit.
 WAITS = (1.0, 2.0, 4.0, 8.0, 8.0)
 # Files beside a model that are not searched for secrets; all others are texts, whatever they are called.
-BINARIES = (".safetensors", ".bin", ".pt", ".pth", ".pkl", ".png")
+BINARIES = (".safetensors", ".bin", ".pt", ".pth", ".pkl", ".png", ".onnx")
 PASSING = {408, 429, 500, 502, 503, 504}
 
 
