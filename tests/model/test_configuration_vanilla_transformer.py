@@ -133,6 +133,12 @@ def test_preset_with_override_and_unknown_preset():
             r"rotary_fraction=0.5: only position_encoding='rotary' or 'rotary_halves' has it; leave rotary_fraction "
             r"out, or set position_encoding or decoder_position_encoding",
         ),
+        (
+            {"linformer_k": 8},
+            r"only attention of the type 'linformer' has it.*set encoder_.*_type or cross_attention_type$",
+        ),
+        ({"memory_length": 8}, r"leave memory_length out, or set decoder_attention_type$"),
+        ({"attention_window": 8}, r"or set encoder_attention_type or decoder_attention_type$"),
         ({"max_relative_distance": 9}, r"max_relative_distance=9: only position_encoding='shaw' or 't5_bias' has it"),
         ({"relative_buckets": 8}, r"relative_buckets=8: only position_encoding='t5_bias' has it"),
         ({"hierarchical_alpha": 0.3}, r"hierarchical_alpha=0.3: only position_encoding='hierarchical' has it"),

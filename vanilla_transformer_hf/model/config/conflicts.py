@@ -182,12 +182,20 @@ def conflicts_of_positions(config: Any) -> Iterator[str]:
         used = {getattr(config, field) for field in fields}
         for name, users in users_of_options(table).items():
             if (value := getattr(config, name)) != getattr(type(config), name) and used.isdisjoint(users):
+                places = [field for field in fields if any(can_name(field, user, table) for user in users)]
                 yield (
                     f"{name}={value!r}: only {said}{' or '.join(map(repr, users))} has it; leave {name} out, or set "
-                    f"{' or '.join(fields)}"
+                    f"{' or '.join(places)}"
                 )
     for stack in ("encoder", "decoder"):
         yield from POSITION_SCHEMES[stack_fields(config, stack)[1]].conflicts(config, stack)
+
+
+def can_name(field: str, kind: str, table: Mapping[str, Any]) -> bool:
+    """Whether a field of a config may have a kind as its value."""
+    if field == "cross_attention_type":
+        return kind == "linformer"
+    return field.split("_")[0] not in getattr(table[kind], "not_in", ())  # "encoder" or "decoder"
 
 
 def conflicts_of_attention(config: Any) -> Iterator[str]:
