@@ -88,18 +88,8 @@ ALLOWED = {
     ("load", "conversion/formats/safe_load.py"): "torch.load, of a file that the user trusts, or with weights_only",
 }
 OPENERS = {"from_pretrained", "load_dataset", "get_class_from_dynamic_module", "run_path", "run_module"}
-LOADERS = {
-    "torch",
-    "torch.export",
-    "torch.hub",
-    "torch.jit",
-    "pickle",
-    "yaml",
-    "joblib",
-    "evaluate",
-    "marshal",
-    "dill",
-}
+LOADERS = {"torch", "torch.export", "torch.hub", "torch.jit", "pickle", "yaml"}
+LOADERS |= {"joblib", "evaluate", "marshal", "dill"}
 # Classes of this package, which run no code of a folder without being told to.
 OWN = ("VanillaTransformer", "RecurrentSeq2Seq", "Translator", "GenerationConfig", "super()", "cls")
 

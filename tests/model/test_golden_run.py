@@ -59,18 +59,7 @@ def test_all_kinds_are_recorded():
 
 
 # Of every file of code that may travel.
-FOLDERS = [
-    "plain",
-    "tied",
-    "rotary",
-    "shaw",
-    "gated_alibi",
-    "window_global",
-    "lsh",
-    "performer",
-    "linformer",
-    "pooling",
-]
+FOLDERS = ["plain", "tied", "rotary", "shaw", "gated_alibi", "window_global", "lsh", "performer", "linformer"]
 FOLDERS += ["pooling", "recurrent", "synthesizers", "additive", "swiglu", "speech", "image", "causal", "masked"]
 ALONE = """
 import json, sys

@@ -152,20 +152,7 @@ def test_tokenizer_cuts_text_as_fsmts_own(lowercase, tmp_path):
     pytest.importorskip("sacremoses")
     folder = tmp_path / "fsmt"
     build({}).save_pretrained(folder)
-    pieces = [
-        "lo",
-        "w</w>",
-        "er</w>",
-        "l",
-        "o",
-        "r",
-        ",</w>",
-        ".</w>",
-        "low</w>",
-        "@-@</w>",
-        "&apos;</w>",
-        "&amp;</w>",
-    ]
+    pieces = ["lo", "w</w>", "er</w>", *"lor", ",</w>", ".</w>", "low</w>", "@-@</w>", "&apos;</w>", "&amp;</w>"]
     write_vocabularies(folder, pieces, pieces)
     files = {"src_vocab_file": "vocab-src.json", "tgt_vocab_file": "vocab-tgt.json", "merges_file": "merges.txt"}
     theirs = FSMTTokenizer(

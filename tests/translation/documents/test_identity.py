@@ -19,47 +19,8 @@ from vanilla_transformer_hf.translation.results import Translation
 
 
 COUNT = 250
-WORDS = [
-    "the",
-    "black",
-    "dog",
-    "sleeps",
-    "Ärger",
-    "don't",
-    "well-known",
-    "CO",
-    "10",
-    "6",
-    "x2",
-    "l'",
-    "na\u00efve",
-    "犬",
-]
-MARKS = [
-    ".",
-    ",",
-    ":",
-    ";",
-    "!",
-    "?",
-    "…",
-    "'",
-    '"',
-    "(",
-    ")",
-    "[",
-    "]",
-    "„",
-    "“",
-    "«",
-    "»",
-    "-",
-    "–",
-    "/",
-    "*",
-    "、",
-    "。",
-]
+WORDS = ["the", "black", "dog", "sleeps", "Ärger", "don't", "well-known", "CO", "10", "6", "x2", "l'", "naïve", "犬"]
+MARKS = """.,:;!?…'"()[]„“«»-–/*、。"""
 SPACES = [" ", " ", " ", " ", "", "", "\u00a0", "  "]
 PROSE = [
     "{name}",
