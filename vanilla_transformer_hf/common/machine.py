@@ -18,21 +18,14 @@ LIMITS = (
 
 
 class Machine(NamedTuple):
-    """
-    What is there for this process.
+    """What is there for this process."""
 
-    Attributes:
-        cores: The cores that it may use, by its affinity, the limits of its container and OMP_NUM_THREADS; of two that
-            share one, one.
-        idle: The cores of the machine that nobody used just now; with a fraction.
-        memory: Free bytes.
-        accelerators: The accelerators that it computes on; 0: it computes on the CPU.
-    """
-
+    # The cores that it may use, by its affinity, the limits of its container and OMP_NUM_THREADS; of two that share
+    # one, one.
     cores: int
-    idle: float
-    memory: int
-    accelerators: int
+    idle: float  # the cores of the machine that nobody used just now; with a fraction
+    memory: int  # free bytes
+    accelerators: int  # the accelerators that it computes on; 0: it computes on the CPU
 
     @property
     def free_cores(self) -> int:

@@ -31,18 +31,11 @@ FRAME = (
 
 @dataclass(frozen=True, repr=False)
 class CellPage:
-    """
-    A page about one translation. A notebook shows it where it is the last value of a cell, or by `display`.
+    """A page about one translation. A notebook shows it where it is the last value of a cell, or by `display`."""
 
-    Attributes:
-        text: The sentence, or the name of the recording or image.
-        page: The page, an HTML document that loads nothing.
-        height: Of its frame in the notebook, in pixels.
-    """
-
-    text: str
-    page: str
-    height: int
+    text: str  # the sentence, or the name of the recording or image
+    page: str  # the page, an HTML document that loads nothing
+    height: int  # of its frame in the notebook, in pixels
 
     def save(self, path: str | os.PathLike) -> Path:
         """Write the page to a file, which opens in a browser without a server."""

@@ -148,21 +148,13 @@ Flow = tuple[Hashable, bool]
 
 @dataclass(frozen=True)
 class LaneKey:
-    """
-    What the parts in a lane have in common.
+    """What the parts in a lane have in common."""
 
-    Attributes:
-        is_long: Whether they are of long requests.
-        options: Arguments of `generate()`.
-        is_shared: Whether they share a search that parts may join.
-        owner: The only client, where others must not wait for its search.
-        wide: Number of a search of parts that need far more memory than others, and have left them; 0: it is none.
-    """
-
-    is_long: bool
-    options: Options
-    is_shared: bool
-    owner: Hashable = None
+    is_long: bool  # whether they are of long requests
+    options: Options  # arguments of `generate()`
+    is_shared: bool  # whether they share a search that parts may join
+    owner: Hashable = None  # the only client, where others must not wait for its search
+    # Number of a search of parts that need far more memory than others, and have left them; 0: it is none.
     wide: int = 0
 
 

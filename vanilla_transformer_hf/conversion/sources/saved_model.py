@@ -96,19 +96,15 @@ def _without_origin(value: Any) -> Any:
 
 
 class SavedModel(Source):
-    """
-    A folder that transformers saved, or a file in it; the options are those of config.json.
+    """A folder that transformers saved, or a file in it; the options are those of config.json."""
 
-    Attributes:
-        hosts: `model_type` -> transformers' class of the config, which has the options, their types and defaults.
-        needed: Options that may not be null, although the class allows it.
-        classes: transformers' classes that may stand in `architectures` -> ours; without any, it is not read.
-        training: Options that change training alone, and are not done here -> the value that changes nothing.
-    """
-
+    # `model_type` -> transformers' class of the config, which has the options, their types and defaults.
     hosts: Mapping[str, type[PreTrainedConfig]]
+    # Options that may not be null, although the class allows it.
     needed: Sequence[str] = ("pad_token_id", "eos_token_id", "decoder_start_token_id")
+    # Transformers' classes that may stand in `architectures` -> ours; without any, it is not read.
     classes: Mapping[str, str] = {}
+    # Options that change training alone, and are not done here -> the value that changes nothing.
     training: Mapping[str, Any] = {}
 
     @classmethod

@@ -167,16 +167,10 @@ def sharing(source: torch.Tensor, target: torch.Tensor, output: torch.Tensor | N
 
 
 class StateDict(Source):
-    """
-    A state dict with its settings.
+    """A state dict with its settings."""
 
-    Attributes:
-        known: The settings with their defaults.
-        by_stack: Those that may be {encoder: …, decoder: …}.
-    """
-
-    known: Mapping[str, Any]
-    by_stack: Sequence[str] = ()
+    known: Mapping[str, Any]  # the settings with their defaults
+    by_stack: Sequence[str] = ()  # those that may be {encoder: …, decoder: …}
 
     @classmethod
     def read(cls, path: Path, trust: bool = False) -> Self:

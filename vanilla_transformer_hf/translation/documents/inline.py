@@ -46,23 +46,15 @@ Kind = Literal["text", "alone", "ending", "begin", "end"]
 
 
 class Piece(NamedTuple):
-    """
-    A part of a text.
+    """A part of a text."""
 
-    Attributes:
-        kind: "alone": a code inside a sentence; "ending": one that ends it; "begin" and "end" of a pair.
-        value: A text, or a code; of white space that is kept, and of codes of strings, a `str`.
-        key: Of a pair: what its two ends have in common.
-        is_element: Of a pair: whether it encloses the text as an element does, and not by two codes that stand alone
-            where they are no pair.
-        is_space: Of a code that is no string: whether it shows as white space.
-    """
-
-    kind: Kind
-    value: Any
-    key: Any = None
+    kind: Kind  # "alone": a code inside a sentence; "ending": one that ends it; "begin" and "end" of a pair
+    value: Any  # a text, or a code; of white space that is kept, and of codes of strings, a `str`
+    key: Any = None  # of a pair: what its two ends have in common
+    # Of a pair: whether it encloses the text as an element does, and not by two codes that stand alone where they are
+    # no pair.
     is_element: bool = False
-    is_space: bool = False
+    is_space: bool = False  # of a code that is no string: whether it shows as white space
 
 
 class Choice(NamedTuple):

@@ -49,18 +49,11 @@ VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "met
 
 
 class Token(NamedTuple):
-    """
-    A tag, a comment or text, as it stands.
+    """A tag, a comment or text, as it stands."""
 
-    Attributes:
-        raw: All its characters.
-        kind: "text", "start", "end" or "comment".
-        name: Of a tag, in lower case.
-    """
-
-    raw: str
-    kind: str
-    name: str = ""
+    raw: str  # all its characters
+    kind: str  # "text", "start", "end" or "comment"
+    name: str = ""  # of a tag, in lower case
 
 
 def tokens_of(text: str) -> Iterator[Token]:

@@ -19,22 +19,13 @@ if TYPE_CHECKING:  # matplotlib is imported when something is drawn
 
 @dataclass(frozen=True)
 class SourceAttention:
-    """
-    Cross-attention of a file's text: L layers, H heads, T steps of the decoder, S positions of the encoder.
+    """Cross-attention of a file's text: L layers, H heads, T steps of the decoder, S positions of the encoder."""
 
-    Attributes:
-        picture: What the model reads of the file.
-        text: The text.
-        predicted: Tokens that the decoder predicts, its end-of-sentence token last (T).
-        is_text: Whether a token is text, no special token (T).
-        weights: Weights (L, H, T, S), in float32; rows sum to 1.
-    """
-
-    picture: SourcePicture
+    picture: SourcePicture  # what the model reads of the file
     text: str
-    predicted: list[str]
-    is_text: list[bool]
-    weights: torch.Tensor
+    predicted: list[str]  # tokens that the decoder predicts, its end-of-sentence token last (T)
+    is_text: list[bool]  # whether a token is text, no special token (T)
+    weights: torch.Tensor  # (L, H, T, S), in float32; rows sum to 1
 
     @property
     def diagonality(self) -> Diagonality:

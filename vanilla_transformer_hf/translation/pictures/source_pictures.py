@@ -16,24 +16,16 @@ from ...model.config.front_ends import FRONT_ENDS, source_length
 
 @dataclass(frozen=True)
 class SourcePicture:
-    """
-    What a model reads of a file, as a picture.
+    """What a model reads of a file, as a picture."""
 
-    Attributes:
-        kind: "speech" or "image".
-        values: Features, the highest mel filter in the first row (M, F); or pixels from 0 to 1 (H, W) or (H, W, 3).
-        cells: The part of the picture of each position (S, 4): left, top, right and bottom in frames or pixels.
-        names: What each position is called: its time, as "0.12 s", or the row and column of its patch.
-        seconds: Of a frame; None of images, and where the feature extractor does not tell it.
-        seen: Frames that each position is computed from by the front end; 0 of images.
-    """
-
-    kind: str
+    kind: str  # "speech" or "image"
+    # Features, the highest mel filter in the first row (M, F); or pixels from 0 to 1 (H, W) or (H, W, 3).
     values: torch.Tensor
+    # The part of the picture of each position (S, 4): left, top, right and bottom in frames or pixels.
     cells: torch.Tensor
-    names: list[str]
-    seconds: float | None = None
-    seen: int = 0
+    names: list[str]  # what each position is called: its time, as "0.12 s", or the row and column of its patch
+    seconds: float | None = None  # of a frame; None of images, and where the feature extractor does not tell it
+    seen: int = 0  # frames that each position is computed from by the front end; 0 of images
 
     @property
     def is_row(self) -> bool:

@@ -53,22 +53,14 @@ class TextScore:
 
 @dataclass(frozen=True)
 class ForcedBatch:
-    """
-    A batch of B pairs, with S source and T target positions.
+    """A batch of B pairs, with S source and T target positions."""
 
-    Attributes:
-        places: Indices of the pairs.
-        input_ids, attention_mask: Sources (B, S).
-        labels, label_mask: Targets (B, T).
-        decoder_input_ids: Targets after the decoder's start token, their last one included (B, T + 1).
-    """
-
-    places: list[int]
-    input_ids: torch.Tensor
+    places: list[int]  # indices of the pairs
+    input_ids: torch.Tensor  # sources (B, S)
     attention_mask: torch.Tensor
-    labels: torch.Tensor
+    labels: torch.Tensor  # targets (B, T)
     label_mask: torch.Tensor
-    decoder_input_ids: torch.Tensor
+    decoder_input_ids: torch.Tensor  # targets after the decoder's start token, their last one included (B, T + 1)
 
 
 def forced_batches(
