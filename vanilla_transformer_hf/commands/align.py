@@ -5,7 +5,6 @@ Align the words of sentences with the words of their translations, one pair per 
     vanilla-transformer align outputs/quickstart numbers.en numbers.de --format jsonl      # with the attention weights
 """
 
-import argparse
 from typing import get_args
 
 from ..common.choices import TooLongToScore
@@ -14,7 +13,7 @@ from .score import add_pairs, run_on_pairs
 from .translate import add_split_sentences_of_pairs, split_sentences_option
 
 
-def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
+def main(prog: str, argv: list[str]) -> None:
     from ..translation.streams.arguments import add_arguments
 
     parser = make_parser(prog, __doc__)
@@ -42,11 +41,7 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
     )
     add_split_sentences_of_pairs(parser)
     add_arguments(parser)
-    return parser.parse_args(argv)
-
-
-def main(prog: str, argv: list[str]) -> None:
-    arguments = parse_arguments(prog, argv)
+    arguments = parser.parse_args(argv)
     from ..translation.streams.work import LineWork
 
     options = {"layer": arguments.layer, "too_long": arguments.too_long, **split_sentences_option(arguments)}

@@ -36,12 +36,6 @@ from .train import TRAINING, find_named, find_recipe
 VARIANTS = {path.stem: path for path in sorted(TRAINING.glob("variants/*.yaml"))}
 
 
-def _about(path: Path) -> str:
-    """The comment at the top of a file of variants, in one line."""
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return next((line.removeprefix("# ") for line in lines if line.startswith("#")), "")
-
-
 def _at_least(least: float, kind: type):
     """A type of arguments: numbers from `least` on."""
 
@@ -56,7 +50,10 @@ def _at_least(least: float, kind: type):
 
 
 def main(prog: str, argv: list[str]) -> None:
-    epilog = "variants:\n" + "".join(f"  {name}: {_about(path)}\n" for name, path in VARIANTS.items())
+    epilog = "variants:\n"  # each with the comment at the top of its file
+    for name, path in VARIANTS.items():
+        lines = path.read_text(encoding="utf-8").splitlines()
+        epilog += f"  {name}: {next((line.removeprefix('# ') for line in lines if line.startswith('#')), '')}\n"
     usage = f"{prog} RECIPE --variants FILE --output DIR [options] [--field value ...]"
     parser = make_parser(prog, __doc__, usage=usage, epilog=epilog, allow_abbrev=False)
     parser.add_argument("recipe", metavar="RECIPE", help="file or name of a recipe; the first argument")

@@ -8,13 +8,12 @@ Convert a checkpoint of another toolkit to this model.
 CHECKPOINT is the file, or the folder that holds it with its vocabularies and settings as the toolkit leaves them.
 """
 
-import argparse
 import sys
 
 from ..common.command_line import make_parser
 
 
-def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
+def main(prog: str, argv: list[str]) -> None:
     parser = make_parser(prog, __doc__)
     parser.add_argument("source", help="the toolkit that wrote the checkpoint, or auto to detect it by its files")
     parser.add_argument("checkpoint", help="file or folder")
@@ -35,11 +34,7 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
         action="store_true",
         help="use Python's unpickler, which runs any code that the file contains: only for files that you made",
     )
-    return parser.parse_args(argv)
-
-
-def main(prog: str, argv: list[str]) -> None:
-    arguments = parse_arguments(prog, argv)
+    arguments = parser.parse_args(argv)
     from transformers.utils import logging
 
     from ..conversion import convert, parse_option

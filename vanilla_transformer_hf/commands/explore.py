@@ -12,8 +12,6 @@ compared on it. With --html nothing is served: the file shows one translation an
 reads recordings or images shows the files of --audio or --image, and the page can open others.
 """
 
-import argparse
-
 from ..common.characters import text_argument
 from ..common.command_line import make_parser, other_options
 
@@ -22,7 +20,7 @@ from ..common.command_line import make_parser, other_options
 OPTIONS_OF_HTML = ("models", "html", "text", "audio", "image", "num_beams", "trust_remote_code")
 
 
-def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
+def main(prog: str, argv: list[str]) -> None:
     parser = make_parser(prog, __doc__)
     parser.add_argument("models", nargs="+", metavar="model", help="folder of a model, or the id of a Hub repository")
     parser.add_argument("--port", type=int, default=8000, help="port of the page (default: 8000; 0: a free one)")
@@ -48,11 +46,6 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
         parser.error("--num_beams is that of --html: a page that is served has its own field; leave it out")
     if not 0 <= arguments.port <= 65535:
         parser.error(f"argument --port: {arguments.port} is not a port: expected 0 to 65535")
-    return arguments
-
-
-def main(prog: str, argv: list[str]) -> None:
-    arguments = parse_arguments(prog, argv)
     from ..common.files import open_output
     from ..explorer.explorer import Explorer
     from ..explorer.page import page_of

@@ -9,12 +9,10 @@ Write a model for an engine that runs it without this package: ctranslate2, onnx
 For the checkpoints of other training toolkits there is vanilla-transformer export-checkpoint.
 """
 
-import argparse
-
 from ..common.command_line import make_parser
 
 
-def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
+def main(prog: str, argv: list[str]) -> None:
     parser = make_parser(prog, __doc__)
     engines = parser.add_subparsers(dest="engine", required=True, metavar="ENGINE")
     helps = {
@@ -43,11 +41,7 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
                 choices=["transformers.js"],
                 help="files for browsers and Node: onnx/ with one graph of both decoder steps, and quantized graphs",
             )
-    return parser.parse_args(argv)
-
-
-def main(prog: str, argv: list[str]) -> None:
-    arguments = parse_arguments(prog, argv)
+    arguments = parser.parse_args(argv)
     from transformers.utils import logging
 
     from ..export import export_for

@@ -7,21 +7,15 @@ Write a model in the layout of another toolkit: marianmt or bart (folders of tra
 For engines that only run the model, such as CTranslate2, there is vanilla-transformer export.
 """
 
-import argparse
-
 from ..common.command_line import make_parser
 
 
-def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
+def main(prog: str, argv: list[str]) -> None:
     parser = make_parser(prog, __doc__)
     parser.add_argument("target", help="marianmt, bart or fairseq")
     parser.add_argument("model", help="folder of a model")
     parser.add_argument("output", help="new folder; renamed from a temporary name when complete and compared")
-    return parser.parse_args(argv)
-
-
-def main(prog: str, argv: list[str]) -> None:
-    arguments = parse_arguments(prog, argv)
+    arguments = parser.parse_args(argv)
     from transformers.utils import logging
 
     from ..conversion.targets import export

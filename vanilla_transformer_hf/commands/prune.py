@@ -13,13 +13,12 @@ The result is an ordinary model. Pruning lowers scores; fine-tune the model to r
 vanilla-transformer train RECIPE --model_name_or_path outputs/quickstart-pruned
 """
 
-import argparse
 from pathlib import Path
 
 from ..common.command_line import make_parser
 
 
-def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
+def main(prog: str, argv: list[str]) -> None:
     parser = make_parser(prog, __doc__)
     parser.add_argument("model", help="folder of a model, or the id of a Hub repository")
     parser.add_argument(
@@ -48,11 +47,7 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--output_dir", type=Path, required=True, help="new folder; renamed from a temporary name when complete"
     )
-    return parser.parse_args(argv)
-
-
-def main(prog: str, argv: list[str]) -> None:
-    arguments = parse_arguments(prog, argv)
+    arguments = parser.parse_args(argv)
     from ..training.compression.pruning import PairSample, prune_folder
 
     pairs = None

@@ -8,14 +8,16 @@ Publish the folder of a model on the Hub, in one commit: what training, averagin
 Without a token (`hf auth login`, or HF_TOKEN) it is a dry run: files with sizes and the card; nothing is sent.
 """
 
-import argparse
 import tempfile
 from pathlib import Path
 
 from ..common.command_line import make_parser
 
 
-def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
+PLACE = ("private", "revision", "create_pr", "tag", "message", "strict")
+
+
+def main(prog: str, argv: list[str]) -> None:
     parser = make_parser(prog, __doc__)
     parser.add_argument("folder", help="folder that training, averaging or conversion wrote")
     parser.add_argument("repo_id", help="owner/name, or only a name for your own account")
@@ -42,14 +44,7 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
     card.add_argument("--base_model_relation", help="finetune, quantized, merge or adapter (default: as it was made)")
     card.add_argument("--project_url", help="https address of the repository of git that holds this package")
     card.add_argument("--example", help="source sentence of the usage example")
-    return parser.parse_args(argv)
-
-
-PLACE = ("private", "revision", "create_pr", "tag", "message", "strict")
-
-
-def main(prog: str, argv: list[str]) -> None:
-    arguments = parse_arguments(prog, argv)
+    arguments = parser.parse_args(argv)
     from huggingface_hub import get_token
 
     from ..publishing.hub import publish_folder

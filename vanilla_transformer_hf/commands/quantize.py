@@ -8,23 +8,18 @@ Each matrix is rounded to int8 with one step for each output. The folder opens a
 It cannot be trained: keep the model it was made from.
 """
 
-import argparse
 from pathlib import Path
 
 from ..common.command_line import make_parser
 
 
-def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
+def main(prog: str, argv: list[str]) -> None:
     parser = make_parser(prog, __doc__)
     parser.add_argument("model", help="folder of a model, or the id of a Hub repository")
     parser.add_argument(
         "--output_dir", type=Path, required=True, help="new folder; renamed from a temporary name when complete"
     )
-    return parser.parse_args(argv)
-
-
-def main(prog: str, argv: list[str]) -> None:
-    arguments = parse_arguments(prog, argv)
+    arguments = parser.parse_args(argv)
     from transformers.utils import logging
 
     from ..export.int8_folder import quantize_folder

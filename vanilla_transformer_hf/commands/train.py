@@ -19,7 +19,7 @@ import sys
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from ..common.command_line import ERRORS, message_of
 
@@ -61,7 +61,14 @@ def find_recipe(name: str) -> str:
 def main(prog: str, argv: list[str]) -> None:
     usage = f"{prog} RECIPE [--field value ...]"
     if {"-h", "--help", *HELP_ALL} & {*argv}:
-        show_help(prog, usage, everything=bool(HELP_ALL & {*argv}))
+        if HELP_ALL & {*argv}:
+            from ..training.recipe import all_options as options
+        else:
+            from ..training.options import main_options as options
+        from ..training.options import help_page
+
+        print(help_page(options(), prog, usage, __doc__, EPILOG), end="")
+        sys.exit(0)
     from ..training.recipe import RecipeParser
 
     parser = RecipeParser(prog=prog, usage=usage)
@@ -72,18 +79,6 @@ def main(prog: str, argv: list[str]) -> None:
             parser.exit(2, f"{prog}: {error}\n")
     run, settings = parser.parse(argv)
     train(prog, run, settings)
-
-
-def show_help(prog: str, usage: str, everything: bool) -> NoReturn:
-    """Print the options that most runs need, at once, or all of them, and end the process."""
-    if everything:
-        from ..training.recipe import all_options as options
-    else:
-        from ..training.options import main_options as options
-    from ..training.options import help_page
-
-    print(help_page(options(), prog, usage, __doc__, EPILOG), end="")
-    sys.exit(0)
 
 
 def train(prog: str, run: Any, settings: dict[str, Any], compression: str | None = None) -> None:

@@ -526,7 +526,7 @@ def write_card(facts: CardFacts, folder: str | os.PathLike):
     text = str(make_card(facts, ModelFolder(folder))).encode()
     # In this order, a process that is killed leaves no card that seems to be edited.
     Path(folder, CARD_FILE).unlink(missing_ok=True)
-    replace(facts, card_sha256=digest(text)).write(Path(folder))
+    replace(facts, card_sha256=hashlib.sha256(text).hexdigest()).write(Path(folder))
     with open_output(Path(folder, CARD_FILE)) as file:
         file.write(text)
 
@@ -534,12 +534,7 @@ def write_card(facts: CardFacts, folder: str | os.PathLike):
 def is_edited(folder: Path) -> bool:
     """Whether the card in a folder was edited or replaced since it was written."""
     card = folder / CARD_FILE
-    return card.is_file() and digest(card.read_bytes()) != CardFacts.read(folder).card_sha256
-
-
-def digest(content: bytes) -> str:
-    """SHA-256 in hexadecimal digits."""
-    return hashlib.sha256(content).hexdigest()
+    return card.is_file() and hashlib.sha256(card.read_bytes()).hexdigest() != CardFacts.read(folder).card_sha256
 
 
 def check_project_url(url: str | None) -> list[str]:

@@ -35,13 +35,7 @@ from .model_card import (
 from .pictures import clean_picture
 from .private_text import find_private_text, hide_secrets, parse_json
 from .remote_code import find_code, is_saved_code
-from .weight_files import (
-    CleanedWeights,
-    check_weights,
-    find_weights,
-    tensor_names,
-    without_metadata,
-)
+from .weight_files import CleanedWeights, check_weights, find_weights, tensor_names, without_metadata
 
 
 ADAPTER_CONFIG_NAME, ADAPTER_SAFE_WEIGHTS_NAME = "adapter_config.json", "adapter_model.safetensors"  # of peft
@@ -174,7 +168,12 @@ def plan_upload(
     if (folder / CONFIG_NAME).is_file():
         files = ModelFolder(folder)
         sources, problems = _model(files)
-        card, missing = _card(files, name, facts, stated, bool(curves))
+        known = facts or CardFacts.read(folder)
+        if facts is None and is_edited(folder):
+            card, missing = _edited_card(read_regular_file(folder / CARD_FILE).decode("utf-8"), stated)
+        else:
+            known = replace(known, **{**stated, "name": name or stated.get("name") or known.name})
+            card, missing = make_card(known, files, bool(curves)), missing_facts(known, files.languages(known))
     elif (folder / ADAPTER_CONFIG_NAME).is_file():
         sources, card, missing = _adapter(folder, facts or CardFacts(), stated)
         problems = []
@@ -274,14 +273,7 @@ def _tokenizer(folder: Path) -> dict[str, bytes]:
 
 def _processor(folder: Path) -> dict[str, bytes]:
     """A processor's settings without local paths, and its vocabularies beside `_tokenizer`'s; none for text."""
-    found = {}
-    for name in PROCESSOR_CONFIGS:
-        if (folder / name).is_file():
-            before = _read_json(folder / name)
-            after = {part: _public(value) if isinstance(value, dict) else value for part, value in before.items()}
-            after = _public(after)
-            text = json.dumps(after, indent=2, sort_keys=True) + "\n"
-            found[name] = read_regular_file(folder / name) if after == before else text.encode()
+    found = {name: text for each in PROCESSOR_CONFIGS for name, text in _cleaned(folder, each).items()}
     present = [name for name in VOCABULARIES if found and (folder / name).is_file()]
     return found | {name: read_regular_file(folder / name) for name in present}
 
@@ -302,6 +294,8 @@ def _cleaned(folder: Path, name: str, **changes: Any) -> dict[str, bytes]:
         return {}
     before = _read_json(folder / name)
     after = _public(before | changes)
+    if name in PROCESSOR_CONFIGS:  # of which each part has settings of its own
+        after = {part: _public(value) if isinstance(value, dict) else value for part, value in after.items()}
     text = json.dumps(after, indent=2, sort_keys=True, ensure_ascii=name != TOKENIZER_CONFIG_FILE) + "\n"
     return {name: read_regular_file(folder / name) if after == before else text.encode()}
 
@@ -328,17 +322,6 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"{path} is not a JSON object: expected {{...}}, got {type(value).__name__}.")
     return value
-
-
-def _card(
-    files: ModelFolder, name: str | None, facts: CardFacts | None, stated: dict[str, Any], curves: bool
-) -> tuple[ModelCard, list[str]]:
-    """The card and its missing facts."""
-    known = facts or CardFacts.read(files.path)
-    if facts is None and is_edited(files.path):
-        return _edited_card(read_regular_file(files.path / CARD_FILE).decode("utf-8"), stated)
-    known = replace(known, **{**stated, "name": name or stated.get("name") or known.name})
-    return make_card(known, files, curves), missing_facts(known, files.languages(known))
 
 
 def _edited_card(text: str, stated: dict[str, Any]) -> tuple[ModelCard, list[str]]:

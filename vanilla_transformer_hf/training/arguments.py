@@ -11,17 +11,10 @@ from ..model.config.presets import PRESETS
 
 
 class Help(str):
-    """
-    The help of an option, and what the option demands of others, said once: here.
+    """The help of an option, and what the option demands of others, said once: here."""
 
-    Attributes:
-        excludes: Names of fields, in one text -> why they and this one exclude each other.
-        needs: The field without which this one has no effect, or "field=value".
-        at_least: The least value.
-    """
-
-    excludes: dict[str, str]
-    needs: str | None
+    excludes: dict[str, str]  # names of fields, in one text -> why they and this one exclude each other
+    needs: str | None  # the field without which this one has no effect, or "field=value"
     at_least: float | None
 
 

@@ -71,7 +71,20 @@ def check_run(run: RunArguments, settings: dict[str, Any]) -> None:
     if probability and run.model.trains_tokenizer and run.model.tokenizer_model != "bpe":
         raise ValueError(f"bpe_dropout={probability} needs tokenizer_model=bpe, got {run.model.tokenizer_model}.")
     _check_model(run)
-    refuse_without_effect(settings, _without_effect(run))
+    reasons = dict[str, str]()  # field without effect -> why
+    if not run.model.trains_tokenizer:
+        given = "the tokenizer is that of tokenizer_name_or_path or of the model, and none is trained"
+        reasons |= dict.fromkeys(FIELDS_OF_NEW_TOKENIZERS, given)
+    if not run.training.do_train:
+        evaluated = "training always scores validation_source and test_source at the end"
+        reasons |= dict.fromkeys(("do_eval", "do_predict"), evaluated)
+    if run.training.device.type == "cpu":
+        reasons["fp16"] = "CPUs do not support it; use bf16"
+    if run.data.task == DENOISING:
+        reasons |= dict.fromkeys(PAIR_FIELDS, "task=denoising learns from train_text, and has no pairs")
+    else:
+        reasons |= dict.fromkeys(NOISE_FIELDS, "it needs task=denoising")
+    refuse_without_effect(settings, reasons)
     problems = check_metadata(CardData(license=run.model.license)) if run.training.push_to_hub else []
     problems += check_project_url(run.model.project_url)
     if problems:
@@ -101,24 +114,6 @@ def check_callbacks(training: TranslationTrainingArguments) -> None:
         raise ValueError(f"save_total_limit={limit}: averaging {count} checkpoints needs {needed} or more.")
     if best and training.eval_strategy == "no":
         raise ValueError("eval_strategy=no gives no scores to find the best checkpoints with.")
-
-
-def _without_effect(run: RunArguments) -> dict[str, str]:
-    """Fields that have no effect in this run -> why."""
-    training, reasons = run.training, dict[str, str]()
-    if not run.model.trains_tokenizer:
-        given = "the tokenizer is that of tokenizer_name_or_path or of the model, and none is trained"
-        reasons |= dict.fromkeys(FIELDS_OF_NEW_TOKENIZERS, given)
-    if not training.do_train:
-        evaluated = "training always scores validation_source and test_source at the end"
-        reasons |= dict.fromkeys(("do_eval", "do_predict"), evaluated)
-    if training.device.type == "cpu":
-        reasons["fp16"] = "CPUs do not support it; use bf16"
-    if run.data.task == DENOISING:
-        reasons |= dict.fromkeys(PAIR_FIELDS, "task=denoising learns from train_text, and has no pairs")
-    else:
-        reasons |= dict.fromkeys(NOISE_FIELDS, "it needs task=denoising")
-    return reasons
 
 
 def refuse_unused(run: RunArguments, settings: dict[str, Any], used: Collection[str]) -> None:

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ..publishing.model_card import NOT_TRAINED, TRAINED, CardFacts, public_settings
 from .data.parts import corpus_parts
 from .pretraining.denoising import DENOISING, NoisePlan
-from .process import describe_hardware
 from .recipe import RunArguments
 
 
@@ -35,6 +36,10 @@ def facts_of_run(
         text = " of ".join(each for each in (f"{pairs:,} texts" if pairs else "", corpus or "") if each) or "text"
         spoken = f" ({', '.join(data.text_langs)})" if data.text_langs else ""
         about = [f"Pretrained by denoising {text}{spoken}: {NoisePlan.of(data)}."]
+    threads, training = torch.get_num_threads(), run.training
+    device = f"{threads} CPU thread{'s' * (threads > 1)}"
+    if training.device.type == "cuda":
+        device = torch.cuda.get_device_name(training.device)
     return CardFacts(
         name=folder.resolve().name,
         task=data.task if data.task == DENOISING else None,
@@ -54,5 +59,5 @@ def facts_of_run(
         example=run.model.card_example,
         project_url=run.model.project_url,
         settings=public_settings(settings),
-        device=describe_hardware(run.training),
+        device=device if training.world_size == 1 else f"{training.world_size} processes, {device} each",
     )

@@ -69,7 +69,25 @@ def planned_vocab_size(run: RunArguments) -> int:
 
 def make_model(run: RunArguments, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
     """The named model, or a new one of the named size for this tokenizer, with a complete generation config."""
-    model: Any = _open_model(run) if run.model.model_name_or_path else _new_model(run, tokenizer)
+    model: Any
+    if name := run.model.model_name_or_path:
+        fields = {field: value for field, value in run.config.items() if field != "vocab_size"}  # the tokenizer's
+        config = open_any_config(name, **fields)
+        # A published model may have weights in half precision, which is too coarse for updates.
+        model = open_weights(name, config=config, dtype=torch.float32, **choose_attention(run, config))
+        if not any(parameter.requires_grad for parameter in model.parameters()):
+            raise ValueError(
+                f"{name} is an adapter, whose base model is frozen; merge the two first (merge_and_unload of peft)."
+            )
+    else:
+        # A newly trained vocabulary may be smaller than requested.
+        wanted = run.config.get("vocab_size") if run.model.tokenizer_name_or_path else None
+        if run.model.encoder_from or run.model.decoder_from:
+            wanted = max(plan_config(run).vocab_size, len(tokenizer))  # models may have more rows than pieces
+        ids = {each: getattr(tokenizer, each) for each in ("pad_token_id", "eos_token_id", "bos_token_id")}
+        size = getattr(tokenizer, "source_vocab_size", None)
+        config = new_config(run, vocab_size=wanted or len(tokenizer), source_vocab_size=size, **ids)
+        model = AutoModelForSeq2SeqLM.from_config(config, trust_remote_code=False, **choose_attention(run, config))
     if run.model.tokenizer == "new":
         transfer(model, open_tokenizer(str(run.model.model_name_or_path)), tokenizer)
     if run.data.source_tags or run.data.corpora or run.data.task == DENOISING:  # room for tokens that were added
@@ -101,36 +119,6 @@ def check_lengths(model: Any, data: dict[str, Any]) -> None:
                     f"{role}: the longest {side} text has {longest:,} tokens, and the model {positions:,} positions: "
                     f"lower max_{side}_length to {positions}, or raise {owner}max_position_embeddings"
                 )
-
-
-def _open_model(run: RunArguments) -> PreTrainedModel:
-    name = str(run.model.model_name_or_path)
-    fields = {field: value for field, value in run.config.items() if field != "vocab_size"}  # the tokenizer's
-    config = open_any_config(name, **fields)
-    # A published model may have weights in half precision, which is too coarse for updates.
-    model: PreTrainedModel = open_weights(name, config=config, dtype=torch.float32, **choose_attention(run, config))
-    if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise ValueError(
-            f"{name} is an adapter, whose base model is frozen; merge the two first (merge_and_unload of peft)."
-        )
-    return model
-
-
-def _new_model(run: RunArguments, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
-    # A newly trained vocabulary may be smaller than requested.
-    wanted = run.config.get("vocab_size") if run.model.tokenizer_name_or_path else None
-    if run.model.encoder_from or run.model.decoder_from:
-        wanted = max(plan_config(run).vocab_size, len(tokenizer))  # models may have more rows than there are pieces
-    config = new_config(
-        run,
-        vocab_size=wanted or len(tokenizer),
-        source_vocab_size=getattr(tokenizer, "source_vocab_size", None),
-        **{name: getattr(tokenizer, name) for name in ("pad_token_id", "eos_token_id", "bos_token_id")},
-    )
-    model: PreTrainedModel = AutoModelForSeq2SeqLM.from_config(
-        config, trust_remote_code=False, **choose_attention(run, config)
-    )
-    return model
 
 
 def choose_attention(run: RunArguments, config: Any) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """
-What a run computes on (its hardware in words, processes, threads, library of float32 matrix products), and what it
-prints: its own lines once for all processes, and no bars of libraries for what takes no time.
+What a run computes on (processes, threads, library of float32 matrix products), and what it prints: its own lines once
+for all processes, and no bars of libraries for what takes no time.
 """
 
 import os
@@ -53,15 +53,6 @@ def quiet_libraries() -> Iterator[None]:
             logging.enable_progress_bar()
         if had_bars[1]:
             datasets.enable_progress_bars()
-
-
-def describe_hardware(training: TranslationTrainingArguments) -> str:
-    """The hardware of a run, in words."""
-    threads = torch.get_num_threads()
-    name = f"{threads} CPU thread{'s' * (threads > 1)}"
-    if training.device.type == "cuda":
-        name = torch.cuda.get_device_name(training.device)
-    return name if training.world_size == 1 else f"{training.world_size} processes, {name} each"
 
 
 def use_threads(training: TranslationTrainingArguments) -> None:

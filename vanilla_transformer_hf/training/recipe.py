@@ -28,7 +28,7 @@ from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..recurrent.configuration import RecurrentSeq2SeqConfig
 from .arguments import DataArguments, Help, ModelArguments, OwnTrainingArguments
 from .data.column_names import SIDES
-from .data.parts import ROLES, check_corpora, exchange_parts
+from .data.parts import ROLES, check_corpora
 from .objectives.first_moment import OPTIMIZERS
 from .options import UNSET, Option, config_option, documented_fields, options_of
 
@@ -253,8 +253,12 @@ def exchange_sides(data: DataArguments) -> None:
         ours, theirs = getattr(data, source), getattr(data, target)
         setattr(data, source, theirs)
         setattr(data, target, ours)
-    if data.corpora:
-        data.corpora = exchange_parts(data)
+    if corpora := data.corpora:
+        other = {f"{one}_{what}": f"{two}_{what}" for one, two in (SIDES, SIDES[::-1]) for what in ("lang", "column")}
+        data.corpora = {
+            name: {other.get(field, field): value for field, value in fields.items()}
+            for name, fields in corpora.items()  # type: ignore[union-attr]
+        }
     data.max_source_length, data.max_target_length = data.max_target_length, data.max_source_length
 
 
@@ -367,8 +371,16 @@ class RecipeParser(HfArgumentParser):
         for name, value in values.items():
             if value == REQUIRED:
                 raise ValueError(f"{where}: {name} must be set: --{name} VALUE.")
-        if "corpora" in values:
-            values["corpora"] = self._corpora(values["corpora"], where)
+        if (corpora := values.get("corpora")) is not None:  # on the command line a file of them, or YAML in braces
+            try:
+                source = where
+                if isinstance(corpora, str) and corpora.lstrip().startswith("{"):
+                    source, corpora = "corpora", yaml.load(corpora, RecipeLoader)
+                elif isinstance(corpora, str):
+                    source, corpora = corpora, read_yaml(corpora, RecipeLoader)
+                values["corpora"] = check_corpora(corpora, f"{source}")
+            except (OSError, ValueError, yaml.YAMLError) as error:
+                raise ValueError(" ".join(str(error).split())) from error
         data, model, config, training = self.parse_dict(values)
         if data.reverse:
             exchange_sides(data)
@@ -380,17 +392,6 @@ class RecipeParser(HfArgumentParser):
         check_options(settings)
         stated = {name: value for name, value in vars(config).items() if value is not None}
         return RunArguments(data, model, stated, training), settings
-
-    def _corpora(self, value: Any, where: str | None) -> dict[str, dict[str, Any]]:
-        """The corpora of a recipe; on the command line a file of them, or YAML (and so JSON) in braces."""
-        try:
-            if isinstance(value, str) and value.lstrip().startswith("{"):
-                where, value = "corpora", yaml.load(value, RecipeLoader)
-            elif isinstance(value, str):
-                where, value = value, read_yaml(value, RecipeLoader)
-            return check_corpora(value, f"{where}")
-        except (OSError, ValueError, yaml.YAMLError) as error:
-            raise ValueError(" ".join(str(error).split())) from error
 
     def _unknown(self, name: str, where: str) -> str:
         near = get_close_matches(name, self.names, n=1, cutoff=0.0)

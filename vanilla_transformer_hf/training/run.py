@@ -11,7 +11,7 @@ from transformers import TrainerCallback, set_seed
 from ..common.matmul import set_matmul
 from ..publishing.model_card import CardFacts
 from .checkpoints.averaging import AverageCheckpointsCallback
-from .checkpoints.files import EarlyStopping
+from .checkpoints.files import EarlyStopping, TrainingInterrupted
 from .checkpoints.moving_average import MovingAverageCallback
 from .checkpoints.record import find_data_sums, settings_of_all_parts
 from .checkpoints.resume import Start, check_rate, find_start, lock_folder, prepare_folder
@@ -174,5 +174,6 @@ def run_job(job: TrainingJob, keep_scores: bool = True) -> list[ScoredSet]:
         if trainer.is_world_process_zero():
             trainer.facts.write(Path(str(args.output_dir)))  # for cards of its checkpoints and their averages
         train_and_write(folder, trainer, job.start, job.task.processor)
-        with trainer.stopping_at_once(f"its model is written in {folder}, but not all that belongs to it."):
+        step, saved = trainer.state.global_step, f"its model is written in {folder}, but not all that belongs to it."
+        with trainer.signals.at_once(lambda number: TrainingInterrupted(number, step, saved)):
             return finish(folder, trainer, job.task, job.scored_data, keep_scores)

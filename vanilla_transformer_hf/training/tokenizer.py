@@ -136,12 +136,6 @@ def add_target_tags(tokenizer: PreTrainedTokenizerBase, languages: Iterable[str]
     return tokenizer
 
 
-def tags_of_corpora(run: RunArguments, tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
-    """Target language -> the tag that is put before its sources, where corpora have several target languages."""
-    known = tokenizer.init_kwargs.get(TARGET_LANG_TAGS) or {}
-    return {language: known[language].strip() for language in new_tags(run.data)}
-
-
 def add_source_tags(tokenizer: PreTrainedTokenizerBase, tags: Iterable[str] | None) -> PreTrainedTokenizerBase:
     """The tokenizer, with those of these tokens that it did not have."""
     known = tokenizer.get_vocab()

@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import distributed, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback, TrainerState
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
@@ -244,21 +244,10 @@ class AverageCheckpointsCallback(TrainerCallback):
         self.count, self.metric = count, metric
         self.folders: list[Path] = []
 
-    def on_train_end(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        model: nn.Module | None = None,
-        **_: Any,
-    ) -> None:
-        if model is None:
-            return
+    def on_train_end(self, args: Any, state: TrainerState, control: Any, model: Any = None, **_: Any) -> None:
         if distributed.is_initialized():
             distributed.barrier()  # the main process may still be writing the last one
         # Later ones are left over from a run that was continued from an earlier step.
-        found = {
-            step: path for step, path in _find_checkpoints(str(args.output_dir)).items() if step <= state.global_step
-        }
+        found = {step: path for step, path in _find_checkpoints(args.output_dir).items() if step <= state.global_step}
         self.folders = [found[step] for step in sorted(_rank(found, self.metric)[: self.count])]
         load_average(model, self.folders)

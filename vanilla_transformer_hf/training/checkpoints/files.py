@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from itertools import chain, count
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -55,11 +54,6 @@ def find_damage(checkpoint: Path) -> str | None:
     return None
 
 
-def is_complete(checkpoint: Path) -> bool:
-    """Whether a run can continue from a checkpoint: no file of it is missing or damaged."""
-    return find_damage(checkpoint) is None
-
-
 def list_checkpoints(folder: Path) -> list[str]:
     """The checkpoints in a folder by their steps, complete or not."""
     steps = {path: path.name.rpartition("-")[2] for path in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*") if path.is_dir()}
@@ -98,18 +92,6 @@ def is_planned(checkpoint: Path, args: TrainingArguments, save_steps: int) -> bo
     if args.save_strategy == SaveStrategy.EPOCH:
         return float(state["epoch"]).is_integer()
     return args.save_strategy != SaveStrategy.STEPS or not save_steps or state["global_step"] % save_steps == 0
-
-
-def set_aside_later(folder: Path, step: int) -> list[Path]:
-    """Move checkpoints after `step` into `folder`/set_aside, because they would count as the last ones of the run."""
-    moved = []
-    for path in map(Path, list_checkpoints(folder)):
-        if int(path.name.rpartition("-")[2]) > step:
-            names = chain([path.name], (f"{path.name}.{number}" for number in count(2)))
-            place = next(place for name in names if not (place := folder / "set_aside" / name).exists())
-            place.parent.mkdir(exist_ok=True)
-            moved.append(path.rename(place))
-    return moved
 
 
 def remove_surplus(folder: Path, limit: int | None, best: str | None) -> None:
@@ -220,16 +202,9 @@ class StopOnSignal(TrainerCallback):
         if self.received_by_any(args):
             control.should_save = True
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, Any] | None = None,
-        **_: Any,
-    ) -> None:
+    def on_log(self, args: Any, state: TrainerState, control: Any, logs: Any = None, **_: Any) -> None:
         # The last log of a run: from here on its model is made of checkpoints that are written, which can be repeated.
-        last = Path(str(args.output_dir), f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}")
+        last = Path(args.output_dir, f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}")
         if "total_flos" not in (logs or {}) or not last.is_dir():
             return
         self.last_checkpoint = last

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.optim.swa_utils import get_ema_multi_avg_fn
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback, TrainerState, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from ...common.files import new_file
@@ -36,16 +36,7 @@ class MovingAverageCallback(TrainerCallback):
         self.averages: dict[str, torch.Tensor] = {}
         self._saved_at: int | None = None
 
-    def on_train_begin(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        model: nn.Module | None = None,
-        **_: Any,
-    ) -> None:
-        if model is None:
-            return
+    def on_train_begin(self, args: Any, state: TrainerState, control: Any, model: Any = None, **_: Any) -> None:
         self.parameters = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
         self.averages = {
             name: weight.detach().to(torch.float32, copy=True) for name, weight in self.parameters.items()
@@ -54,18 +45,18 @@ class MovingAverageCallback(TrainerCallback):
         if state.global_step > 0:
             self.load(self.checkpoint or Path(str(args.output_dir), f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"))
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: Any, **_: Any) -> None:
         self.updates += 1
         decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
         weights = [weight.detach().float() for weight in self.parameters.values()]
         get_ema_multi_avg_fn(decay)(list(self.averages.values()), weights, None)
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: Any, **_: Any) -> None:
         if self._saved_at != self.updates:
             folder = Path(str(args.output_dir), f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}")
             self.save(folder, write=args.should_save)
 
-    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: Any, **_: Any) -> None:
         if args.load_best_model_at_end and state.best_model_checkpoint is not None:
             self.load(state.best_model_checkpoint)
         self._assign_averages()

@@ -97,12 +97,6 @@ class RunRecord:
         names = (name for name in data if name not in changed and self.data.get(name, data[name]) != data[name])
         return Changes(changed, tuple(names))
 
-    def parts_until(self, step: int, changes: Changes) -> list[tuple[int, dict[str, Any]]]:
-        """The earlier parts of a run that continues from `step` with these changes."""
-        parts = [(min(last, step), values) for last, values in self.earlier]
-        values = changes.settings | ({DATA: list(changes.data)} if changes.data else {})
-        return [*parts, (step, values)] if values else parts
-
 
 def find_data_sums(arguments: DataArguments, corpora: Mapping[str, Any] | None = None) -> dict[str, str]:
     """Field -> SHA-256 of the file or folder that it names, or of the loaded rows of a dataset of the Hub."""

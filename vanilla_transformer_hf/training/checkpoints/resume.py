@@ -6,6 +6,7 @@ Resuming: `find_start` finds the checkpoint that a run continues, and what it ha
 import shutil
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,8 @@ from transformers import SchedulerType, TrainingArguments
 
 from ...common.files import UNFINISHED, lock_path
 from ...publishing.model_card import EMISSIONS_FILE
-from .files import find_damage, list_checkpoints, set_aside_later, step_of
-from .record import Changes, RunRecord, value_in_words
+from .files import find_damage, list_checkpoints, step_of
+from .record import DATA, Changes, RunRecord, value_in_words
 
 
 LOCK_FILE = ".lock"
@@ -85,7 +86,10 @@ def find_start(folder: Path, wanted: str | None, settings: dict[str, Any], data:
             f"{newest} belongs to a run with other {changes}: continue it with --resume_from_checkpoint last, "
             f"or choose another output_dir, or delete {folder}."
         )
-    earlier = record.parts_until(step_of(checkpoint), changes) if checkpoint else record.earlier
+    earlier = record.earlier
+    if checkpoint is not None:
+        step, values = step_of(checkpoint), changes.settings | ({DATA: list(changes.data)} if changes.data else {})
+        earlier = [(min(last, step), before) for last, before in earlier] + ([(step, values)] if values else [])
     return Start(checkpoint, False, record.matmul, changes, earlier, damaged, goes_back)
 
 
@@ -113,7 +117,13 @@ def prepare_folder(
     shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
     moved = []
     if start.checkpoint is not None and (start.goes_back or start.damaged):
-        moved = set_aside_later(folder, step_of(start.checkpoint))
+        step = step_of(start.checkpoint)
+        for path in map(Path, list_checkpoints(folder)):
+            if int(path.name.rpartition("-")[2]) > step:  # which would count as one of the last of the run
+                names = chain([path.name], (f"{path.name}.{number}" for number in count(2)))
+                place = next(place for name in names if not (place := folder / "set_aside" / name).exists())
+                place.parent.mkdir(exist_ok=True)
+                moved.append(path.rename(place))
     if start.is_new:
         shutil.rmtree(folder / "tokenizer", ignore_errors=True)
         (folder / EMISSIONS_FILE).unlink(missing_ok=True)

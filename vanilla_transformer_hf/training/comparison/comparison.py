@@ -11,13 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
+from ...common.files import open_output
 from ...common.settings import read_object
 from ..checkpoints.resume import lock_folder
 from ..data.corpora import load_corpora, tokenize
 from ..data.parts import refuse_several
 from ..process import quiet_libraries, say
 from ..tokenizer import describe_tokenizer, get_tokenizer
-from .plan import Plan, PlannedRun, continue_record, write_recipe
+from .plan import Plan, PlannedRun, continue_record
 from .run import DIVERGED, FAILED, FINISHED, write_result
 
 
@@ -32,19 +35,6 @@ class MeasuredRun:
 
     run: PlannedRun
     result: dict[str, Any]
-
-
-def prepare_data(plan: Plan, output: Path) -> str:
-    """Make the tokenizer, whose name is returned, and the tokenized text of all runs, unless they exist."""
-    with quiet_libraries():
-        refuse_several(plan.base.data, "compare")
-        corpora = load_corpora(plan.base.data)
-        if "train" not in corpora:
-            raise ValueError("train_source is not given: name the text to train on.")
-        tokenizer = get_tokenizer(plan.base, corpora["train"], output / "tokenizer")
-        say(plan.base.training, describe_tokenizer(tokenizer, plan.base))
-        tokenize(corpora, tokenizer, plan.base)  # datasets keeps it in its cache, where the runs find it
-    return plan.base.model.tokenizer_name_or_path or plan.base.model.model_name_or_path or str(output / "tokenizer")
 
 
 def start_process(run: PlannedRun, seconds: float | None, processes: int) -> subprocess.Popen[bytes]:
@@ -86,10 +76,22 @@ def run_comparison(
     continue_record(plan, output)
     with lock_folder(output):
         waiting = [run for run in plan.runs if (read_result(run) or {}).get("status") not in (FINISHED, DIVERGED)]
-        if waiting:
-            tokenizer = prepare_data(plan, output)
+        if waiting:  # the tokenizer and the tokenized text of all runs are made, unless they exist
+            base = plan.base
+            with quiet_libraries():
+                refuse_several(base.data, "compare")
+                corpora = load_corpora(base.data)
+                if "train" not in corpora:
+                    raise ValueError("train_source is not given: name the text to train on.")
+                tokenizer = get_tokenizer(base, corpora["train"], output / "tokenizer")
+                say(base.training, describe_tokenizer(tokenizer, base))
+                tokenize(corpora, tokenizer, base)  # datasets keeps it in its cache, where the runs find it
+            name = base.model.tokenizer_name_or_path or base.model.model_name_or_path or str(output / "tokenizer")
             for run in waiting:
-                write_recipe(run, tokenizer)
+                shared = {} if "model_name_or_path" in run.settings else {"tokenizer_name_or_path": name}
+                run.place.parent.mkdir(parents=True, exist_ok=True)
+                with open_output(run.beside(".yaml")) as file:
+                    file.write(yaml.safe_dump(run.settings | shared, sort_keys=False, allow_unicode=True).encode())
                 run.beside(".json").unlink(missing_ok=True)
         tell(f"{len(plan.runs)} runs, {len(plan.runs) - len(waiting)} of them done before; {processes} at a time.")
         _train(waiting, seconds, processes, tell)

@@ -1,6 +1,5 @@
 """The plan of a comparison: variants of one recipe, read from a file, and the recipe of each run."""
 
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -216,13 +215,3 @@ def _changes(of: str, before: dict[str, Any], now: dict[str, Any]) -> list[str]:
         f"{of}{name} was {before.get(name, 'the default')}, is {now.get(name, 'the default')}"
         for name in changed_names(before, now)
     ]
-
-
-def write_recipe(run: PlannedRun, tokenizer: str | os.PathLike[str]) -> None:
-    """Write the recipe of a run, with the tokenizer that all share."""
-    settings = dict(run.settings)
-    if "model_name_or_path" not in settings:
-        settings["tokenizer_name_or_path"] = str(tokenizer)
-    run.place.parent.mkdir(parents=True, exist_ok=True)
-    with open_output(run.beside(".yaml")) as file:
-        file.write(yaml.safe_dump(settings, sort_keys=False, allow_unicode=True).encode())

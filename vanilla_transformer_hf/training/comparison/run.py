@@ -76,8 +76,7 @@ class Stopwatch(TrainerCallback, ExportableState):
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self._start()
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        self._start()
+    on_save = on_evaluate
 
     def _is_used(self) -> bool:
         return self.budget is not None and self.seconds >= self.budget
@@ -103,9 +102,7 @@ class FinalScores(TrainerCallback):
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self._tokens, self._seconds = 0, 0.0
 
-    def on_predict(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, metrics: Any = None, **_: Any
-    ) -> None:
+    def on_predict(self, args: Any, state: Any, control: Any, metrics: Any = None, **_: Any) -> None:
         kept = ("_loss", "_bleu", "_chrf", "_exact_match")
         self.found |= {name: value for name, value in (metrics or {}).items() if name.endswith(kept)}
         if self._seconds:

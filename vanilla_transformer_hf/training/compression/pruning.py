@@ -53,12 +53,6 @@ def attentions(model: Any) -> dict[tuple[str, int], Any]:
     return found
 
 
-def feed_forwards(model: Any) -> dict[str, list[Any]]:
-    """The feed-forward modules with their own weights, by stack."""
-    stacks = {"encoder": model.model.encoder, "decoder": model.model.decoder}
-    return {name: [one for one in stack.modules() if "fc2" in one._modules] for name, stack in stacks.items()}
-
-
 @contextmanager
 def _gates(model: Any) -> Iterator[dict[tuple[str, int], torch.Tensor]]:
     """A context in which each head's output is multiplied by a factor of 1: the last factors (B, H), by attention."""
@@ -189,8 +183,8 @@ def prune(model: Any, heads: dict[tuple[str, int], list[int]] | None = None, fee
     sizes, units = {}, (0, 0)
     config = model.config
     inner = INNER_PROJECTIONS[config.feed_forward_type]
-    for stack, owners in feed_forwards(model).items():
-        for maps in owners:
+    for stack in ("encoder", "decoder"):
+        for maps in [one for one in getattr(model.model, stack).modules() if "fc2" in one._modules]:
             left = choose_units(unit_norms(maps, inner), feed_forward)
             _cut_units(weights, names[id(maps)], maps, inner, left)
             units = units[0] + maps.fc2.in_features, units[1] + len(left)
@@ -300,18 +294,11 @@ LONGEST = 256
 
 @dataclass(frozen=True)
 class PairSample:
-    """
-    Sentence pairs for measuring the importance of heads.
+    """Sentence pairs for measuring the importance of heads."""
 
-    Args:
-        source, target: As `load_parallel_text` takes them.
-        sentences: The number of pairs, taken evenly from the text.
-        batch_size: Pairs per batch.
-    """
-
-    source: str
+    source: str  # as `load_parallel_text` takes it, and the target
     target: str | None = None
-    sentences: int = 1000
+    sentences: int = 1000  # pairs, taken evenly from the text
     batch_size: int = 64
 
     def __post_init__(self) -> None:

@@ -17,13 +17,8 @@ from ..synthetic.translations import ModelSearch, read_translated, translate_fil
 
 
 # Files in the output folder of the student.
-FOLDER, PAIRS, TRANSLATIONS, SOURCES, RECORD = (
-    "distillation",
-    "pairs.jsonl",
-    "translations.jsonl",
-    "sources.txt",
-    "settings.json",
-)
+FOLDER, PAIRS, TRANSLATIONS = "distillation", "pairs.jsonl", "translations.jsonl"
+SOURCES, RECORD = "sources.txt", "settings.json"
 
 
 def translate_training_text(

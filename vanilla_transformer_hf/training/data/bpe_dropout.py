@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 from ...model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from .collators import TranslationCollator
 from .column_names import SIDES
+from .token_batches import OfEpochs
 from .tokenized_corpus import truncate
 
 
@@ -84,7 +85,7 @@ class BpeDropout:
 
 
 @dataclass
-class BpeDropoutCollator(TranslationCollator):
+class BpeDropoutCollator(OfEpochs, TranslationCollator):
     """
     A `TranslationCollator` that segments the columns "source" and "target" differently in each epoch.
 
@@ -104,10 +105,6 @@ class BpeDropoutCollator(TranslationCollator):
         else:
             backends = tokenizer.backend_tokenizer, tokenizer.backend_tokenizer
         self._segment = {side: BpeDropout(part, self.probability) for side, part in zip(SIDES, backends)}
-
-    def set_epoch(self, epoch: int) -> None:
-        """Set the epoch, on which the tokens of the text depend."""
-        self.epoch = epoch
 
     def __call__(self, features: list[dict[str, Any]], return_tensors: str | None = None) -> dict[str, torch.Tensor]:
         pairs = [{"line": feature["line"]} for feature in features]

@@ -51,30 +51,21 @@ SCRIPTS = {
     "Hant": ("Hani", "Bopo"),
 }
 EXAMPLES = 3  # pairs of each rule that are shown
+_LETTER = regex.compile(r"\p{L}")
 
 
 @dataclass(frozen=True)
 class CleaningOptions:
-    """
-    Limits of the rules.
+    """Limits of the rules."""
 
-    Args:
-        source_lang, target_lang: Languages, whose scripts are expected; without them, scripts are not looked at.
-        max_length: Most characters of a side.
-        max_length_ratio: How many times longer a side may be than the other one makes likely. What is usual is the
-            median of the first 10,000 pairs; pairs of sides under 20 characters are not compared.
-        keep: Rules that are not applied.
-        held_out: Sentences of the test and validation text.
-        check_language: Whether languages are identified, which takes some milliseconds for each pair.
-    """
-
-    source_lang: str | None = None
+    source_lang: str | None = None  # without it, scripts are not looked at
     target_lang: str | None = None
-    max_length: int = 1000
+    max_length: int = 1000  # characters of a side
+    # How many times longer a side may be than is usual for the other: the median of the first `USUAL` pairs.
     max_length_ratio: float = 3.0
-    keep: tuple[str, ...] = ()
-    held_out: frozenset[str] = frozenset()
-    check_language: bool = False
+    keep: tuple[str, ...] = ()  # rules that are not applied
+    held_out: frozenset[str] = frozenset()  # what `held_out_sentences` makes of test and validation text
+    check_language: bool = False  # which takes some milliseconds for each pair
 
     def __post_init__(self) -> None:
         if unknown := [name for name in self.keep if name not in RULES]:
@@ -170,8 +161,9 @@ def _rules(options: CleaningOptions, report: CleaningReport) -> dict[str, Rule]:
         "unequal": is_unequal,
     }
     if any(others):
-        rules["script"] = lambda *texts: any(
-            other is not None and _is_mostly(other, text) for other, text in zip(others, texts)
+        rules["script"] = lambda *texts: any(  # more than half of a text's letters are of other scripts
+            other is not None and other.search(text) and 2 * len(other.findall(text)) > len(_LETTER.findall(text))
+            for other, text in zip(others, texts)
         )
     if missing := [side for side, other in zip(SIDES, others) if other is None]:
         report.notes.append(f"script: not looked at in the {' and the '.join(missing)} text; name its language.")
@@ -205,14 +197,6 @@ def _letters_of_other_scripts(language: str | None) -> Any:
     scripts = SCRIPTS.get(tag.script, (tag.script,))
     excluded = "".join(rf"--\p{{sc={each}}}" for each in (*scripts, "Zyyy", "Zinh"))
     return regex.compile(rf"(?V1)[\p{{L}}{excluded}]")
-
-
-_LETTER = regex.compile(r"\p{L}")
-
-
-def _is_mostly(other: Any, text: str) -> bool:
-    """Whether more than half of a text's letters match `other`."""
-    return other.search(text) is not None and 2 * len(other.findall(text)) > len(_LETTER.findall(text))
 
 
 def _find_wrong_languages(options: CleaningOptions, report: CleaningReport) -> Callable[[list[Pair]], set[int]]:

@@ -34,16 +34,12 @@ def language_of(name: str) -> langcodes.Language | None:
     name = plain(name)
     if WORDS.get(name):  # src and trg are codes of languages, too
         return None
-    if found := _language(name) or _language(_without_marks(name)):
+    without_marks = (letter for letter in unicodedata.normalize("NFD", name) if not unicodedata.combining(letter))
+    if found := _language(name) or _language("".join(without_marks)):  # Yoruba of Yorùbá, as many write it
         return found
     others = [word for word in _words(name) if word not in WORDS]
     is_column = len(others) < len(_words(name))
     return _language(" ".join(others)) if others and is_column else None
-
-
-def _without_marks(name: str) -> str:
-    """Yoruba of Yorùbá, as many write it."""
-    return "".join(letter for letter in unicodedata.normalize("NFD", name) if not unicodedata.combining(letter))
 
 
 def _words(name: str) -> list[str]:
@@ -70,19 +66,17 @@ def _tag_of_name(name: str) -> str | None:
         return None
 
 
-def is_name(text: str) -> bool:
-    """Whether a cell is probably the name of a column, not a text."""
-    words = _words(plain(text))
-    return language_of(text) is not None or (bool(words) and all(word in WORDS for word in words))
-
-
 def is_header(cells: list[str], names: Names) -> bool:
     """Whether a first row holds column names: one that is looked for, one of their languages, or names alone."""
     if all(set(side) & set(cells) for side in names):
         return True
     full = [cell for cell in cells if plain(cell)]
     wanted = {_base(name) for side in names for name in side} - {None}
-    return bool(wanted & set(map(_base, full))) or (len(full) > 1 and all(map(is_name, full)))
+    if wanted & set(map(_base, full)):
+        return True
+    words = [set(_words(plain(cell))) for cell in full]  # of names of columns, probably, and not of texts
+    are_names = (language_of(cell) is not None or (each and each <= WORDS.keys()) for cell, each in zip(full, words))
+    return len(full) > 1 and all(are_names)
 
 
 def are_names_of_sides(texts: tuple[str, str], names: Names) -> bool:
@@ -153,10 +147,7 @@ def _side(name: str) -> str | None:
     return sides.pop() if len(sides) == 1 and language_of(name) is None else None
 
 
-Cells = list[str]
-
-
-def header_positions(where: str, cells: Cells, names: Names) -> list[int] | None:
+def header_positions(where: str, cells: list[str], names: Names) -> list[int] | None:
     """The places of the source and target column, if the first row of a table holds names; None if it is a pair."""
     # Named columns must exist; language codes need not be column names.
     if not (any(len(side) == 1 for side in names) or is_header(cells, names)):
@@ -169,7 +160,7 @@ def header_positions(where: str, cells: Cells, names: Names) -> list[int] | None
         ) from None
 
 
-def table_pairs(path: str, rows: Iterable[tuple[int, Cells]], names: Names) -> Iterator[dict[str, str]]:
+def table_pairs(path: str, rows: Iterable[tuple[int, list[str]]], names: Names) -> Iterator[dict[str, str]]:
     """Pairs of numbered rows: of the named columns, or of the first two if the first row is not a header."""
     width, positions = 0, [0, 1]
     for number, cells in rows:

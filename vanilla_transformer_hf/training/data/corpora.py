@@ -5,13 +5,11 @@ from typing import Any
 
 import datasets
 import numpy as np
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from ..arguments import DataArguments
 from ..process import say
 from ..recipe import RunArguments
-from .bpe_dropout import BpeDropoutCollator
-from .collators import TranslationCollator, vocabulary_sizes
 from .column_names import SIDES
 from .corpus import load_parallel_text
 from .parts import ROLES, Mixture, corpus_parts, rates_of
@@ -148,25 +146,6 @@ def tokenize(corpora: dict[str, Any], tokenizer: PreTrainedTokenizerBase, run: R
         say(run.training, f"{role}: {tokenized.in_words(unit)} (from {source}).")
         data[role] = tokenized.data
     return data
-
-
-def make_collators(
-    run: RunArguments, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
-) -> dict[str, TranslationCollator | None]:
-    """The Trainer's collators: `data_collator`, and with BPE-dropout `train_collator`."""
-    source_size, target_size = vocabulary_sizes(model)
-    common: dict[str, Any] = {
-        "tokenizer": tokenizer,
-        "source_vocab_size": source_size,
-        "target_vocab_size": target_size,
-    }
-    train_collator = None
-    if run.data.bpe_dropout:
-        limits = (run.data.max_source_length, run.data.max_target_length)
-        train_collator = BpeDropoutCollator(
-            **common, probability=run.data.bpe_dropout, limits=limits, seed=run.training.seed
-        )
-    return {"data_collator": TranslationCollator(**common), "train_collator": train_collator}
 
 
 def by_length(corpus: Any) -> Any:

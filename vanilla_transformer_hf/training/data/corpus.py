@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import datasets
 import pyarrow
@@ -116,14 +116,6 @@ def _without_null(batch: dict[str, list[str | None]]) -> dict[str, list[str]]:
     return {side: [text or "" for text in batch[side]] for side in SIDES}
 
 
-def _load_parquet(source: str, streaming: bool) -> Corpus:
-    try:
-        return datasets.load_dataset("parquet", data_files=source, split="train", streaming=streaming)
-    except (pyarrow.ArrowInvalid, DatasetGenerationError) as error:
-        reason = str(error.__cause__ or error).splitlines()[0]
-        raise ValueError(f"{source}: not a Parquet file, or a damaged one ({reason}).") from error
-
-
 def _load_hub_or_folder(source: str, split: str, config_name: str | None, streaming: bool) -> Corpus:
     """A split of a folder that `save_to_disk` wrote, or of a dataset on the Hub."""
     if not os.path.isdir(source):
@@ -148,16 +140,10 @@ def _load_hub_or_folder(source: str, split: str, config_name: str | None, stream
     return loaded.to_iterable_dataset() if streaming else loaded
 
 
-class RowReader(NamedTuple):
-    """The reader of rows for files, with its arguments."""
-
-    reader: Callable[..., Iterator[Row]]
-    paths: list[str]
-    arguments: dict[str, Any]
-
-
-def _reader_of_rows(source: str, target: str | None, names: Names) -> RowReader | None:
-    """The reader of the rows of one or two files; None for what the library `datasets` reads."""
+def _reader_of_rows(
+    source: str, target: str | None, names: Names
+) -> tuple[Callable[..., Iterator[Row]], dict[str, Any]] | None:
+    """The reader of the rows of one or two files, with its arguments; None for what the library `datasets` reads."""
     kind = kind_of(source)
     for path in filter(None, (source, target)):
         if (target or kind in (*ROW_READERS, ".parquet", ".gz")) and not os.path.isfile(path):
@@ -165,9 +151,9 @@ def _reader_of_rows(source: str, target: str | None, names: Names) -> RowReader 
     if target and kind in (*ROW_READERS, ".parquet"):
         raise ValueError(f"{source} holds both sides, and {target} is given, too: leave one of the two out.")
     if target:
-        return RowReader(text_pairs, [source, target], {"source": source, "target": target, "names": names})
+        return text_pairs, {"source": source, "target": target, "names": names}
     reader = find_reader(source)
-    return None if reader is None else RowReader(reader, [source], {"path": source, "names": names})
+    return None if reader is None else (reader, {"path": source, "names": names})
 
 
 def _names(
@@ -209,9 +195,14 @@ def load_parallel_text(
     """
     names = _names(source_column, target_column, source_lang, target_lang)
     if (given := _reader_of_rows(source, target, names)) is not None:
-        corpus = from_rows(given.reader, given.paths, streaming, **given.arguments)
+        corpus = from_rows(given[0], [source, target] if target else [source], streaming, **given[1])
     elif kind_of(source) == ".parquet":
-        corpus = _from_table(_load_parquet(source, streaming), source, names)
+        try:
+            table = datasets.load_dataset("parquet", data_files=source, split="train", streaming=streaming)
+        except (pyarrow.ArrowInvalid, DatasetGenerationError) as error:
+            reason = str(error.__cause__ or error).splitlines()[0]
+            raise ValueError(f"{source}: not a Parquet file, or a damaged one ({reason}).") from error
+        corpus = _from_table(table, source, names)
     elif os.path.isfile(source):
         raise ValueError(
             f"{source}: one file of a pair, or an unknown format; name the file with the translations too, or give "
@@ -237,7 +228,7 @@ def iterate_rows(
     """The pairs of a corpus, read by `load_parallel_text`'s arguments, and for each unit that is none the reason."""
     names = _names(source_column, target_column, source_lang, target_lang)
     if (given := _reader_of_rows(source, target, names)) is not None:
-        yield from given.reader(**given.arguments)
+        yield from given[0](**given[1])
         return
     part |= {"source_column": source_column, "target_column": target_column}
     part |= {"source_lang": source_lang, "target_lang": target_lang}
@@ -246,17 +237,8 @@ def iterate_rows(
 
 def iterate_pairs(source: str, **names: Any) -> Iterator[tuple[str, str]]:
     """The pairs of a corpus that holds both sides, with single spaces; at its end, a warning counts other units."""
-    left_out, is_empty = Counter[str](), True
-    for row in iterate_rows(source, **names):
-        if isinstance(row, str):
-            left_out[row] += 1
-            continue
-        is_empty = False
+    for row in _rows(iterate_rows, {"source": source, **names}):
         yield normalize_space(row["source"]), normalize_space(row["target"])
-    if is_empty:
-        raise ValueError(f"{source}: the corpus is empty, it holds no sentence pair.")
-    if left_out:
-        _tell(source, "; ".join(f"{count:,} {reason}" for reason, count in sorted(left_out.items())))
 
 
 def iterate_texts(corpus: datasets.Dataset, side: str, batch_size: int = 1000) -> Iterator[str]:

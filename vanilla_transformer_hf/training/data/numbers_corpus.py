@@ -44,21 +44,12 @@ def _date_pair(date: datetime.date) -> tuple[str, str]:
     from babel.dates import format_date
     from num2words import num2words
 
-    words = []
-    for language in ("en", "de"):
-        words.append(
-            {
-                "weekday": format_date(date, "EEEE", locale=language),
-                "day": num2words(date.day, lang=language, to="ordinal"),
-                "month": format_date(date, "MMMM", locale=language),
-                "year": num2words(date.year, lang=language, to="year"),
-            }
-        )
-    english, german = words
-    return (
-        "{weekday}, the {day} of {month} {year}".format(**english),
-        "{weekday}, der {day} {month} {year}".format(**german),
-    )
+    def spelled(language: str, between: str) -> str:
+        weekday, month = (format_date(date, form, locale=language) for form in ("EEEE", "MMMM"))
+        day, year = num2words(date.day, lang=language, to="ordinal"), num2words(date.year, lang=language, to="year")
+        return between.format(weekday, day, month, year)
+
+    return spelled("en", "{}, the {} of {} {}"), spelled("de", "{}, der {} {} {}")
 
 
 def make_pairs(seed: int = 0) -> list[tuple[str, str]]:
@@ -202,13 +193,6 @@ def _as_lines(pairs: list[tuple[str, str]], seed: int) -> list[tuple[str, str]]:
     return lines
 
 
-def _both_directions(pairs: list[tuple[str, str]], seed: int) -> list[tuple[str, str]]:
-    tagged = [(f"<2de> {english}", german) for english, german in pairs]
-    tagged += [(f"<2en> {german}", english) for english, german in pairs]
-    random.Random(seed).shuffle(tagged)
-    return tagged
-
-
 def write_numbers_corpus(
     folder: str | os.PathLike[str],
     seed: int = 0,
@@ -227,6 +211,13 @@ def write_numbers_corpus(
         raise ValueError(f"digits={digits} has no effect without numbers_per_line.")
     pairs = make_pairs(seed) if numbers_per_line is None else make_lists(*numbers_per_line, digits, seed)
     lines = partial(_as_lines, seed=seed) if numbers_per_line is None else list
-    if both_directions:
-        return _write_parts(folder, pairs, ("source", "target"), lambda part: _both_directions(part, seed), lines)
-    return _write_parts(folder, pairs, ("en", "de"), train=lines)
+    if not both_directions:
+        return _write_parts(folder, pairs, ("en", "de"), train=lines)
+
+    def tagged(part: list[tuple[str, str]]) -> list[tuple[str, str]]:
+        both = [(f"<2de> {english}", german) for english, german in part]
+        both += [(f"<2en> {german}", english) for english, german in part]
+        random.Random(seed).shuffle(both)
+        return both
+
+    return _write_parts(folder, pairs, ("source", "target"), tagged, lines)

@@ -67,15 +67,6 @@ def rates_of(data: DataArguments) -> dict[str, float | None]:
     return {name: fields.get(RATE) for name, fields in _fields(data).items() if fields.get("train_source")}
 
 
-def exchange_parts(data: DataArguments) -> dict[str, dict[str, Any]]:
-    """The corpora with languages and columns of their sides exchanged, for a model of the other direction."""
-    other = {f"{one}_{what}": f"{two}_{what}" for one, two in (SIDES, SIDES[::-1]) for what in ("lang", "column")}
-    return {
-        name: {other.get(field, field): value for field, value in fields.items()}
-        for name, fields in _fields(data).items()
-    }
-
-
 def new_tags(data: DataArguments) -> list[str]:
     """The target languages of several corpora, as tags of the sources, if there are several and no tags yet."""
     languages = dict.fromkeys(part.target_lang for part in corpus_parts(data).values() if part.target_lang)
@@ -96,18 +87,12 @@ class Mixture:
     Each corpus has the same number of rows in every epoch. They are taken from one shuffled pass through the corpus
     after the other, so that no pair is seen more than once more often than another. Rows depend on the seed and the
     epoch alone, not on processes and workers, so that a run can be continued anywhere.
-
-    Args:
-        names: The names of the corpora.
-        sizes: Their numbers of pairs.
-        counts: The numbers of pairs of each in an epoch.
-        seed: Seed of the order.
     """
 
     names: tuple[str, ...]
-    sizes: tuple[int, ...]
-    counts: tuple[int, ...]
-    seed: int = 0
+    sizes: tuple[int, ...]  # of whole corpora, in pairs
+    counts: tuple[int, ...]  # of each in an epoch
+    seed: int = 0  # of the order
 
     @classmethod
     def by_rates(cls, sizes: dict[str, int], rates: dict[str, float], seed: int) -> "Mixture":

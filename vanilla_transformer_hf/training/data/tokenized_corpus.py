@@ -33,21 +33,13 @@ VERDICTS = {
 
 @dataclass
 class CorpusFilter:
-    """
-    Which pairs of a corpus are used.
+    """Which pairs of a corpus are used."""
 
-    Args:
-        max_source_length, max_target_length: Maximum number of tokens of a sentence, the end of sentence included.
-        too_long: What happens to a pair with a longer one: "drop" it, or "truncate" it.
-        max_length_ratio: Maximum number of tokens of the longer side for one of the shorter; None: any.
-        drop_duplicates: Keep the first of equal pairs only.
-    """
-
-    max_source_length: int
+    max_source_length: int  # in tokens, the end of sentence included
     max_target_length: int
-    too_long: TooLongToTrain
-    max_length_ratio: float | None = None
-    drop_duplicates: bool = False
+    too_long: TooLongToTrain  # what happens to a pair with a longer one
+    max_length_ratio: float | None = None  # most tokens of the longer side for one of the shorter
+    drop_duplicates: bool = False  # keep the first of equal pairs only
 
     def __post_init__(self) -> None:
         check_choice("too_long", self.too_long, TooLongToTrain)

@@ -12,12 +12,12 @@ no gates, and its weights keep their names.
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
 from torch import nn
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback
 
 from ..compression.pruning import Pruned, attentions, prune
 
@@ -123,14 +123,7 @@ class HeadGatesCallback(TrainerCallback):
         self.penalty, self.learning_rate = penalty, learning_rate
         self.model: Any = None
 
-    def on_init_end(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        model: nn.Module | None = None,
-        **_: Any,
-    ) -> None:
+    def on_init_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
         self.model = model
         add_head_gates(model)
 
@@ -146,11 +139,9 @@ class HeadGatesCallback(TrainerCallback):
         """The penalty of one of `batches` accumulated batches, whose losses are summed."""
         return self.penalty / batches * expected_open_heads(self.model)
 
-    @contextmanager
-    def applied(self) -> Iterator[None]:
+    def applied(self) -> AbstractContextManager[None]:
         """In this context the gates of evaluation are in the weights."""
-        with folded(self.model):
-            yield
+        return folded(self.model)
 
     def remove(self) -> tuple[Any, str]:
         """The model without gates and closed heads, and how many were closed, in words."""

@@ -22,6 +22,7 @@ from ..data.column_names import SIDES
 from ..data.corpus import from_rows, iterate_rows
 from ..data.corpus_files import holds_both_sides
 from ..data.parts import ROLES
+from ..data.token_batches import OfEpochs
 from ..data.tokenized_corpus import truncate
 from ..recipe import RunArguments
 from .noise import NOISES, Noise, NoiseTokens, most_sentinels
@@ -110,7 +111,7 @@ def check_tokenizer(tokenizer: Any) -> None:
 
 
 @dataclass(kw_only=True)
-class DenoisingCollator(TranslationCollator):
+class DenoisingCollator(OfEpochs, TranslationCollator):
     """
     A `TranslationCollator` of texts (`labels`) that gets noise for the source, other noise in each epoch.
 
@@ -125,10 +126,6 @@ class DenoisingCollator(TranslationCollator):
     limit: int = 256
     seed: int = HELD_OUT_SEED
     epoch: int = HELD_OUT_EPOCH
-
-    def set_epoch(self, epoch: int) -> None:
-        """Set the epoch, on which the noise depends."""
-        self.epoch = epoch
 
     def __call__(self, features: list[dict[str, Any]], return_tensors: str | None = None) -> dict[str, torch.Tensor]:
         texts = []

@@ -19,24 +19,14 @@ MASKED, REPLACED = 0.8, 0.1
 
 @dataclass(frozen=True)
 class NoiseTokens:
-    """
-    The token ids that noise puts into texts.
+    """The token ids that noise puts into texts."""
 
-    Attributes:
-        end: The end of sentence.
-        start: What the decoder begins with.
-        mask: The mask; -1 if the noise has none.
-        sentinels: The marks of spans, in order.
-        words: All other ids, from which a random one is taken.
-        sentence_ends: Ids that end a sentence inside a text.
-    """
-
-    end: int
-    start: int
-    mask: int = -1
-    sentinels: Sequence[int] = ()
-    words: Sequence[int] | np.ndarray = ()
-    sentence_ends: frozenset[int] = frozenset()
+    end: int  # of a sentence
+    start: int  # what the decoder begins with
+    mask: int = -1  # for noise that has none
+    sentinels: Sequence[int] = ()  # the marks of spans, in order
+    words: Sequence[int] | np.ndarray = ()  # all other ids, from which a random one is taken
+    sentence_ends: frozenset[int] = frozenset()  # ids that end a sentence inside a text
 
 
 class NoisyText(NamedTuple):
@@ -47,11 +37,12 @@ class NoisyText(NamedTuple):
     decoder_input: list[int] | None = None
 
 
+Rng = np.random.Generator
 # (random numbers, text, tokens, rate, mean length of a span) -> the noisy text
-Corrupt = Callable[[np.random.Generator, list[int], NoiseTokens, float, float], NoisyText]
+Corrupt = Callable[[Rng, list[int], NoiseTokens, float, float], NoisyText]
 
 
-def place_spans(rng: np.random.Generator, length: int, lengths: Sequence[int]) -> list[tuple[int, int]]:
+def place_spans(rng: Rng, length: int, lengths: Sequence[int]) -> list[tuple[int, int]]:
     """Random places (start, stop) for spans of these lengths, with tokens between them; what has none is left out."""
     lengths = list(lengths)
     while len(lengths) > length - sum(lengths) + 1:  # places are before, between and behind the tokens that stay
@@ -65,7 +56,7 @@ def place_spans(rng: np.random.Generator, length: int, lengths: Sequence[int]) -
     return spans
 
 
-def poisson_lengths(rng: np.random.Generator, total: int, mean: float) -> list[int]:
+def poisson_lengths(rng: Rng, total: int, mean: float) -> list[int]:
     """Lengths of spans from a Poisson distribution, some of them 0, until they have `total` tokens together (BART)."""
     lengths: list[int] = []
     while (missing := total - sum(lengths)) > 0:
@@ -73,7 +64,7 @@ def poisson_lengths(rng: np.random.Generator, total: int, mean: float) -> list[i
     return lengths
 
 
-def even_lengths(rng: np.random.Generator, total: int, mean: float) -> list[int]:
+def even_lengths(rng: Rng, total: int, mean: float) -> list[int]:
     """Random lengths of at least 1 of `total` / `mean` spans with `total` tokens together (T5)."""
     count = min(max(1, round(total / mean)), total)
     bounds = np.sort(rng.choice(total - 1, size=count - 1, replace=False) + 1).tolist()
@@ -102,7 +93,7 @@ def spans_behind_marks(text: Sequence[int], spans: Sequence[tuple[int, int]], ma
     return [*found, marks[len(spans)]]
 
 
-def infill(rng: np.random.Generator, text: list[int], tokens: NoiseTokens, rate: float, mean: float) -> NoisyText:
+def infill(rng: Rng, text: list[int], tokens: NoiseTokens, rate: float, mean: float) -> NoisyText:
     """
     Text infilling of BART (Lewis et al. 2020, arXiv 1910.13461): spans, whose lengths are from a Poisson distribution,
     are one mask each, also spans of no token; the whole text is predicted.
@@ -112,38 +103,34 @@ def infill(rng: np.random.Generator, text: list[int], tokens: NoiseTokens, rate:
     return NoisyText([*noisy, tokens.end], [*text, tokens.end])
 
 
-def permute(rng: np.random.Generator, text: list[int], tokens: NoiseTokens) -> list[int]:
+def permute(rng: Rng, text: list[int], tokens: NoiseTokens) -> list[int]:
     """The sentences of a text in a random order (BART); a text of one sentence stays as it is."""
     bounds = [place + 1 for place, token in enumerate(text[:-1]) if token in tokens.sentence_ends]
     sentences = [text[start:stop] for start, stop in zip([0, *bounds], [*bounds, len(text)])]
     return [token for number in rng.permutation(len(sentences)) for token in sentences[number]]
 
 
-def infill_permuted(
-    rng: np.random.Generator, text: list[int], tokens: NoiseTokens, rate: float, mean: float
-) -> NoisyText:
+def infill_permuted(rng: Rng, text: list[int], tokens: NoiseTokens, rate: float, mean: float) -> NoisyText:
     """Sentences in a random order, then text infilling: what BART is trained with."""
     source = infill(rng, permute(rng, text, tokens), tokens, rate, mean).source
     return NoisyText(source, [*text, tokens.end])
 
 
-def mask(rng: np.random.Generator, text: list[int], tokens: NoiseTokens, rate: float, mean: float) -> NoisyText:
+def mask(rng: Rng, text: list[int], tokens: NoiseTokens, rate: float, mean: float) -> NoisyText:
     """Token masking of BART: single tokens are masked, and the whole text is predicted."""
     chosen = set(rng.choice(len(text), size=changed_tokens(len(text), rate), replace=False).tolist())
     noisy = [tokens.mask if place in chosen else token for place, token in enumerate(text)]
     return NoisyText([*noisy, tokens.end], [*text, tokens.end])
 
 
-def delete(rng: np.random.Generator, text: list[int], tokens: NoiseTokens, rate: float, mean: float) -> NoisyText:
+def delete(rng: Rng, text: list[int], tokens: NoiseTokens, rate: float, mean: float) -> NoisyText:
     """Token deletion of BART: single tokens are left out, and the whole text is predicted."""
     chosen = set(rng.choice(len(text), size=changed_tokens(len(text), rate), replace=False).tolist())
     noisy = [token for place, token in enumerate(text) if place not in chosen]
     return NoisyText([*noisy, tokens.end], [*text, tokens.end])
 
 
-def predict_fragment(
-    rng: np.random.Generator, text: list[int], tokens: NoiseTokens, rate: float, mean: float
-) -> NoisyText:
+def predict_fragment(rng: Rng, text: list[int], tokens: NoiseTokens, rate: float, mean: float) -> NoisyText:
     """
     MASS (Song et al. 2019, arXiv 1905.02450): one fragment is masked, token by token, and predicted; the decoder sees
     of the text only the tokens of the fragment before the one that it predicts, each at its own position.
@@ -164,9 +151,7 @@ def predict_fragment(
     return NoisyText(source, labels, decoder_input)
 
 
-def predict_spans(
-    rng: np.random.Generator, text: list[int], tokens: NoiseTokens, rate: float, mean: float
-) -> NoisyText:
+def predict_spans(rng: Rng, text: list[int], tokens: NoiseTokens, rate: float, mean: float) -> NoisyText:
     """
     Span corruption of T5 (Raffel et al. 2020, arXiv 1910.10683): spans are a sentinel each, and what is predicted are
     the spans, each behind its sentinel, and one more sentinel.
@@ -180,21 +165,12 @@ def predict_spans(
 
 @dataclass(frozen=True)
 class Noise:
-    """
-    A kind of noise.
-
-    Attributes:
-        corrupt: What it does to a text.
-        rate: The share of tokens that is changed, as in its paper.
-        span_length: The mean length of a span, likewise; None if it has no spans of random lengths.
-        has_mask, has_sentinels: The tokens that it needs.
-        about: What is done, for a model's card.
-    """
+    """A kind of noise: what it does to a text, and the tokens that it needs."""
 
     corrupt: Corrupt
-    rate: float
-    span_length: float | None
-    about: str
+    rate: float  # the share of tokens that is changed, as in its paper
+    span_length: float | None  # the mean length of a span, likewise; None without spans of random lengths
+    about: str  # for a model's card
     has_mask: bool = True
     has_sentinels: bool = False
 

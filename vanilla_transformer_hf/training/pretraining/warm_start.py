@@ -41,24 +41,14 @@ FIELDS = tuple(
 
 @dataclass(frozen=True)
 class Origin:
-    """
-    A model whose weights a stack begins with.
+    """A model whose weights a stack begins with."""
 
-    Attributes:
-        side: The stack of the new model.
-        name: Folder or Hub id.
-        kind: Its class.
-        stack: Its own stack that is taken: a decoder may begin with an encoder.
-        config: The config of that stack alone.
-        start: The token that its texts begin with; None of an encoder.
-    """
-
-    side: Side
-    name: str
-    kind: str
-    stack: Side
-    config: Any
-    start: int | None
+    side: Side  # the stack of the new model
+    name: str  # folder or Hub id
+    kind: str  # its class
+    stack: Side  # its own one that is taken: a decoder may begin with an encoder
+    config: Any  # of that stack alone
+    start: int | None  # the token that its texts begin with; None of an encoder
 
     @classmethod
     def open(cls, side: Side, name: str) -> "Origin":

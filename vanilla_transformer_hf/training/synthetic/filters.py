@@ -1,5 +1,4 @@
-"""Which synthetic pairs are learned: a table of rules, each with its count and examples, so that none is dropped
-silently."""
+"""Which synthetic pairs are learned: a table of rules, each with its count and examples: none is dropped silently."""
 
 import math
 from array import array
@@ -20,42 +19,28 @@ SLACK = 20
 
 @dataclass(frozen=True)
 class Candidate:
-    """
-    A line of the text of one language, and one translation of it.
+    """A line of the text of one language, and one translation of it."""
 
-    Args:
-        line: Number of the line, from 1.
-        original, translation: The two texts.
-        finished: Whether the model has ended the translation.
-        score: The search's log-probability divided by a power of the length, None unless it was computed.
-        round_trip: chrF of the translation's translation against the original, None unless it was computed.
-    """
-
-    line: int
+    line: int  # from 1
     original: str
     translation: str
-    finished: bool = True
+    finished: bool = True  # by the model, and not at the limit of tokens
+    # Unless they were not computed: log-probability divided by a power of the length; chrF of the translation's
+    # translation against the original.
     score: float | None = None
     round_trip: float | None = None
 
 
 @dataclass(frozen=True)
 class PairFilter:
-    """
-    Args:
-        max_length_ratio: A translation may have so many times as many characters for one of its original as the whole
-            text has, and so many times as few; None: any number.
-        min_score: Least score of a translation.
-        drop_worst: Share of all pairs to leave out, those with the least scores.
-        min_round_trip: Least chrF of a round trip.
-        keep: Names of rules that drop nothing.
-    """
+    """The limits of the rules; None: there is none."""
 
+    # How many times as many characters, or as few, for one of its original a translation may have as the whole text.
     max_length_ratio: float | None = 3.0
     min_score: float | None = None
-    drop_worst: float = 0.0
+    drop_worst: float = 0.0  # share of all pairs, those with the least scores
     min_round_trip: float | None = None
-    keep: tuple[str, ...] = ()
+    keep: tuple[str, ...] = ()  # names of rules that drop nothing
 
     def __post_init__(self) -> None:
         for rule in self.keep:
@@ -77,20 +62,12 @@ class PairFilter:
 
 @dataclass
 class Facts:
-    """
-    What the rules use of the whole text.
-
-    Args:
-        filter: What the user has chosen.
-        length_ratio: Characters of all translations for one of the originals.
-        least_score: The least score that is kept.
-        held_out: Texts of the validation and the test corpus.
-    """
+    """What the rules use of the whole text, beside what the user has chosen."""
 
     filter: PairFilter
-    length_ratio: float = 1.0
-    least_score: float = -math.inf
-    held_out: frozenset[str] = frozenset()
+    length_ratio: float = 1.0  # characters of all translations for one of the originals
+    least_score: float = -math.inf  # that is kept
+    held_out: frozenset[str] = frozenset()  # texts of the validation and the test corpus
 
 
 def _is_uneven(pair: Candidate, facts: Facts) -> bool:
@@ -105,20 +82,14 @@ def _is_uneven(pair: Candidate, facts: Facts) -> bool:
 RULES: dict[str, tuple[str, Callable[[Candidate, Facts], bool]]] = {
     "held_out": ("that stand in the validation or test text", lambda pair, facts: pair.original in facts.held_out),
     "empty": ("with an empty translation", lambda pair, facts: not pair.translation.strip()),
-    "copied": (
-        "that were copied, not translated",
-        lambda pair, facts: pair.translation.split() == pair.original.split(),
-    ),
+    "copied": ("that were copied, not translated", lambda pair, _: pair.translation.split() == pair.original.split()),
     "unfinished": ("cut off at the limit of tokens", lambda pair, facts: not pair.finished),
     "repetition": (
         f"that repeat a phrase {REPEATS} times",
         lambda pair, facts: repeats(pair.translation.split(), REPEATS) and not repeats(pair.original.split(), REPEATS),
     ),
     "length": ("far too long or too short", _is_uneven),
-    "score": (
-        "with a low score",
-        lambda pair, facts: pair.score is not None and pair.score < facts.least_score,
-    ),
+    "score": ("with a low score", lambda pair, facts: pair.score is not None and pair.score < facts.least_score),
     "round_trip": (
         "whose round trip differs",
         lambda pair, facts: pair.round_trip is not None and pair.round_trip < (facts.filter.min_round_trip or 0),
@@ -134,13 +105,6 @@ class Dropped:
     kept: int = 0
     counts: Counter[str] = field(default_factory=Counter)
     examples: dict[str, list[Candidate]] = field(default_factory=dict)
-
-    def add(self, rule: str, pair: Candidate) -> None:
-        """Count a pair that this rule drops."""
-        self.counts[rule] += 1
-        shown = self.examples.setdefault(rule, [])
-        if len(shown) < SHOWN:
-            shown.append(pair)
 
     def lines(self) -> Iterator[str]:
         """The report for users: the numbers, and for each rule an example."""
@@ -183,5 +147,7 @@ def kept_pairs(pairs: Iterable[Candidate], facts: Facts, dropped: Dropped) -> It
         if rule is None:
             dropped.kept += 1
             yield pair
-        else:
-            dropped.add(rule, pair)
+            continue
+        dropped.counts[rule] += 1
+        if len(shown := dropped.examples.setdefault(rule, [])) < SHOWN:
+            shown.append(pair)

@@ -31,19 +31,12 @@ BLANK = "<blank>"
 
 @dataclass(frozen=True)
 class Noise:
-    """
-    Words are dropped, replaced by `BLANK`, and moved; a text without spaces is one word.
+    """Words are dropped, replaced by `BLANK`, and moved; a text without spaces is one word."""
 
-    Args:
-        drop, replace: Probabilities of a word.
-        shuffle: Places that a word may move; 0: none.
-        seed: That of the random numbers, which depend on it and on the number of the line alone.
-    """
-
-    drop: float = 0.1
+    drop: float = 0.1  # probability, as the next one
     replace: float = 0.1
-    shuffle: int = 3
-    seed: int = 1
+    shuffle: int = 3  # places that a word may move
+    seed: int = 1  # random numbers depend on it and on the line alone
 
     def __post_init__(self) -> None:
         for name in ("drop", "replace"):
@@ -64,45 +57,25 @@ class Noise:
 
 
 # Files of the folder. Its synthetic text has the languages of the sides as endings.
-LINES, TRANSLATIONS, ROUND_TRIP, SYNTHETIC, RECORD, BEGUN = (
-    "lines.txt",
-    "translations.jsonl",
-    "round_trip.jsonl",
-    "synthetic",
-    "synthetic.json",
-    "translations.json",
-)
+LINES, TRANSLATIONS, ROUND_TRIP = "lines.txt", "translations.jsonl", "round_trip.jsonl"
+SYNTHETIC, RECORD, BEGUN = "synthetic", "synthetic.json", "translations.json"
 Side = Literal["source", "target"]
 
 
 @dataclass(frozen=True)
 class SyntheticText:
-    """
-    How synthetic pairs are made.
+    """How synthetic pairs are made."""
 
-    Args:
-        search: The model that translates, and how it searches.
-        texts: Files of one language, a sentence on each line.
-        side: The side of the pairs that these are: "target" for back-translation, whose sources are synthetic.
-        languages: Those of source and target, as endings of the files.
-        filter: Which pairs are kept.
-        noise: Noise in the synthetic sources, None: none.
-        tag: What synthetic sources begin with (Caswell et al. 2019, arXiv 1906.06442); empty: nothing.
-        round_trip: The model that translates the translations back, None: none.
-        keep_duplicates: Translate equal lines each time that they occur.
-        max_lines: Translate only the first so many lines.
-    """
-
-    search: ModelSearch
-    texts: tuple[str, ...]
-    side: Side = "target"
-    languages: tuple[str, str] = ("source", "target")
+    search: ModelSearch  # the model that translates, and how it searches
+    texts: tuple[str, ...]  # files of one language, a sentence on each line
+    side: Side = "target"  # of the pairs that these texts are: sources are synthetic in back-translation
+    languages: tuple[str, str] = ("source", "target")  # as endings of the files
     filter: PairFilter = field(default_factory=PairFilter)
-    noise: Noise | None = None
-    tag: str = ""
-    round_trip: ModelSearch | None = None
-    keep_duplicates: bool = False
-    max_lines: int | None = None
+    noise: Noise | None = None  # in the synthetic sources
+    tag: str = ""  # what synthetic sources begin with (Caswell et al. 2019, arXiv 1906.06442)
+    round_trip: ModelSearch | None = None  # the model that translates the translations back
+    keep_duplicates: bool = False  # translate equal lines each time that they occur
+    max_lines: int | None = None  # translate only the first so many
 
     def __post_init__(self) -> None:
         for path in self.texts:

@@ -18,20 +18,13 @@ from ..objectives.distillation import digest_of_teacher
 
 @dataclass(frozen=True)
 class ModelSearch:
-    """
-    A model, and how it searches translations.
+    """A model, and how it searches translations."""
 
-    Args:
-        model: Its folder, or the id of a Hub repository.
-        options: Arguments of `Translator.translate_stream`; None stands for what the model was saved with.
-        seed: That of samples; None: nothing is drawn.
-        processes, threads: As in `translate`: numbers, or "auto"; threads may be None.
-        device, dtype, quantization, matmul, batch_tokens, window: As in `translate`.
-    """
-
-    model: str
+    model: str  # its folder, or the id of a Hub repository
+    # Arguments of `Translator.translate_stream`; None stands for what the model was saved with.
     options: dict[str, Any] = field(default_factory=dict)
-    seed: int | None = None
+    seed: int | None = None  # of samples; None: nothing is drawn
+    # As options of `translate`.
     processes: Count = 1
     threads: Count | None = None
     device: str | None = None
@@ -42,13 +35,8 @@ class ModelSearch:
     window: int | None = None
 
     def __post_init__(self) -> None:
-        for name, value in (
-            ("processes", self.processes),
-            ("threads", self.threads),
-            ("batch_tokens", self.batch_tokens),
-            ("window", self.window),
-        ):
-            if value is not None and value != AUTO and value < 1:
+        for name in ("processes", "threads", "batch_tokens", "window"):
+            if (value := getattr(self, name)) is not None and value != AUTO and value < 1:
                 raise ValueError(f"{name}={value}: must be at least 1")
 
     @property

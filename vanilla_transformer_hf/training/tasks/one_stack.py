@@ -135,21 +135,14 @@ def read_texts(data: Any, role: str, classes_of: Any) -> tuple[list[str], list[l
 
 
 class OneStack(Task):
-    """
-    An encoder alone or a decoder alone.
+    """An encoder alone or a decoder alone."""
 
-    Attributes:
-        kind: Class of the model.
-        classes_of: A function that reads the classes in a line of `train_target`: `whole_line` for one class per text,
-            `str.split` for one class per word, None if the task has no classes.
-        ends: Whether texts end with the end token.
-        scores: Scores of held-out texts, in percent.
-    """
-
-    kind: Any
+    kind: Any  # class of the model
+    # What reads the classes in a line of `train_target`: `whole_line` for one of a text, `str.split` for one of a
+    # word; None if the task has no classes.
     classes_of: Any = None
-    ends = False
-    scores: Any = staticmethod(share_of_classes)
+    ends = False  # whether texts end with the end token
+    scores: Any = staticmethod(share_of_classes)  # of held-out texts, in percent
 
     def __init__(self, run: Any):
         super().__init__(run)

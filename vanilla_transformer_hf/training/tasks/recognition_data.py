@@ -22,14 +22,10 @@ class Masks:
     """
     Bands of frames and of mel bins that are set to their mean, zero, in training: SpecAugment, Park et al. 2019, arXiv
     1904.08779, without time warping.
-
-    Attributes:
-        time_masks, frequency_masks: Bands of each recording.
-        longest_time_mask, widest_frequency_mask: A band has a random number of frames or bins up to this.
     """
 
-    time_masks: int = 0
-    longest_time_mask: int = 20
+    time_masks: int = 0  # bands of each recording
+    longest_time_mask: int = 20  # a band has a random number of frames or bins up to this
     frequency_masks: int = 0
     widest_frequency_mask: int = 8
 

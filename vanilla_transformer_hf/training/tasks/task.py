@@ -9,26 +9,17 @@ from ..recipe import RunArguments, TranslationTrainingArguments
 
 
 class Task:
-    """
-    A run's task, which keeps what one of its steps leaves for later ones.
+    """A run's task, which keeps what one of its steps leaves for later ones."""
 
-    Attributes:
-        is_text_to_text: Whether its runs choose the library of matrix products, and have curves and uploads.
-        translates: Whether the translations of its held-out texts are scored; `measure` scores those of other tasks.
-        unit: What its texts consist of.
-        origin: Where the weights of a new model are from, in sentences for its card.
-        mixture: What an epoch has of several corpora.
-        processor: What is saved with the model in place of its tokenizer.
-    """
-
-    is_text_to_text = translates = False
-    unit = "texts"
+    is_text_to_text = False  # whether its runs choose the library of matrix products, and have curves and uploads
+    translates = False  # whether the translations of its held-out texts are scored; `measure` scores other tasks'
+    unit = "texts"  # what its texts consist of
 
     def __init__(self, run: RunArguments):
         self.run = run
-        self.origin: list[str] = []
-        self.mixture: Mixture | None = None
-        self.processor: Any = None
+        self.origin: list[str] = []  # where the weights of a new model are from, in sentences for its card
+        self.mixture: Mixture | None = None  # what an epoch has of several corpora
+        self.processor: Any = None  # what is saved with the model in place of its tokenizer
 
     def check(self, settings: dict[str, Any]) -> None:
         """Raise `ValueError` if the arguments do not fit together; before any text is read."""
@@ -36,7 +27,7 @@ class Task:
 
     def decide(self, training: TranslationTrainingArguments) -> None:
         """Set what the task decides of the Trainer's arguments."""
-        training.predict_with_generate = False
+        training.predict_with_generate &= self.translates
 
     def load(self) -> dict[str, Any]:
         """The texts by role."""

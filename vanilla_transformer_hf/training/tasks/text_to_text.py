@@ -4,16 +4,19 @@ import math
 from pathlib import Path
 from typing import Any
 
+from ...translation.text.texts import TARGET_LANG_TAGS
 from ..checkpoints.resume import Start
 from ..checks import check_run
-from ..data.corpora import by_length, join_corpora, load_corpora, make_collators, mix, tokenize, training_text
+from ..data.bpe_dropout import BpeDropoutCollator
+from ..data.collators import TranslationCollator, vocabulary_sizes
+from ..data.corpora import by_length, join_corpora, load_corpora, mix, tokenize, training_text
+from ..data.parts import new_tags
 from ..doubts import find_doubts
 from ..model import check_lengths, make_model
 from ..pretraining.denoising import load_texts, make_denoising_collators
 from ..pretraining.warm_start import begin_with, find_origins
 from ..process import say
-from ..recipe import TranslationTrainingArguments
-from ..tokenizer import describe_tokenizer, get_tokenizer, record_longest_source, record_sentences, tags_of_corpora
+from ..tokenizer import describe_tokenizer, get_tokenizer, record_longest_source, record_sentences
 from ..transfer import describe_transfer
 from .task import Task
 
@@ -26,9 +29,6 @@ class Translation(Task):
 
     def check(self, settings: dict[str, Any]) -> None:
         check_run(self.run, settings)
-
-    def decide(self, training: TranslationTrainingArguments) -> None:
-        pass
 
     def load(self) -> dict[str, Any]:
         return load_corpora(self.run.data)
@@ -47,7 +47,8 @@ class Translation(Task):
     def make_data(self, texts: dict[str, Any], tokenizer: Any) -> dict[str, Any]:
         run = self.run
         with run.training.main_process_first(local=False, desc="data"):  # the others find it in the cache of datasets
-            joined = join_corpora(run, texts, tags_of_corpora(run, tokenizer))
+            known = tokenizer.init_kwargs.get(TARGET_LANG_TAGS) or {}
+            joined = join_corpora(run, texts, {each: known[each].strip() for each in new_tags(run.data)})
             data = tokenize(joined, tokenizer, run)
             self.mixture = mix(run, texts, data["train"])
             self.record(tokenizer, joined["train"], data["train"])
@@ -68,7 +69,14 @@ class Translation(Task):
         return model
 
     def trainer_options(self, model: Any, tokenizer: Any) -> dict[str, Any]:
-        return dict(make_collators(self.run, model, tokenizer))
+        data, sizes = self.run.data, zip(("source_vocab_size", "target_vocab_size"), vocabulary_sizes(model))
+        common: dict[str, Any] = {"tokenizer": tokenizer, **dict(sizes)}
+        train_collator = None
+        if data.bpe_dropout:
+            limits = data.max_source_length, data.max_target_length
+            options: Any = {"probability": data.bpe_dropout, "limits": limits, "seed": self.run.training.seed}
+            train_collator = BpeDropoutCollator(**common, **options)
+        return {"data_collator": TranslationCollator(**common), "train_collator": train_collator}
 
 
 class Denoising(Translation):
@@ -76,9 +84,6 @@ class Denoising(Translation):
 
     translates = False
     unit = "texts"
-
-    def decide(self, training: TranslationTrainingArguments) -> None:
-        training.predict_with_generate = False
 
     def load(self) -> dict[str, Any]:
         return load_texts(self.run)

@@ -33,41 +33,6 @@ def _mark_best(axis: Axes, points: dict[int, float], step: int | None, text: str
         axis.plot(step, points[step], "*", markersize=14, color=color, markeredgecolor="white", label=label, zorder=3)
 
 
-def _draw_losses(axis: Axes, log_history: list[dict[str, float]], best_step: int | None) -> None:
-    training, validation = _points(log_history, "loss"), _points(log_history, "eval_loss")
-    _draw(axis, training, "training (labels smoothed)", GREY)
-    _draw(axis, validation, "validation (not smoothed)", BLUE)
-    _mark_best(axis, validation, best_step, "{:.3f}", BLUE)
-    axis.set_title("Loss, nats per token", loc="left")
-    if losses := [*training.values(), *validation.values()]:
-        # The first steps of an untrained model would leave the rest a flat line.
-        axis.set_ylim(min(losses) - 0.1, sorted(losses)[int(0.97 * (len(losses) - 1))] + 0.1)
-        axis.legend(edgecolor="none", loc="upper right")
-
-
-def _draw_scores(
-    bleu: Axes,
-    others: Axes,
-    log_history: list[dict[str, float]],
-    best_step: int | None,
-    published: float | None,
-) -> None:
-    points = _points(log_history, "eval_bleu")
-    _draw(bleu, points, "during training", ORANGE)
-    _mark_best(bleu, points, best_step, "{:.2f}", ORANGE)
-    if published is not None:
-        bleu.axhline(published, color=ORANGE, linestyle="--", label=f"published model: {published:.2f}")
-    bleu.set_title("BLEU, validation", loc="left")
-    bleu.margins(y=0.08)
-    if not any(points.values()):
-        bleu.set_ylim(0, 1)
-    bleu.legend(edgecolor="none", loc="lower right")
-    for (name, label), color in zip(list(METRICS.items())[1:], (GREEN, PURPLE)):
-        _draw(others, _points(log_history, f"eval_{name}"), label, color)
-    others.set_title("chrF, and exact matches in %", loc="left")
-    others.legend(edgecolor="none", loc="center right")
-
-
 def draw_curves(
     log_history: list[dict[str, float]],
     best_step: int | None = None,
@@ -87,14 +52,35 @@ def draw_curves(
         figure = Figure(figsize=(10, 5.4) if bleu else (5.4, 5.4), layout="constrained")
         FigureCanvasAgg(figure)
         axes = figure.subplots(2, 2 if bleu else 1, sharex=True, squeeze=False, height_ratios=(2.4, 1))
-    _draw_losses(axes[0, 0], log_history, best_step)
+    training, validation, axis = _points(log_history, "loss"), _points(log_history, "eval_loss"), axes[0, 0]
+    _draw(axis, training, "training (labels smoothed)", GREY)
+    _draw(axis, validation, "validation (not smoothed)", BLUE)
+    _mark_best(axis, validation, best_step, "{:.3f}", BLUE)
+    axis.set_title("Loss, nats per token", loc="left")
+    if losses := [*training.values(), *validation.values()]:
+        # The first steps of an untrained model would leave the rest a flat line.
+        axis.set_ylim(min(losses) - 0.1, sorted(losses)[int(0.97 * (len(losses) - 1))] + 0.1)
+        axis.legend(edgecolor="none", loc="upper right")
     rates = _points(log_history, "learning_rate")
     axes[1, 0].fill_between(list(rates), list(rates.values()), color=GREY, alpha=0.2, linewidth=0)
     axes[1, 0].plot(list(rates), list(rates.values()), color=GREY)
     axes[1, 0].set_ylim(bottom=0)
     axes[1, 0].set_title("Learning rate", loc="left")
     if bleu:
-        _draw_scores(axes[0, 1], axes[1, 1], log_history, best_step, published)
+        axis, others = axes[:, 1]
+        _draw(axis, bleu, "during training", ORANGE)
+        _mark_best(axis, bleu, best_step, "{:.2f}", ORANGE)
+        if published is not None:
+            axis.axhline(published, color=ORANGE, linestyle="--", label=f"published model: {published:.2f}")
+        axis.set_title("BLEU, validation", loc="left")
+        axis.margins(y=0.08)
+        if not any(bleu.values()):
+            axis.set_ylim(0, 1)
+        axis.legend(edgecolor="none", loc="lower right")
+        for (name, label), color in zip(list(METRICS.items())[1:], (GREEN, PURPLE)):
+            _draw(others, _points(log_history, f"eval_{name}"), label, color)
+        others.set_title("chrF, and exact matches in %", loc="left")
+        others.legend(edgecolor="none", loc="center right")
     if epochs is None and log_history:
         epochs = log_history[-1].get("epoch")
     for axis in axes.flat:

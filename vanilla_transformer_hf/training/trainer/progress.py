@@ -8,14 +8,7 @@ from typing import Any
 import torch
 from torch.utils.data import IterableDataset
 from tqdm.auto import tqdm
-from transformers import (
-    ProgressCallback,
-    SchedulerType,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
-)
+from transformers import ProgressCallback, SchedulerType, TrainerCallback, TrainerState, TrainingArguments
 from transformers.trainer_utils import IntervalStrategy, has_length
 
 from ...evaluation.scores import is_meaningful
@@ -65,27 +58,22 @@ class Speedometer(TrainerCallback):
         seconds, self._began, self._tokens = now - self._began, now, 0
         return tokens / max(seconds, 1e-9)
 
-    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: Any, **_: Any) -> None:
         self._tokens = 0
         self._began = self._step_ended = time.perf_counter()
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: Any, **_: Any) -> None:
         if self.tokens_of_step is not None:
             self.add(self.tokens_of_step)
         self.tokens_of_step = None
         self._step_ended = time.perf_counter()
 
-    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        self._leave_out()
-
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        self._leave_out()
-
-    def _leave_out(self) -> None:
-        """The time since the last step was not spent on training."""
-        now = time.perf_counter()
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: Any, **_: Any) -> None:
+        now = time.perf_counter()  # the time since the last step was not spent on training
         self._began += now - max(self._began, self._step_ended)
         self._step_ended = now
+
+    on_save = on_evaluate
 
 
 class Progress(ProgressCallback):
@@ -100,9 +88,7 @@ class Progress(ProgressCallback):
         # Seconds and number of the evaluations since training began; how many of them the final scores are worth.
         self._evaluating, self._evaluations, self.final_scores = 0.0, 0, 0.0
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: Any, **kwargs: Any) -> None:
         self._began, self._first_step = time.perf_counter(), state.global_step
         self._evaluating, self._evaluations = 0.0, 0
         # For a stream, transformers' epoch is the fraction of steps that are done.
@@ -120,12 +106,7 @@ class Progress(ProgressCallback):
             )
 
     def on_prediction_step(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        eval_dataloader: Any = None,
-        **_: Any,
+        self, args: TrainingArguments, state: TrainerState, control: Any, eval_dataloader: Any = None, **_: Any
     ) -> None:
         if state.is_world_process_zero and has_length(eval_dataloader):
             if self.prediction_bar is None:
@@ -139,14 +120,7 @@ class Progress(ProgressCallback):
                 )
             self.prediction_bar.update(1)
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, Any] | None = None,
-        **_: Any,
-    ) -> None:
+    def on_log(self, args: Any, state: TrainerState, control: Any, logs: Any = None, **_: Any) -> None:
         if self.training_bar is None or not logs:
             return
         if "loss" in logs:
@@ -166,14 +140,7 @@ class Progress(ProgressCallback):
         place = f"step {state.global_step:,} of {state.max_steps:,}{epoch}"
         self.training_bar.write(f"{place}: {title}{', '.join(_fill(logs, fields) + more)}")
 
-    def on_evaluate(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        metrics: dict[str, float] | None = None,
-        **kwargs: Any,
-    ) -> None:
+    def on_evaluate(self, args: Any, state: TrainerState, control: Any, metrics: Any = None, **kwargs: Any) -> None:
         super().on_evaluate(args, state, control, **kwargs)  # type: ignore[no-untyped-call]
         seconds = [value for name, value in (metrics or {}).items() if name.endswith("_runtime")]
         self._evaluating += sum(seconds)
@@ -205,9 +172,7 @@ class Progress(ProgressCallback):
 class ShortRunWarning(TrainerCallback):
     """Warns at the start of a run of too few updates: a handful, less than an epoch, or none after the warm-up."""
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: Any, **kwargs: Any) -> None:
         is_done = state.global_step >= state.max_steps
         loader = kwargs.get("train_dataloader")
         batches = len(loader) if has_length(loader) else 0  # the length of a stream is unknown
@@ -220,7 +185,7 @@ class ShortRunWarning(TrainerCallback):
 class ZeroScoreWarning(TrainerCallback):
     """Warns at the end of a run whose score could choose no checkpoint: it was always 0, or of one text alone."""
 
-    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: Any, **_: Any) -> None:
         if not args.metric_for_best_model or not args.greater_is_better:
             return
         name = args.metric_for_best_model.removeprefix("eval_")

@@ -50,8 +50,7 @@ from ..checkpoints.averaging import load_average
 from ..checkpoints.files import (
     EvaluationStopped,
     StopOnSignal,
-    TrainingInterrupted,
-    is_complete,
+    find_damage,
     is_planned,
     move_in,
     remove,
@@ -377,12 +376,6 @@ class TranslationTrainer(PublishingMixin, Seq2SeqTrainer):
     # Stopping and continuing. An evaluation that a signal stops, or would delay, comes after the checkpoint: a
     # checkpoint that lacks the evaluation of its step records that, and the continued run makes up for it.
 
-    @contextmanager
-    def stopping_at_once(self, saved: str) -> Iterator[None]:
-        """In this context, where everything is saved that would be lost, a signal ends the run at once."""
-        with self.signals.at_once(lambda number: TrainingInterrupted(number, self.state.global_step, saved)):
-            yield
-
     def _continue(self, ignore_keys: list[str] | None) -> None:
         """Restore what the checkpoint has beside transformers' own state."""
         states: Any = self.state.stateful_callbacks or {}
@@ -459,7 +452,7 @@ class TranslationTrainer(PublishingMixin, Seq2SeqTrainer):
         if began is None or began.parent.resolve() != newest.parent.resolve() or began.name == newest.name:
             return
         is_best = self.state.best_model_checkpoint and Path(self.state.best_model_checkpoint).name == began.name
-        if not is_best and is_complete(began) and not is_planned(began, self.args, self.state.save_steps):
+        if not is_best and find_damage(began) is None and not is_planned(began, self.args, self.state.save_steps):
             remove(began)
 
     def gather_weights(self) -> dict[str, torch.Tensor] | None:
