@@ -39,6 +39,7 @@ from vanilla_transformer_hf.model.modeling_vanilla_transformer import POSITION_E
 # One row per switch of the config, and some that meet.
 # Those with rows and columns are tested with images, in recognition/test_models.py.
 OF_TEXT = sorted(POSITION_SCHEMES.keys() - {"sinusoidal_grid"})
+PRE = {"encoder_norm_position": "pre", "decoder_norm_position": "pre"}
 SWITCHES = {
     "paper": {},
     "pre_norm": {"encoder_norm_position": "pre", "decoder_norm_position": "pre"},
@@ -63,11 +64,7 @@ SWITCHES = {
         "decoder_max_position_embeddings": 11,
     },
     "residual_alpha": {"encoder_residual_alpha": 1.63, "decoder_residual_alpha": 2.06},
-    "residual_alpha_pre": {
-        "encoder_residual_alpha": 0.5,
-        "encoder_norm_position": "pre",
-        "decoder_norm_position": "pre",
-    },
+    "residual_alpha_pre": {"encoder_residual_alpha": 0.5, **PRE},
     "no_residual": {"encoder_residual_alpha": 0},
     "gelu": {"activation_function": "gelu"},
     "swish": {"activation_function": "swish"},
@@ -114,13 +111,7 @@ SWITCHES = {
     },
     "start_token": {"decoder_start_token_id": 7},
     "rotary": {"position_encoding": "rotary"},
-    "rotary_pre": {
-        "position_encoding": "rotary",
-        "rotary_base": 100.0,
-        "rotary_fraction": 0.6,
-        "encoder_norm_position": "pre",
-        "decoder_norm_position": "pre",
-    },
+    "rotary_pre": {"position_encoding": "rotary", "rotary_base": 100.0, "rotary_fraction": 0.6, **PRE},
     "rotary_halves": {"position_encoding": "rotary_halves", "rotary_fraction": 0.5},
     "rotary_in_the_decoder": {"decoder_position_encoding": "rotary_halves"},
     "t5_bias": {"position_encoding": "t5_bias", "relative_buckets": 8, "max_relative_distance": 6},
@@ -135,13 +126,7 @@ SWITCHES = {
         "decoder_norm_position": "pre",
     },
     "shaw": {"position_encoding": "shaw", "max_relative_distance": 2},
-    "shaw_pre": {
-        "position_encoding": "shaw",
-        "d_k": 6,
-        "d_v": 10,
-        "encoder_norm_position": "pre",
-        "decoder_norm_position": "pre",
-    },
+    "shaw_pre": {"position_encoding": "shaw", "d_k": 6, "d_v": 10, **PRE},
     "shaw_in_the_decoder": {"decoder_position_encoding": "shaw", "max_relative_distance": 3},
     "gated_alibi": {"position_encoding": "gated_alibi"},
     "gated_alibi_in_the_decoder": {
