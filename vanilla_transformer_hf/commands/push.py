@@ -26,12 +26,12 @@ def main(prog: str, argv: list[str]) -> None:
     parser.add_argument(
         "--onnx", action="store_true", help="export it for transformers.js, and publish onnx/ beside the weights"
     )
-    place = parser.add_argument_group("place")
-    place.add_argument("--private", action="store_true", default=None, help="make a new repository private")
-    place.add_argument("--revision", help="branch to commit to; created if missing (default: the main branch)")
-    place.add_argument("--create_pr", action="store_true", help="open a pull request instead")
-    place.add_argument("--tag", help="tag the commit with this name")
-    place.add_argument("--message", default="Upload model", help="message of the commit (default: %(default)s)")
+    there = parser.add_argument_group("place")
+    there.add_argument("--private", action="store_true", default=None, help="make a new repository private")
+    there.add_argument("--revision", help="branch to commit to; created if missing (default: the main branch)")
+    there.add_argument("--create_pr", action="store_true", help="open a pull request instead")
+    there.add_argument("--tag", help="tag the commit with this name")
+    there.add_argument("--message", default="Upload model", help="message of the commit (default: %(default)s)")
     card = parser.add_argument_group("metadata of the card, which is never guessed")
     card.add_argument("--license", help="the Hub's identifier, such as cc-by-4.0; or other, with name and link")
     card.add_argument("--license_name")
