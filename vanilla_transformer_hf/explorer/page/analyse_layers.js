@@ -14,7 +14,7 @@ const MOST_PLACES = 3; // of a neuron
 const CELL = { readable: 46, small: 16 };
 
 /** A row for each layer, the last at the top, as the data flows upwards. */
-function rankTable(found) {
+export function rankTable(found, id = "ranks", name = say("analyse.picture.ranks")) {
   const [ranks, probabilities] = [found.ranks, found.probabilities].map((one) => tensor(one).values);
   const count = found.output.length;
   const scale = sequential(1);
@@ -30,7 +30,7 @@ function rankTable(found) {
     return row({}, say("figure.layer", { number: layer }), cells);
   });
   const ranked = table({ class: "lens" }, ["", ...found.output.map(label)], rows.toReversed());
-  return scroller(say("analyse.picture.ranks"), { id: "ranks" }, ranked);
+  return scroller(name, { id }, ranked);
 }
 
 export async function ranksPicture({ ask, pair }) {

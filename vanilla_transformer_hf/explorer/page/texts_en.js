@@ -67,7 +67,7 @@ export const en = {
   "line.head": `one head, number by number`,
   "line.walk": `figure 1 with this model's layers`,
   "line.analyse": `which tokens and neurons count`,
-  "line.intervene": `parts off, other targets or models`,
+  "line.intervene": `parts off, two models side by side`,
 
   "tour.start": `Take the tour`,
   "tour.invite": `New here? {count} stops follow this sentence from its ids to the probabilities.`,
@@ -534,6 +534,13 @@ export const en = {
   "side.settings": `Settings of the changed side`,
   "side.same": `the same`,
   "side.same_model": `the same model`,
+  "side.attention": `Attention of both sides`,
+  "side.attention_help": `The same part, layer and heads of both, each between the tokens of its own source and output.
+    A side without this layer shows its middle one, a side without these heads the mean.`,
+  "side.ranks": `Rank by layer of both sides`,
+  "side.ranks_help": `How early each side has what it will say: the rank of each token of its output, 1 being the
+    most probable, and its probability, as if each layer were the last.`,
+  "side.ranks_of": `ranks by layer, {side}`,
   "off.title": `Heads and layers that are off`,
   "off.all_of": `all of {number}`,
   "off.label": `{name} off`,

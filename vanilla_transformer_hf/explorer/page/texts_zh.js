@@ -64,7 +64,7 @@ export const zh = {
   "line.head": `一个头的查询、键和值，逐个数字`,
   "line.walk": `论文图 1，用本模型的层和张量画成`,
   "line.analyse": `哪些词元和神经元起作用`,
-  "line.intervene": `关闭头或层，换译文、设置或模型`,
+  "line.intervene": `关闭头或层，并排比较两个模型`,
 
   "tour.start": `开始导览`,
   "tour.invite": `第一次来？共 {count} 站，跟着这个句子从编号走到概率。`,
@@ -499,6 +499,12 @@ export const zh = {
   "side.settings": `更改的一侧的设置`,
   "side.same": `相同`,
   "side.same_model": `同一个模型`,
+  "side.attention": `两侧的注意力`,
+  "side.attention_help": `两侧同一部分、同一层、同样的头，各在自己的原文和输出的词元之间。没有这一层的一侧显示其中间层，
+    没有这些头的一侧显示平均。`,
+  "side.ranks": `两侧逐层的名次`,
+  "side.ranks_help": `每一侧多早就得出要说的内容：假如每一层都是最后一层，输出的每个词元的名次（1 为最可能）和概率。`,
+  "side.ranks_of": `逐层的名次，{side}`,
   "off.title": `关闭的头和层`,
   "off.all_of": `第 {number} 层全部`,
   "off.label": `关闭{name}`,

@@ -52,7 +52,7 @@ function merged({ shape, values }, heads, kind) {
 }
 
 /** Buttons for the mean, the maximum, and each head. */
-function headButtons({ state, set }, count) {
+export function headButtons({ state, set }, count) {
   const chosen = isMerged(state) ? [] : chosenHeads(state, count);
   const flip = (head) => {
     const next = chosen.includes(head)
@@ -121,8 +121,8 @@ function layerControls(context, count, hasLetters) {
   ];
 }
 
-/** The picture of one layer. */
-function layerPicture({ state, set, source }, found, count) {
+/** The picture of one layer, of `beside` such pictures that stand beside each other. */
+export function layerPicture({ state, set, source }, found, count, id = "attention", beside = 1) {
   const weights = tensor(found.weights);
   const columns = weights.shape[2];
   const size = weights.shape[1] * columns;
@@ -152,11 +152,11 @@ function layerPicture({ state, set, source }, found, count) {
   if (state.picture === "map") {
     return heatMap({
       ...options,
-      id: "attention",
+      id,
       values: group(merged(weights, heads, state.heads)),
       rows: rowGroups.length,
       columns: columnGroups.length,
-      cell: columnGroups.length <= 24 ? 44 : columnGroups.length <= 80 ? 18 : 9,
+      cell: beside * columnGroups.length <= 24 ? 44 : beside * columnGroups.length <= 80 ? 18 : 9,
       scale: sequential(1),
       marked: state.row,
       pick: (row, column) => set({ row: row === state.row ? -1 : row, column }),
@@ -203,7 +203,7 @@ async function orderNote({ ask, state }, pair, heads) {
 }
 
 /** The state with a part and a layer that there are, and heads of it. */
-function fitting(state, model, layers) {
+export function fitting(state, model, layers) {
   const part = partOf(state, model);
   const middle = Math.max(0, Math.floor(layers.length / 2) - (part === "cross" ? 1 : 0));
   // Over a file, rows are what is predicted, whose source is looked at in the upper layers.

@@ -8,6 +8,7 @@ import { attempt, faultNote } from "./faults.js";
 import { patchSection } from "./patching.js";
 import { label } from "./pieces.js";
 import { roving } from "./roving.js";
+import { sidePictures } from "./side_pictures.js";
 import { translateRequest } from "./state.js";
 import { partName } from "./changes.js";
 import { say } from "./texts.js";
@@ -164,11 +165,14 @@ export async function interveneView(context) {
   const { state, ask, model, models } = context;
   const changedModel = models.find((one) => one.name === state.model_b) ?? model;
   const count = state.off ? state.off.split(",").length : 0;
-  const [plain, changed] = await Promise.all(
-    questionsOf(state).map(([question, request]) => attempt(ask(question, request))),
-  );
+  const questions = questionsOf(state);
+  const [plain, changed] = await Promise.all(questions.map(([question, request]) => attempt(ask(question, request))));
   const changedTitle = say(count ? "side.changed_off" : "side.changed", { model: changedModel.name, count });
   const titles = [say("side.plain", { model: model.name }), changedTitle];
+  const [plainSide, changedSide] = [
+    { title: titles[0], model, request: questions[0][1], result: plain },
+    { title: titles[1], model: changedModel, request: questions[1][1], result: changed },
+  ];
   const bothSides = [
     html("h2", {}, say("side.title")),
     html("div", { class: "sides results" }, [
@@ -182,6 +186,7 @@ export async function interveneView(context) {
       say("side.by_token"),
       html("div", { class: "sides" }, tokenTable(titles[0], plain, changed), tokenTable(titles[1], changed, plain)),
     ),
+    ...(await sidePictures(context, plainSide, changedSide)),
   ].filter(Boolean);
   // The results stay in sight as far as the controls that change them.
   const isPatched = model.kind !== "masked" && model.reads === "text";
