@@ -213,6 +213,14 @@ def workspace(tmp_path_factory):
         header = "source\ttarget" if name == "clean" else "en\tde" if "law" in name else "en\tja"
         (folder / f"{name}.tsv").write_text(f"{header}\n{rows}", encoding="utf-8")
     write_african_news(folder / "african_news")
+    (folder / "terms.tsv").write_text(
+        "".join(f"{pair}\n" for pair in map("\t".join, zip(ENGLISH[:3], GERMAN))), "utf-8"
+    )
+    variants = '<tuv xml:lang="en"><seg>one</seg></tuv><tuv xml:lang="de"><seg>eins</seg></tuv>'
+    memory = f'<tmx version="1.4"><header srclang="en"/><body><tu>{variants}</tu></body></tmx>'
+    (folder / "old.tmx").write_text(memory, encoding="utf-8")
+    pairs = ({"translation": {"en": one, "de": other}} for one, other in zip(ENGLISH, GERMAN, strict=True))
+    (folder / "en-de.jsonl").write_text("".join(f"{json.dumps(pair)}\n" for pair in pairs), encoding="utf-8")
     (folder / "phrases.tsv").write_text("".join(f"{line}\tdrei\tvier\n" for line in ENGLISH), encoding="utf-8")
     (folder / "begun.de").write_text("".join(f"{line[:4]}\n" for line in GERMAN), encoding="utf-8")
     (folder / "checkpoints").mkdir()

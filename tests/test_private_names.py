@@ -23,7 +23,7 @@ PRIVATE = re.compile(r"_(?!_)\w*[a-zA-Z]\w*")
 ROW = re.compile(
     r"\| (?P<names>`[^|]+`) \| (?P<why>[^|]+) \| (?P<missing>[^|]+) \| `(?P<file>[^`:]+)::(?P<test>\w+)` \|"
 )
-PUBLIC = {"_exit", "_replace"}  # of `os` and of named tuples: documented
+PUBLIC = {"_asdict", "_exit", "_replace"}  # of `os` and of named tuples: documented
 
 
 def nodes():

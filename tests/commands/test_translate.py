@@ -388,7 +388,50 @@ def test_ensembles_constraints_prefixes_and_shortlists(run, folder, tmp_path):
     assert code == 2 and errors.count("\n") == 1 and "none" in errors
 
 
-@pytest.mark.parametrize("option", ["--input", "--prefixes", "--shortlist"])
+def test_terms_and_translations_that_are_there(run, folder, tmp_path):
+    (tmp_path / "terms.tsv").write_text("two|twos\tfünf|Fünfen\n", encoding="utf-8")
+    (tmp_path / "memory.tsv").write_text("one two\tEINS ZWEI\n", encoding="utf-8")
+    options = ("--glossary", tmp_path / "terms.tsv", "--memory", tmp_path / "memory.tsv", "--num_beams", "4")
+    options += ("--matmul", "default")
+    text = b"one two\ntwo three\none twos\n"
+    code, output, errors = run(folder, *options, "--format", "jsonl", text=text)
+    known, placed, near = (json.loads(line)["translations"][0] for line in output.splitlines())
+    missing = [{"source": "two", "target": "fünf"}]
+    assert (code, known["text"], known["score"], known["missing_terms"]) == (0, "EINS ZWEI", 0, missing)
+    assert "fünf" in placed["text"] and "missing_terms" not in placed
+    assert [each["translation"] for each in near["near_matches"]] == ["EINS ZWEI"]
+    assert "1 line with a translation that lacks a term" in errors and "1 line with a near match" in errors
+    code, plain, errors = run(folder, *options, text=text)
+    assert (code, plain.splitlines()[0]) == (0, b"EINS ZWEI") and errors.count("\n") == 1
+    (tmp_path / "a.txt").write_bytes(text)
+    code, document, errors = run(folder, *options, "--file", tmp_path / "a.txt")
+    assert (code, document.decode().splitlines()) == (0, plain.decode().splitlines())
+    assert "'one two': without 'fünf' for 'two'\n" in errors and "'one twos': 88% 'one two': 'EINS ZWEI'\n" in errors
+    code, output, errors = run(folder, "--glossary", tmp_path / "terms.tsv", "--matmul", "default", text=text)
+    assert (code, errors) == (2, "translate.py: glossary: needs num_beams of at least 2, not 1\n")
+
+
+def test_a_run_with_another_glossary_does_not_continue_one(run, folder, tmp_path):
+    (tmp_path / "text").write_bytes(b"two\n\xff\n")
+    (tmp_path / "terms.tsv").write_text("two\tfünf\n", encoding="utf-8")
+    partial = tmp_path / "output.partial"
+    options = ("--input", tmp_path / "text", "--output", tmp_path / "output", "--glossary", tmp_path / "terms.tsv")
+    options += ("--num_beams", "2", "--window", "1", "--on_bad_bytes", "replace", "--matmul", "default")
+    with pytest.MonkeyPatch.context() as patch:
+        write, written = ResumableOutput.write, []
+
+        def stop(self, *given):
+            write(self, *given)
+            raise OSError("the disk is full")
+
+        patch.setattr(ResumableOutput, "write", stop)
+        assert run(folder, *options)[0] == 2 and partial.exists() and not written
+    (tmp_path / "terms.tsv").write_text("two\tvier\n", encoding="utf-8")
+    code, _, errors = run(folder, *options)
+    assert code == 2 and "glossary" in errors and errors.count("\n") == 1
+
+
+@pytest.mark.parametrize("option", ["--input", "--prefixes", "--shortlist", "--glossary", "--memory"])
 def test_an_output_that_is_an_input_is_refused_before_anything_is_read(run, folder, tmp_path, option):
     (tmp_path / "text").write_bytes(TEXT)
     (tmp_path / "link").symlink_to("text")
@@ -492,7 +535,14 @@ def test_a_file_is_translated_and_stays_what_it_is(run, folder, tmp_path):
 OF_TEXT = {
     "translate": (
         *(["--format", "tsv"], ["--n_best", "2"], ["--alignment"], ["--constraints"], ["--prefixes", "a"]),
-        *(["--shortlist", "a"], ["--ensemble", "a"], ["--engine", "ctranslate2"], ["--without_letters", "mark"]),
+        *(
+            ["--shortlist", "a"],
+            ["--glossary", "a"],
+            ["--memory", "a"],
+            ["--ensemble", "a"],
+            ["--engine", "ctranslate2"],
+            ["--without_letters", "mark"],
+        ),
         *(["--coverage_penalty", "0.2"], ["--max_extra_tokens", "9"], ["--too_long", "error"]),
     ),
     "score": (["--format", "tsv"], ["--too_long", "truncate"], ["--source_lang", "en"], ["--target_column", "de"]),

@@ -99,9 +99,9 @@ def test_of_two_models_of_one_pair_the_first_answers_or_the_named_one(serve, cap
 def test_fields_that_nobody_knows_are_ignored_and_named(serve, caplog):
     caplog.set_level("INFO", "vanilla_transformer_hf")
     client = serve()
-    answer = client.post("/translate", json={"q": "two", "glossary": 3, "tone, or\n": {}, "secret": "x"})
+    answer = client.post("/translate", json={"q": "two", "formality": 3, "tone, or\n": {}, "secret": "x"})
     assert answer.json() == {"translatedText": "zwei"}
-    assert answer.headers["X-Ignored-Fields"] == "glossary, tone%2C%20or%0A" and "glossary" not in caplog.text
+    assert answer.headers["X-Ignored-Fields"] == "formality, tone%2C%20or%0A" and "formality" not in caplog.text
     assert "X-Ignored-Fields" not in client.post("/translate", json={"q": "two"}).headers
     assert client.post("/translate", json={"q": "two", "": 1}).headers["X-Ignored-Fields"] == '""'
     with client.stream("POST", "/translate", json={"q": "two", "stream": True, "é": 1}) as events:

@@ -152,6 +152,7 @@ NEEDS = {
     "model_name_or_path": "tokenizer",
     "teacher": "distillation_weight distillation_temperature",
     "head_gates": "head_gates_learning_rate",
+    "corrections": "replay",
     "eval_strategy": "eval_sample eval_max_extra_tokens",
 }
 EXCLUDES = {
@@ -159,6 +160,7 @@ EXCLUDES = {
     "curriculum_steps dataloader_drop_last dataloader_prefetch_factor dataloader_persistent_workers",
     "streaming": "drop_duplicates",
     "corpora": f"{TEXTS} streaming curriculum_steps",
+    "corrections": "corpora streaming curriculum_steps",
     "preset": "model_name_or_path",
     **dict.fromkeys(("encoder_from", "decoder_from"), "model_name_or_path preset tokenizer_name_or_path"),
     "tokenizer": "tokenizer_name_or_path",
@@ -168,7 +170,7 @@ EXCLUDES = {
     "average_best": "moving_average",
 }
 AT_LEAST = {
-    0: f"curriculum_steps head_gates head_gates_learning_rate {NEEDS['task=speech']}",
+    0: f"replay curriculum_steps head_gates head_gates_learning_rate {NEEDS['task=speech']}",
     1: "tokens_per_step per_device_train_tokens num_beams eval_sample eval_max_extra_tokens early_stopping_patience "
     "average_last average_best",
 }

@@ -110,6 +110,9 @@ def call(path, recipe, corpus, base, out):
         fields["model_name_or_path"] = base
     else:
         fields |= NEW if task in ("translation", "denoising") else {name: NEW[name] for name in NEW if name in recipe}
+    if "corrections" in recipe:
+        fields["corrections"] = str(out.with_name("corrections.tsv"))
+        Path(fields["corrections"]).write_text("one two\tdrei\n", encoding="utf-8")
     if recipe.get("train_source") == REQUIRED:
         del fields["train_target"]
         distill.main("distill", [base, str(path), *as_options(fields)])
@@ -143,7 +146,8 @@ def test_every_recipe_ends_with_a_model_that_opens(path, corpus, base, tmp_path)
     searched = translator.model.generation_config
     wanted = {name: recipe[name] for name in SEARCH_FIELDS if name in recipe}
     assert {name: getattr(searched, name) for name in wanted} == wanted
-    assert len(read_predictions(out / "predictions.validation.tsv")) == 5
+    name = "validation.text" if "corrections" in recipe else "validation"
+    assert len(read_predictions(out / f"predictions.{name}.tsv")) == 5
     assert len(translator.translate(["one two", "six"])) == 2
 
 

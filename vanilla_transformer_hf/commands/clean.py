@@ -84,11 +84,11 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
 
 def main(prog: str, argv: list[str]) -> None:
     arguments = parse_arguments(prog, argv)
+    from ..common.corpus_files import holds_both_sides
     from ..common.files import open_output, refuse_overwriting
     from ..common.lines import read_lines
     from ..training.data.cleaning import CleaningOptions, CleaningReport, clean_pairs, held_out_sentences
     from ..training.data.corpus import iterate_rows
-    from ..training.data.corpus_files import holds_both_sides
 
     outputs = [Path(path) for path in arguments.output or []]
     if len(outputs) > 2 or len({path.resolve() for path in outputs}) < len(outputs):

@@ -11,16 +11,16 @@ Translate over HTTP, the requests of all clients together.
     curl http://127.0.0.1:8000/translate -d q=twenty-one
     curl http://127.0.0.1:8000/models/quickstart --json '{"inputs": "twenty-one"}'
 
-POST /translate and /detect, GET /languages and /frontend/settings speak LibreTranslate's protocol, POST / and
-/models/NAME that of Hugging Face's inference clients; GET /health, /ready, /metrics and /openapi.json. SIGTERM and
-Ctrl-C finish the requests that run; with workers, SIGHUP replaces them one after another.
+POST /translate and /detect, with --suggestions /suggest, GET /languages and /frontend/settings speak LibreTranslate's
+protocol, POST / and /models/NAME that of Hugging Face's inference clients; GET /health, /ready, /metrics and
+/openapi.json. SIGTERM and Ctrl-C finish the requests that run; with workers, SIGHUP replaces them one after another.
 """
 
 import argparse
 import sys
 
 from ..common.command_line import make_parser
-from .translate import add_engine_arguments, add_split_sentences, add_without_letters
+from .translate import add_engine_arguments, add_glossary_arguments, add_split_sentences, add_without_letters
 
 
 # Option -> field of `Limits`, type, what it is called in the help, help.
@@ -81,6 +81,7 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
     add_engine_arguments(parser)
     add_split_sentences(parser)
     add_without_letters(parser)
+    add_glossary_arguments(parser)
     parser.add_argument("--device", help="cpu, cuda, cuda:1, … (default: an accelerator if there is one)")
     parser.add_argument(
         "--dtype",
@@ -104,6 +105,12 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
         help="sentences that may wait; more are answered with 429 and Retry-After (default: 4096)",
     )
     parser.add_argument("--api_keys", metavar="FILE", help="keys, one a line, of which a request must bring one")
+    parser.add_argument(
+        "--suggestions",
+        metavar="DIR",
+        help="keep what clients suggest (POST /suggest) in files of this folder, such as en-de.jsonl, which `train "
+        "corrections` learns from (default: off, nothing is kept)",
+    )
     parser.add_argument(
         "--log",
         default="requests",

@@ -62,11 +62,11 @@ def main(prog: str, argv: list[str]) -> None:
 def train(output: Path, source: list[str], target: list[str], **choices: Any) -> None:
     """Train and save a tokenizer, and print the sizes of its vocabularies."""
     from .. import VanillaTransformerTokenizer
+    from ..common.corpus_files import holds_both_sides
     from ..common.files import check_new, new_folder
     from ..common.lines import read_lines
     from ..common.white_space import normalize_space
     from ..training.data.corpus import iterate_pairs
-    from ..training.data.corpus_files import holds_both_sides
 
     names = {name: choices.pop(name, None) for name in ("source_column", "target_column")}
     names |= {"source_lang": choices.get("src_lang"), "target_lang": choices.get("tgt_lang")}

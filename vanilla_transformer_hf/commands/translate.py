@@ -13,6 +13,7 @@ Translate text, one sentence per line.
     vanilla-transformer translate outputs/spoken-digits --audio one.wav two.wav
     vanilla-transformer translate outputs/digit-strips --image strip.png
     vanilla-transformer translate outputs/quickstart --constraints --num_beams 8 < phrases.tsv    # with tabs
+    vanilla-transformer translate outputs/quickstart --glossary terms.tsv --memory old.tmx --num_beams 8 < numbers.en
 
 Order, empty lines and white space at the edges of lines are kept, memory does not grow with the input. A run that was
 killed leaves whole lines in FILE.partial; the same command continues it, and FILE is as without the interruption.
@@ -89,6 +90,21 @@ def add_without_letters(parser: argparse._ActionsContainer) -> None:
     )
 
 
+def add_glossary_arguments(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument(
+        "--glossary",
+        metavar="FILE",
+        help="terms and their translations, .tsv (forms separated by |) or .tbx: a translation contains those whose "
+        "terms its source has (needs 2 beams); missing ones are told",
+    )
+    parser.add_argument(
+        "--memory",
+        metavar="FILE",
+        help="texts that are translated already, .tmx or another file with both sides, such as .tsv: their "
+        "translations are taken; of others, --format jsonl and --file list the most similar",
+    )
+
+
 def add_search_arguments(search: argparse._ArgumentGroup) -> None:
     search.add_argument("--num_beams", type=int, metavar="N", help="beams; 1 is greedy search")
     search.add_argument(
@@ -139,6 +155,7 @@ def add_search_arguments(search: argparse._ArgumentGroup) -> None:
     )
     add_engine_arguments(search)
     add_without_letters(search)
+    add_glossary_arguments(search)
     search.add_argument("--shortlist", metavar="FILE", help="target text; translations use only its tokens")
 
 

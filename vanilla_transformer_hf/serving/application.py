@@ -37,6 +37,7 @@ from ..model.tokenizer.failures import TokenizerError
 from ..translation.documents.document import Reading, readable_endings
 from ..translation.documents.inline import TooManyCharactersError
 from ..translation.documents.markup import MarkupText, with_translations
+from ..translation.documents.memory import NearMatch
 from ..translation.documents.places import Align
 from ..translation.results import Translation
 from ..translation.translator import Translator
@@ -68,9 +69,11 @@ from .protocols import (
     read_file_request,
     read_hugging_face,
     read_libretranslate,
+    read_suggestion,
     shown,
 )
 from .refusals import Choice
+from .suggestions import FullError, Suggestions
 
 
 logger = logging.getLogger(__name__)
@@ -181,7 +184,9 @@ class Service:
         api_keys: Iterable[str] | None,
         logs_texts: bool,
         files_folder: str | None = None,
+        suggestions: str | None = None,
     ):
+        self.suggestions = None if suggestions is None else Suggestions(suggestions)
         self.models, self.limits, self.logs_texts = {model.name: model for model in models}, limits, logs_texts
         self.api_keys = None if api_keys is None else [key.encode() for key in api_keys]
         self.metrics = Metrics(list(self.models))
@@ -248,7 +253,8 @@ class Service:
                 model, wanted = await self._model_for(replace(wanted, texts=texts))
                 language = model.language_of(wanted.target) if wanted.target else next(iter(model.targets), None)
                 call = Call(request, client, model, wanted, ends)
-                best = [f"{each[0]}" for each in await self._found(call, texts)]
+                found = await self._found(call, texts)
+                best = [f"{each[0]}" for each in found]
                 written = await self.documents.translated(*given, best, self._aligner(call), language)
             except RequestError:
                 raise
@@ -259,6 +265,8 @@ class Service:
         path = PurePosixPath(name)
         link = quote(f"{token}.{path.stem[:100]}_{language or 'translated'}{path.suffix}", safe="")  # report_de.docx
         answer = {"translatedFileUrl": f"{request.base_url}download_file/{link}", **detected_language(wanted)}
+        if missing := [term._asdict() for each in found for term in each[0].missing_terms]:
+            answer["missingTerms"] = missing
         return _naming_ignored(JSONResponse(answer), wanted)
 
     async def download_file(self, request: Request) -> Response:
@@ -302,7 +310,20 @@ class Service:
 
     async def suggest(self, request: Request) -> Response:
         """POST /suggest"""
-        raise RequestError("suggestions are off: this server keeps no texts", status=403)
+        if self.suggestions is None:
+            raise RequestError("suggestions are off: this server keeps no texts", status=403)
+        wanted, text = read_suggestion(await self._fields(request, forms=FORMS), self.limits)
+        self._client(request, wanted.api_key)
+        async with self._in_time():
+            model, wanted = await self._model_for(wanted)
+            source, target = wanted.source or model.source, model.language_of(wanted.target or "")
+            if source is None or target is None:  # where sources are unknown, they are not detected
+                raise RequestError("missing; name the language", "source")
+            try:
+                await self._in_thread(self.suggestions.add, (source, target), (wanted.texts[0], text))
+            except FullError:
+                raise RequestError("suggestions are full: this server keeps no more texts", status=403) from None
+        return _naming_ignored(JSONResponse({"success": True}), wanted)
 
     async def hugging_face(self, request: Request) -> Response:
         """POST / and POST /models/{name}"""
@@ -355,7 +376,8 @@ class Service:
         self.metrics.characters.labels(model.name).inc(sum(map(len, wanted.texts)))
         loop = asyncio.get_running_loop()
         arguments = (texts, options, call.client, call.ends - loop.time(), model.prefix_of(wanted.target))
-        future = loop.run_in_executor(self._threads, model.batcher.submit, *arguments)
+        aids = wanted.glossary, wanted.memory
+        future = loop.run_in_executor(self._threads, model.batcher.submit, *arguments, *aids)
         try:
             return await asyncio.shield(future)
         except DeadlineError:
@@ -376,6 +398,7 @@ class Service:
         ticket = await self._begin(call, texts)
         try:
             found = await self._outcome(call.request, ticket)
+            await self._list_matches(call, ticket, found)
         finally:
             ticket.cancel()
         self.metrics.suspicious.labels(name).inc(sum(n_best[0].is_suspicious for n_best in found))
@@ -383,6 +406,25 @@ class Service:
         self.metrics.seconds.labels(name).observe(seconds)
         logger.info("%s: %d texts, %d characters, %.0f ms", name, count, characters, 1000 * seconds)
         return found
+
+    async def _list_matches(self, call: Call, ticket: Ticket, found: Sequence[Sequence[Translation]]) -> None:
+        """Near matches of a memory, if the request wants them; `TimeoutError` after its time."""
+        translator = call.model.batcher.translator
+        memory = translator.memory if call.wanted.memory is None else call.wanted.memory
+        if not call.wanted.lists_matches or memory is None:
+            return
+        deadline = monotonic() + call.ends - asyncio.get_running_loop().time()
+
+        def find() -> None:
+            for parts, n_best in zip(ticket.parts, found, strict=True):
+                near = list[NearMatch]()
+                for part in parts:
+                    if monotonic() > deadline:
+                        raise TimeoutError
+                    near += memory.near(part.text)
+                n_best[0].near_matches = near
+
+        await self._in_turn(call.client, find)
 
     async def _in_turn(self, client: str, function: Callable[..., Any], *arguments: Any) -> Any:
         """What a function of markup returns, one at a time of a client: 50,000 characters may take a second."""
@@ -428,7 +470,9 @@ class Service:
         try:
             while (event := await asyncio.wait_for(parts.get(), max(0.0, ends - loop.time()))) is not None:
                 yield _event("part", event)
-            yield _event("answer", answer(call.wanted, self._result(ticket)))
+            found = self._result(ticket)
+            await self._list_matches(call, ticket, found)
+            yield _event("answer", answer(call.wanted, found))
         except TimeoutError:
             yield _event("error", self._late().body)
         except RequestError as error:
@@ -467,7 +511,7 @@ class Service:
                     "source": {"code": AUTO, "name": "Auto Detect"},
                     "target": {"code": code, "name": english_name(code)},
                 },
-                "suggestions": False,
+                "suggestions": self.suggestions is not None,
                 "supportedFilesFormat": readable_endings() if self.limits.file_bytes else [],
             }
         )
@@ -502,7 +546,8 @@ class Service:
     def _description(self) -> dict[str, Any]:
         """Computed once: a multilingual model has thousands of pairs."""
         endings = readable_endings() if self.limits.file_bytes else []
-        served = Served(self._choice(self.models), [self._choice([name]) for name in self.models], endings)
+        alone, takes_suggestions = [self._choice([name]) for name in self.models], self.suggestions is not None
+        served = Served(self._choice(self.models), alone, endings, takes_suggestions)
         return describe(self.limits, self.api_keys is not None, served)
 
     def _choice(self, names: Iterable[str]) -> Choice:
@@ -712,6 +757,7 @@ def create_application(
     hosts: Collection[str] = (),
     origins: Collection[str] = (),
     files_folder: str | None = None,
+    suggestions: str | None = None,
 ) -> Starlette:
     """
     The application, for uvicorn or any other ASGI server.
@@ -724,6 +770,7 @@ def create_application(
         hosts: Names by which requests may call the server; empty: any, and pages of any site may send requests.
         origins: Origins whose pages may send requests in any case, and read the answers (CORS); "*": all.
         files_folder: Where translated files wait to be fetched, shared by processes; None: in memory.
+        suggestions: The folder of what clients suggest, of which nothing is kept without one.
 
     Raises:
         ValueError: `models` is empty, or two models have the same name.
@@ -747,7 +794,7 @@ def create_application(
     if not models or len({model.name for model in models}) < len(models):
         names = ", ".join(model.name for model in models)
         raise ValueError(f"each model needs a name of its own: got {names or 'none'}; name them as NAME=FOLDER")
-    service = Service(models, limits or Limits(), api_keys, logs_texts, files_folder)
+    service = Service(models, limits or Limits(), api_keys, logs_texts, files_folder, suggestions)
 
     @contextlib.asynccontextmanager
     async def lifespan(application: Starlette) -> AsyncIterator[None]:
@@ -779,7 +826,7 @@ def create_application(
         Route("/", counted(service.metrics, service.hugging_face), methods=["POST"]),
         Route("/models/{name:path}", counted(service.metrics, service.hugging_face), methods=["POST"]),
         Route("/detect", counted(service.metrics, service.detect), methods=["POST"]),
-        Route("/suggest", service.suggest, methods=["POST"]),
+        Route("/suggest", counted(service.metrics, service.suggest), methods=["POST"]),
         Route("/languages", service.languages),
         Route("/frontend/settings", service.frontend_settings),
         Route("/health", service.health),

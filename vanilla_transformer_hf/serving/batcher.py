@@ -6,14 +6,17 @@ import threading
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from itertools import groupby
 from time import monotonic
 from typing import Any
 
 import torch
 
 from ..model.tokenizer.failures import TokenizerError
+from ..translation.documents.memory import Memory
 from ..translation.documents.places import aligner
-from ..translation.results import Translation
+from ..translation.results import Translation, known_translations
+from ..translation.text.glossary import Glossary
 from ..translation.text.splitting import Part
 from ..translation.text.texts import BATCH_SENTENCES, BATCH_TOKENS
 from ..translation.translator import Translator
@@ -44,6 +47,8 @@ KNOWN_SEPARATE = 1024
 DEADLINE_INTERVAL = 0.02
 # Texts that are encoded before others may be.
 ENCODED_TOGETHER = 16
+# Beams of sentences with terms of a glossary where others are searched with one.
+TERM_BEAMS = 4
 # Limits of Retry-After, in seconds, when the queue is full.
 RETRY_AFTER = (1, 60)
 
@@ -77,6 +82,7 @@ class Ticket:
         deadline: float,
         finish: Callable[..., list[Translation]],
         size: Callable[[int], int] = lambda length: 1,
+        n_best: int = 1,
     ):
         self.texts, self.parts, self.options = texts, parts, options
         self.client, self.deadline, self._finish = client, deadline, finish
@@ -87,7 +93,13 @@ class Ticket:
             for text, own in enumerate(parts)
             for place, part in enumerate(own)
         ]
-        self._found: dict[tuple[int, int], list[Translation]] = {}
+        # Those that no memory has.
+        self.searched = [work for work in self.works if work.part.known is None]
+        self._found: dict[tuple[int, int], list[Translation]] = {
+            (work.text, work.place): known_translations(work.part.known, n_best)
+            for work in self.works
+            if work.part.known is not None
+        }
         self._told, self._lock = 0, threading.Lock()
         self._listener: Callable[[dict[str, Any] | None], None] | None = None
 
@@ -303,6 +315,8 @@ class Batcher:
         client: Hashable = None,
         seconds: float = math.inf,
         source_prefix: str | None = None,
+        glossary: Glossary | None = None,
+        memory: Memory | None = None,
     ) -> Ticket:
         """
         Submit texts for translation. Any thread may call it; it encodes the texts and returns without waiting.
@@ -313,6 +327,8 @@ class Batcher:
             client: The client, for the order of turns.
             seconds: The time limit.
             source_prefix: Text put before each text, in place of the translator's.
+            glossary, memory: In place of the translator's. Sentences with terms are searched with at least
+                `TERM_BEAMS` beams where their options, or the model's, are of a greedy search.
 
         Raises:
             ValueError: The options exclude each other or are out of range.
@@ -324,26 +340,31 @@ class Batcher:
         deadline = monotonic() + seconds
         if self.waiting >= self._most_waiting_of(client):
             raise self._queue_full()
-        parts = self._encode(texts, source_prefix, deadline)
+        glossary = self.translator.glossary if glossary is None else glossary
+        memory = self.translator.memory if memory is None else memory
+        if glossary is not None:
+            self.translator.check_terms(**self._with_beams(options))
+        parts = self._encode(texts, source_prefix, deadline, glossary, memory)
         beams = self.translator.setting("num_beams", **options) or 1
 
         def size(length: int) -> int:
             return beams * self.translator.most_target_tokens(length, **options)
 
-        ticket = Ticket(texts, parts, options, client, deadline, self.translator.join, size)
-        if not ticket.works:
+        n_best = self.translator.setting("num_return_sequences", **options) or 1
+        ticket = Ticket(texts, parts, options, client, deadline, self.translator.join, size, n_best)
+        if not ticket.searched:
             ticket.complete()
             return ticket
         with self._changed:
             if self._is_stopping:
                 raise RuntimeError("the batcher has stopped")
             waiting = self.waiting
-            if waiting and waiting + len(ticket.works) > self._most_waiting_of(client):
+            if waiting and waiting + len(ticket.searched) > self._most_waiting_of(client):
                 raise self._queue_full()
             if not self._tickets:
                 self._busy_since, self._done = monotonic(), 0
             self._tickets.add(ticket)
-            self._enqueue(ticket, ticket.works)
+            self._enqueue(ticket, ticket.searched)
             self._changed.notify()
         return ticket
 
@@ -359,14 +380,30 @@ class Batcher:
                 found += align(pairs[start : start + ENCODED_TOGETHER])
         return found
 
-    def _encode(self, texts: Sequence[str], source_prefix: str | None, deadline: float) -> list[list[Part]]:
+    def _with_beams(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Options of a search that requires terms."""
+        beams = self.translator.setting("num_beams", **options) or 1
+        return options if beams > 1 else {**options, "num_beams": TERM_BEAMS}
+
+    def _encode(
+        self,
+        texts: Sequence[str],
+        source_prefix: str | None,
+        deadline: float,
+        glossary: Glossary | None,
+        memory: Memory | None,
+    ) -> list[list[Part]]:
         """The parts of each text; `DeadlineError` where the time is too short for all of them."""
-        encoder, parts = self.translator.encoder(source_prefix=source_prefix), list[list[Part]]()
+        known = None if memory is None else memory.get
+        encoder, parts = self.translator.encoder(source_prefix=source_prefix, known=known), list[list[Part]]()
         for start in range(0, len(texts), ENCODED_TOGETHER):
             with self._encoding:  # the tokenizer is not used by two threads at once
                 if monotonic() > deadline:
                     raise DeadlineError
-                parts += encoder(texts[start : start + ENCODED_TOGETHER])
+                some = texts[start : start + ENCODED_TOGETHER]
+                parts += encoder(some)
+                if glossary is not None:
+                    self.translator.require_terms(some, parts[start:], glossary)
         return parts
 
     def _most_waiting_of(self, client: Hashable) -> int:
@@ -383,17 +420,19 @@ class Batcher:
 
     def _enqueue(self, ticket: Ticket, works: Iterable[Work]) -> None:
         """Put parts of a request into the queue of their lane."""
-        options = tuple(sorted(ticket.options.items()))
-        is_shared = self.translator.can_stream and options not in self._separate
-        # With the model's own settings, which its owner has chosen, batches of all clients are faster.
-        owner = ticket.client if options and not is_shared else None
-        key = LaneKey(len(ticket.works) > SHORT_PARTS, options, is_shared, owner)
-        if key not in self._lanes:
-            rows = min(self._most_rows, LONG_ROWS) if key.is_long else self._most_rows
-            spent = min((lane.spent for lane in self._lanes.values()), default=0.0)
-            self._lanes[key] = Lane(key, self.translator, rows, spent)
-        for work in works:
-            self._lanes[key].waiting.put(ticket.client, ticket, work)
+        for has_terms, some in groupby(sorted(works, key=_has_terms), key=_has_terms):
+            options = tuple(sorted((self._with_beams(ticket.options) if has_terms else ticket.options).items()))
+            # Sentences whose translations must contain something start together.
+            is_shared = self.translator.can_stream and options not in self._separate and not has_terms
+            # With the model's own settings, which its owner has chosen, batches of all clients are faster.
+            owner = ticket.client if ticket.options and not is_shared else None
+            key = LaneKey(len(ticket.works) > SHORT_PARTS, options, is_shared, owner)
+            if key not in self._lanes:
+                rows = min(self._most_rows, LONG_ROWS) if key.is_long else self._most_rows
+                spent = min((lane.spent for lane in self._lanes.values()), default=0.0)
+                self._lanes[key] = Lane(key, self.translator, rows, spent)
+            for work in some:
+                self._lanes[key].waiting.put(ticket.client, ticket, work)
 
     # ------------------------------------------------------------------------------------------------- in the thread
 
@@ -523,6 +562,11 @@ class Batcher:
     def _drop_idle_lanes(self) -> None:
         self._lanes = {key: lane for key, lane in self._lanes.items() if not lane.is_idle}
         self.running = sum(len(lane.search.running) for lane in self._lanes.values())
+
+
+def _has_terms(work: Work) -> bool:
+    """Whether a search must require terms for it."""
+    return any(ids for *_, ids in work.part.terms)
 
 
 def _separate(lanes: Iterable[Lane]) -> int:

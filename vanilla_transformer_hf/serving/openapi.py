@@ -15,6 +15,7 @@ from .protocols import (
     AUTO,
     FORMATS,
     MOST_ALTERNATIVES,
+    MOST_ENTRIES,
     SEARCH_PARAMETERS,
     TEXTS_OF_SWITCHES,
     Limits,
@@ -29,6 +30,7 @@ class Served:
     choice: Choice  # All models and their languages
     alone: Sequence[Choice]  # Each model by itself
     endings: Sequence[str]  # Of the files that are translated
+    takes_suggestions: bool = False
 
 
 Schema = dict[str, Any]
@@ -54,9 +56,11 @@ def describe(limits: Limits, needs_key: bool, served: Served) -> Schema:
             }
         },
         "/detect": _post("detect", "Languages of texts", "Detections", "DetectRequest", description=OR_FORM),
-        "/suggest": {
-            "post": {"operationId": "suggest", "summary": "Suggestions are off", "responses": _refused("403")}
-        },
+        "/suggest": _post(
+            *("suggest", "Keep a better translation", "Suggested", "SuggestRequest"), description=OR_FORM
+        )
+        if served.takes_suggestions
+        else {"post": {"operationId": "suggest", "summary": "Suggestions are off", "responses": _refused("403")}},
         "/": _post("generate", "Translate, Hugging Face's protocol", "Generations", "GenerateRequest", streams=True),
         **_paths_of_models(served),
         "/languages": {"get": _look("languages", "Languages, and what they are translated to", _ref("Languages"))},
@@ -79,7 +83,8 @@ def describe(limits: Limits, needs_key: bool, served: Served) -> Schema:
         document["security"] = [{"key": []}]
         for path in ("/languages", "/frontend/settings", "/health", "/ready", "/metrics", "/download_file/{name}"):
             paths[path]["get"]["security"] = []
-        paths["/suggest"]["post"]["security"] = []
+        if not served.takes_suggestions:
+            paths["/suggest"]["post"]["security"] = []
     return document
 
 
@@ -92,6 +97,7 @@ COUNT: Schema = {"type": "integer", "minimum": 0}
 def _schemas(limits: Limits, served: Served) -> Schema:
     together = f"At most {limits.characters:,} characters together, and {limits.texts:,} texts of a list."
     texts: Schema = {"anyOf": [TEXT, {"type": "array", "items": TEXT, "minItems": 1}], "description": together}
+    filled = {**TEXT, "pattern": r"\S", "description": together}
     choice = served.choice
     languages: Schema = {
         "source": {**_enumeration(["", AUTO, *choice.all_sources]), "description": "'auto': that of the texts."},
@@ -112,14 +118,37 @@ def _schemas(limits: Limits, served: Served) -> Schema:
         "model": model,
         **languages,
     }
+    entries = {
+        "type": "object",
+        "additionalProperties": TEXT,
+        "description": f"At most {MOST_ENTRIES:,} texts with their translations, in place of the server's.",
+    }
+    common |= {"glossary": entries, "memory": entries}
+    common["matches"] = {**common["stream"], "description": "List near matches of the memory."}
     # As LibreTranslate, JSON takes null, which forms do not have.
-    lenient = {name: schema if name in ("q", "stream") else _or_null(schema) for name, schema in common.items()}
+    lenient = {
+        name: schema if name in ("q", "stream", "matches") else _or_null(schema) for name, schema in common.items()
+    }
     language = _object(["confidence", "language"], confidence={"type": "number"}, language=TEXT)
     named_language = _object(["code", "name"], code=TEXT, name=TEXT)
     listed = {"type": "array", "items": TEXT}
     return {
         # Other fields are ignored, and named in the header X-Ignored-Fields.
         "TranslateRequest": {**_object(["q"], **lenient), "additionalProperties": True, **refused},
+        "SuggestRequest": {
+            **_object(
+                ["q", "s", "source", "target"],
+                q=filled,
+                s=filled,
+                source=_enumeration([AUTO, *choice.all_sources]),
+                target=_enumeration(choice.all_targets or [""]),
+                api_key=_or_null(TEXT),
+                model=_or_null(model),
+            ),
+            "additionalProperties": True,
+            **refused,
+        },
+        "Suggested": _object(["success"], success={"type": "boolean"}),
         "DetectRequest": {**_object(["q"], q=texts, api_key=_or_null(TEXT)), "additionalProperties": True},
         "FileForm": _object(
             ["file"],
@@ -140,12 +169,28 @@ def _schemas(limits: Limits, served: Served) -> Schema:
             alternatives={"type": "array", "items": {"anyOf": [TEXT, listed]}},
             detectedLanguage={"anyOf": [_ref("Detection"), _ref("Detections")]},
             suspicious={"anyOf": [{"type": "boolean"}, {"type": "array", "items": {"type": "boolean"}}]},
+            missingTerms=_of_each(_ref("Term")),
+            matches=_of_each(_ref("Match")),
+        ),
+        "Term": _object(["source", "target"], source=TEXT, target=TEXT),
+        "Match": _object(
+            ["source", "translation", "similarity"], source=TEXT, translation=TEXT, similarity={"type": "number"}
         ),
         "Event": _object(["event", "data"], event=_enumeration(["part", "answer", "error"]), data=TEXT),
-        "TranslatedFile": _object(["translatedFileUrl"], translatedFileUrl=TEXT, detectedLanguage=_ref("Detection")),
+        "TranslatedFile": _object(
+            ["translatedFileUrl"],
+            translatedFileUrl=TEXT,
+            detectedLanguage=_ref("Detection"),
+            missingTerms={"type": "array", "items": _ref("Term")},
+        ),
         "Detection": language,
         "Detections": {"type": "array", "items": _ref("Detection")},
-        "Generation": _object(["translation_text"], translation_text=TEXT, suspicious={"type": "boolean"}),
+        "Generation": _object(
+            ["translation_text"],
+            translation_text=TEXT,
+            suspicious={"type": "boolean"},
+            missing_terms={"type": "array", "items": _ref("Term")},
+        ),
         "Generations": {"type": "array", "items": _ref("Generation")},
         "Language": _object(["code", "name", "targets"], code=TEXT, name=TEXT, targets=listed),
         "Languages": {"type": "array", "items": _ref("Language")},
@@ -259,6 +304,12 @@ def _enumeration(values: Sequence[str]) -> Schema:
 
 def _or_null(schema: Schema) -> Schema:
     return {"anyOf": [schema, {"type": "null"}]}
+
+
+def _of_each(schema: Schema) -> Schema:
+    """A list for one text, or a list of them."""
+    items = {"type": "array", "items": schema}
+    return {"anyOf": [items, {"type": "array", "items": items}]}
 
 
 def _digits(most: int) -> Schema:

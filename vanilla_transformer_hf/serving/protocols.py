@@ -2,7 +2,9 @@
 Requests and answers in the two protocols of translation clients.
 
 - LibreTranslate: POST /translate {q, source, target, format, alternatives, api_key} → {translatedText, alternatives,
-  detectedLanguage}. `model` and `stream` are ours; unknown fields are ignored, as there.
+  detectedLanguage}. `model`, `stream`, `glossary`, `memory` and `matches` are ours; unknown fields are ignored, as
+  there.
+  POST /suggest {q, s, source, target, api_key} → {success}.
   POST /translate_file {file, source, target, api_key} → {translatedFileUrl}. `encoding`, of a file that is not UTF-8,
   is ours.
 - Hugging Face: POST / or /models/NAME {inputs, parameters} → [{translation_text}].
@@ -10,13 +12,18 @@ Requests and answers in the two protocols of translation clients.
 Both become a `TranslationRequest`. An invalid request raises a `RequestError` that names the field.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+from ..common.characters import as_text
 from ..common.lines import text_encoding
+from ..common.white_space import normalize_space
+from ..translation.documents.memory import Memory
 from ..translation.documents.plain import checked_encoding
 from ..translation.results import Translation
+from ..translation.text.glossary import Glossary
 from .http import RequestError
 
 
@@ -31,7 +38,13 @@ SEARCH_PARAMETERS: dict[str, tuple[type, float, float]] = {
 MOST_ALTERNATIVES = 16
 
 # `secret` is sent by LibreTranslate's own page and is ignored here.
-LIBRETRANSLATE_FIELDS = ("q", "source", "target", "format", "alternatives", "api_key", "model", "stream", "secret")
+LIBRETRANSLATE_FIELDS = (
+    *("q", "source", "target", "format", "alternatives", "api_key", "model", "stream", "secret"),
+    *("glossary", "memory", "matches"),
+)
+# Entries of a glossary or memory that a request brings.
+MOST_ENTRIES = 1000
+SUGGESTION_FIELDS = ("q", "s", "source", "target", "api_key", "model", "secret")
 FILE_FIELDS = ("file", "source", "target", "api_key", "model", "encoding", "secret")
 # What a text may be.
 FORMATS = ("text", "html")
@@ -80,6 +93,10 @@ class TranslationRequest:
     is_html: bool = False  # Whether the texts have markup, which stays
     # The language that was found for `AUTO`, and the confidence from 0 to 100
     detected: tuple[str, float] | None = None
+    # glossary, memory: Those of the request, in place of the server's
+    glossary: Glossary | None = None
+    memory: Memory | None = None
+    lists_matches: bool = False  # Whether near matches of the memory are listed
 
 
 def read_libretranslate(body: Mapping[str, Any], limits: Limits) -> TranslationRequest:
@@ -103,7 +120,34 @@ def read_libretranslate(body: Mapping[str, Any], limits: Limits) -> TranslationR
         is_html=markup == "html",
         model=_optional_text(body, "model"),
         ignored=tuple(name for name in body if name not in LIBRETRANSLATE_FIELDS),
+        glossary=_entries(body, "glossary", limits, partial(Glossary, forms=None)),
+        memory=_entries(body, "memory", limits, Memory),
+        lists_matches=_switch(body, "matches"),
     )
+
+
+def _entries(body: Mapping[str, Any], name: str, limits: Limits, make: Callable[[list[tuple[str, str]]], Any]) -> Any:
+    """A glossary or memory of an object of texts and their translations; None without one."""
+    value = body.get(name)
+    if value is None or value == "":
+        return None
+    if not isinstance(value, Mapping) or not all(isinstance(each, str) for each in value.values()):
+        raise RequestError("must be an object of texts and their translations", name)
+    if (
+        len(value) > MOST_ENTRIES
+        or sum(len(source) + len(target) for source, target in value.items()) > limits.characters
+    ):
+        raise RequestError(
+            f"more than {MOST_ENTRIES:,} entries or {limits.characters:,} characters; a request may have so many",
+            name,
+            413,
+        )
+    if any(as_text(text) != text for pair in value.items() for text in pair):
+        raise RequestError("has a lone surrogate, which is not a character", name)
+    try:
+        return make([pair for pair in value.items() if all(map(normalize_space, pair))])
+    except ValueError as error:
+        raise RequestError(str(error), name, 413) from None
 
 
 def read_file_request(body: Mapping[str, Any]) -> TranslationRequest:
@@ -123,6 +167,29 @@ def read_file_request(body: Mapping[str, Any]) -> TranslationRequest:
         encoding=encoding,
         ignored=tuple(name for name in body if name not in FILE_FIELDS),
     )
+
+
+def read_suggestion(body: Mapping[str, Any], limits: Limits) -> tuple[TranslationRequest, str]:
+    """A text with its languages, and the translation that it should have."""
+    texts = []
+    for name in ("q", "s"):
+        found, is_list = _texts(body, name, limits)
+        if is_list or not found[0].strip():
+            raise RequestError("must be one text that is not empty", name)
+        texts += found
+    for name in ("source", "target"):
+        if _optional_text(body, name) is None:
+            raise RequestError("missing; name the language", name)
+    wanted = TranslationRequest(
+        texts[:1],
+        False,
+        body["source"],
+        body["target"],
+        api_key=_optional_text(body, "api_key"),
+        model=_optional_text(body, "model"),
+        ignored=tuple(name for name in body if name not in SUGGESTION_FIELDS),
+    )
+    return wanted, texts[1]
 
 
 def read_detection(body: Mapping[str, Any], limits: Limits) -> TranslationRequest:
@@ -152,6 +219,11 @@ def answer_libretranslate(request: TranslationRequest, found: Sequence[Sequence[
         answer["detectedLanguage"] = [language for _ in best] if request.is_list else language
     if any(suspicious := [each[0].is_suspicious for each in found]):
         answer["suspicious"] = suspicious if request.is_list else suspicious[0]
+    if any(missing := [[term._asdict() for term in each[0].missing_terms] for each in found]):
+        answer["missingTerms"] = missing if request.is_list else missing[0]
+    if request.lists_matches:
+        matches = [[near._asdict() for near in each[0].near_matches] for each in found]
+        answer["matches"] = matches if request.is_list else matches[0]
     return answer
 
 
@@ -194,9 +266,16 @@ def _search_options(given: Mapping[str, Any], prefix: str) -> dict[str, Any]:
 
 
 def answer_hugging_face(request: TranslationRequest, found: Sequence[Sequence[Translation]]) -> list[dict[str, Any]]:
-    """The n-best lists of the texts as Hugging Face's inference servers send them; `suspicious` only where it is."""
-    marks = {True: {"suspicious": True}, False: {}}
-    return [{"translation_text": str(one), **marks[one.is_suspicious]} for each in found for one in each]
+    """The n-best lists of the texts as Hugging Face's inference servers send them, with marks where there are any."""
+    return [
+        {
+            "translation_text": str(one),
+            **({"suspicious": True} if one.is_suspicious else {}),
+            **({"missing_terms": [term._asdict() for term in one.missing_terms]} if one.missing_terms else {}),
+        }
+        for each in found
+        for one in each
+    ]
 
 
 def shown(value: Any) -> str:

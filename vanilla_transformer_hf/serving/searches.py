@@ -8,6 +8,7 @@ from transformers.generation import StoppingCriteriaList
 
 from ..model.search.plan import StepHook
 from ..model.search.search import Search
+from ..translation.search.parts import constraints_of
 from ..translation.text.splitting import Part
 from ..translation.translator import Translator
 from .turns import CallInTurns, Stopped
@@ -161,7 +162,7 @@ class SeparateSearch:
         """Begin with these works, each of which has tokens; none is running."""
         translator, batch = self._translator, self._translator.collate([work.part.ids for work in works])
         arguments: dict[str, Any] = {name: tensor.to(translator.model.device) for name, tensor in batch.items()}
-        arguments |= self._options
+        arguments |= self._options | constraints_of([work.part for work in works])
 
         def search(pause: Callable[[], None]) -> torch.Tensor:
             if translator.can_pause:

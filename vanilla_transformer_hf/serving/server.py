@@ -19,6 +19,8 @@ from transformers.utils.logging import disable_progress_bar
 
 from ..common.choices import SplitSentences, check_choice
 from ..common.lines import read_lines
+from ..translation.documents.memory import Memory
+from ..translation.text.glossary import Glossary
 from ..translation.text.texts import WithoutLetters
 from ..translation.translator import Translator
 from .apart import begin
@@ -68,6 +70,9 @@ class ServerSettings:
     without_letters: WithoutLetters = "copy"  # As in `Translator`
     allowed_hosts: Sequence[str] = ()  # Names by which requests may call it; empty: any
     allowed_origins: Sequence[str] = ()  # Origins whose pages may send requests to it and read the answers
+    glossary: str | None = None  # A file of terms, as of `translate`, for one pair of languages
+    memory: str | None = None  # A file of translations, likewise
+    suggestions: str | None = None  # A folder for what clients suggest; None: nothing is kept
     files_folder: str | None = None  # Where translated files wait to be fetched, for all workers; None: in memory
 
     def __post_init__(self) -> None:
@@ -135,13 +140,22 @@ def open_models(settings: ServerSettings) -> list[ServedModel]:
         )
         translator.split_sentences = settings.split_sentences
         translator.without_letters = settings.without_letters
+        source, targets = languages_of(translator, settings.languages[number] if settings.languages else None)
+        if settings.glossary is not None or settings.memory is not None:
+            if len(settings.models) > 1 or len(targets) > 1:
+                raise ValueError(
+                    "glossary and memory are of one pair of languages: serve one model of one pair, or let requests "
+                    "bring their own."
+                )
+            pair = source, next(iter(targets), None)
+            translator.glossary = None if settings.glossary is None else Glossary.read(settings.glossary, pair)
+            translator.memory = None if settings.memory is None else Memory.read(settings.memory, pair)
         rows, tokens, waiting = settings.most_rows, settings.most_tokens, settings.most_waiting
         batcher = Batcher(translator, rows, tokens, waiting)
         try:
             try_out(translator)
         except Exception as error:
             raise ValueError(f"{place} cannot be served: {' '.join(str(error).split())}") from error
-        source, targets = languages_of(translator, settings.languages[number] if settings.languages else None)
         models.append(ServedModel(name, batcher, source, targets))
     return models
 
@@ -170,6 +184,7 @@ def make_application(settings: ServerSettings) -> Starlette:
         settings.allowed_hosts,
         settings.allowed_origins,
         settings.files_folder,
+        settings.suggestions,
     )
 
 

@@ -78,6 +78,15 @@ class DataArguments:
             "curriculum_steps": "rates decide which rows a batch has",
         },
     )
+    corrections: str | None = _help(
+        "translations that the model is to learn, such as what `serve --suggestions` keeps: a file of both sides. The "
+        "text of the fields above is what it has learned from, and is seen beside them",
+        excludes={
+            "corpora": "corrections may be one of the corpora",
+            "streaming curriculum_steps": "corrections are mixed by rates",
+        },
+    )
+    replay: float = _help("pairs of that text for each of the corrections", 4.0, needs="corrections", at_least=0)
     corpus_temperature: float | None = _help(
         "T of the rates n^(1/T) of corpora of n pairs, such as 5; if not given, and without rates, an epoch has each "
         "pair once",

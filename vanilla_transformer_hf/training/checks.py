@@ -18,7 +18,7 @@ from ..model.config.stacks import HEAD_FIELDS, heads_of_layers
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..publishing.model_card import check_metadata, check_project_url
 from .arguments import FIELDS_OF_NEW_TOKENIZERS, DataArguments, ModelArguments, OwnTrainingArguments
-from .data.parts import ROLES, check_rates, corpus_parts, rates_of, refuse_several
+from .data.parts import REPLAYED, ROLES, check_rates, corpus_parts, rates_of, refuse_several
 from .model import make_generation_config, paper_learning_rate, plan_config
 from .pretraining.denoising import DENOISING, NOISE_FIELDS, PAIR_FIELDS, check_denoising
 from .process import say
@@ -52,6 +52,8 @@ def check_run(run: RunArguments, settings: dict[str, Any]) -> None:
     if run.data.task == DENOISING:
         refuse_several(run.data, "task=denoising")
         check_denoising(run.data)
+    elif run.data.corrections and REPLAYED not in rates_of(run.data):
+        raise ValueError("corrections: name the text that the model has learned from by train_source, too.")
     elif run.data.corpora:  # each has a text, one of them is for training, and their rates fit
         for name, part in corpus_parts(run.data).items():
             if not any(getattr(part, f"{role}_source") for role in ROLES):

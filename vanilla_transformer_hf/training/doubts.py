@@ -10,8 +10,9 @@ import datasets
 import numpy as np
 import pyarrow.compute as pc
 
+from ..common.column_names import SIDES
 from .data.collators import vocabulary_sizes
-from .data.column_names import SIDES
+from .data.parts import CORRECTIONS
 from .pretraining.denoising import DENOISING
 from .recipe import RunArguments
 
@@ -38,7 +39,8 @@ def find_doubts(run: RunArguments, tokenizer: Any, corpora: dict[str, Any], data
         if run.model.begins_with is None:
             yield from _doubts_of_vocabulary(tokenizer, train, are_pairs=run.data.task != DENOISING)
     for role, validation in data.items():
-        if role.partition(".")[0] == "validation" and len(validation) < FEWEST_SCORED:
+        name, _, part = role.partition(".")
+        if name == "validation" and part != CORRECTIONS and len(validation) < FEWEST_SCORED:
             unit = "texts" if run.data.task == DENOISING else "pairs"
             yield (
                 f"the {role} text has {len(validation):,} {unit}: scores of so few differ by several points by "
@@ -68,7 +70,8 @@ def _doubts_of_held_out(corpora: dict[str, Any]) -> Iterator[str]:
     """Of held-out texts with sources that are among the first 100,000 of the training text."""
     train = _sources(corpora["train"]).unique()
     for role, corpus in corpora.items():
-        if role == "train" or not isinstance(corpus, datasets.Dataset):
+        # Corrections are scored to see whether they are learned.
+        if role in ("train", f"validation.{CORRECTIONS}") or not isinstance(corpus, datasets.Dataset):
             continue
         known = pc.sum(pc.is_in(_sources(corpus), value_set=train)).as_py() or 0
         if known and known >= KNOWN_SHARE * len(corpus):

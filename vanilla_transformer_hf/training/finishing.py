@@ -30,6 +30,7 @@ from .checkpoints.averaging import AverageCheckpointsCallback
 from .checkpoints.files import step_of
 from .checkpoints.record import RECORD_FILE
 from .checkpoints.resume import Start
+from .data.parts import CORRECTIONS
 from .process import of_main_process, say
 from .tasks.task import Task
 from .trainer.translation import TranslationTrainer, changed
@@ -225,13 +226,12 @@ def score_all(
 
 
 def score_before(trainer: TranslationTrainer, data: dict[str, Any], is_new: bool) -> list[ScoredText]:
-    """The scores, on several validation texts, of the model that a run begins with, so that forgetting is seen."""
+    """The scores, on held-out texts, of the model that a run begins with, so that forgetting is seen."""
     path = Path(str(trainer.args.output_dir), BEFORE_FILE)
     found = list[ScoredText]()
     if is_new:
         for role, corpus in data.items():
-            if role.startswith("validation"):
-                found.append(ScoredText(role, score_corpus(trainer, role, corpus, "before training: ").scores))
+            found.append(ScoredText(role, score_corpus(trainer, role, corpus, "before training: ").scores))
         if trainer.is_world_process_zero():
             with open_output(path) as file:
                 file.write(json.dumps([asdict(part) for part in found], indent=1).encode())
@@ -251,6 +251,9 @@ def say_changes(trainer: TranslationTrainer, before: list[ScoredText], scored: l
                 for name, label in list(METRICS.items())[:2]
             ]
             lost = " The model has forgotten some of it." if now.bleu < part.scores.bleu else ""
+            if part.role == f"validation.{CORRECTIONS}":
+                right, was = (round(each.exact_match * each.sentences / 100) for each in (now, part.scores))
+                lost = f" {right:,} of {now.sentences:,} corrections are right now, {was:,} were before."
             say(trainer.args, f"{part.role}: {', '.join(changes)}.{lost}")
 
 

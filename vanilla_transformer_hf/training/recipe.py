@@ -18,6 +18,7 @@ import yaml
 from transformers import HfArgumentParser, Seq2SeqTrainingArguments, TrainingArguments
 from transformers.training_args import OptimizerNames
 
+from ..common.column_names import SIDES
 from ..common.command_line import AUTO
 from ..common.releases import check_trainer
 from ..common.settings import read_yaml
@@ -27,8 +28,7 @@ from ..model.config.position_schemes import POSITION_SCHEMES
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..recurrent.configuration import RecurrentSeq2SeqConfig
 from .arguments import DataArguments, Help, ModelArguments, OwnTrainingArguments
-from .data.column_names import SIDES
-from .data.parts import ROLES, check_corpora
+from .data.parts import ROLES, add_corrections, check_corpora
 from .objectives.first_moment import OPTIMIZERS
 from .options import UNSET, Option, config_option, documented_fields, options_of
 
@@ -382,14 +382,16 @@ class RecipeParser(HfArgumentParser):
             except (OSError, ValueError, yaml.YAMLError) as error:
                 raise ValueError(" ".join(str(error).split())) from error
         data, model, config, training = self.parse_dict(values)
-        if data.reverse:
-            exchange_sides(data)
         if training.teacher and not (model.tokenizer_name_or_path or model.model_name_or_path):
             model.tokenizer_name_or_path = training.teacher
         settings = {
             name: values[name] for name in self.names if name in values and values[name] != self.defaults[name]
         }
         check_options(settings)
+        if data.corrections:
+            add_corrections(data)
+        if data.reverse:
+            exchange_sides(data)
         stated = {name: value for name, value in vars(config).items() if value is not None}
         return RunArguments(data, model, stated, training), settings
 

@@ -169,7 +169,12 @@ def run_job(job: TrainingJob, keep_scores: bool = True) -> list[ScoredSet]:
         is_further = run.model.model_name_or_path is not None and run.model.tokenizer != "new"
         if run.data.corpora and is_further and not trainer.is_fsdp_enabled:
             # A new vocabulary would not be known to the model, and a sharded one is not whole before it is trained.
-            before = score_before(trainer, job.scored_data, is_new=job.checkpoint is None)
+            data = {
+                role: corpus
+                for role, corpus in job.scored_data.items()
+                if run.data.corrections or role.startswith("validation")
+            }
+            before = score_before(trainer, data, is_new=job.checkpoint is None)
             trainer.facts = replace(trainer.facts, before=before)
         if trainer.is_world_process_zero():
             trainer.facts.write(Path(str(args.output_dir)))  # for cards of its checkpoints and their averages

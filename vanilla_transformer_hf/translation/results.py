@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unicodedata import category, east_asian_width
 
 import torch
@@ -11,8 +11,13 @@ from ..common.white_space import EDGES, word_starts
 from ..model.tokenizer.failures import failing_in_one_line
 from .scoring.alignment import Alignment, join_alignments
 from .scoring.scoring import until_end
+from .text.glossary import Term
 from .text.splitting import Part
 from .text.texts import has_letters
+
+
+if TYPE_CHECKING:
+    from .documents.memory import NearMatch
 
 
 # A translation is marked that repeats a phrase so often in a row, or has more than so many tokens and so many times
@@ -35,6 +40,9 @@ class Translation(str):
         is_suspicious: Whether it, or a part of it, repeats a phrase ten times in a row where its source does not, or
             has more than 40 tokens and five times as many as its source; or whether its source has no letters, with
             `without_letters="mark"`.
+        missing_terms: Terms of a glossary in its source whose translation it does not contain.
+        near_matches: Of the best translation: texts of a memory that are nearly its source, or sentences of it, with
+            their translations; empty unless requested.
 
     Example:
 
@@ -53,6 +61,8 @@ class Translation(str):
     alignment: Alignment | None
     is_complete: bool
     is_suspicious: bool = False
+    missing_terms: Sequence[Term] = ()
+    near_matches: "Sequence[NearMatch]" = ()
 
     def __new__(
         cls,
@@ -97,6 +107,7 @@ def join_parts(
         is_marked = marks_without_letters and not has_letters(part.text)
         for one in translations:
             one.is_suspicious = is_marked or is_suspicious(part.ids, one.tokens)
+            one.missing_terms = [term for term, text, _ in part.terms if not text or text not in one]
     if len(parts) == 1 and line == parts[0].text:
         return list(found[0])
     joined = []
@@ -119,6 +130,7 @@ def join_parts(
         is_complete = all(part.is_complete for part in each)
         joined.append(Translation(text, score, tokens=tokens, alignment=alignment, is_complete=is_complete))
         joined[-1].is_suspicious = any(part.is_suspicious for part in each)
+        joined[-1].missing_terms = [term for part in each for term in part.missing_terms]
     return joined
 
 
@@ -153,6 +165,11 @@ def copied_translation(text: str, has_score: bool, has_alignment: bool) -> Trans
     words = text.split()
     alignment = Alignment(words, words, weights=torch.eye(len(words))) if has_alignment else None
     return Translation(text, 0.0 if has_score else None, alignment=alignment)
+
+
+def known_translations(text: str, n_best: int) -> list[Translation]:
+    """The n-best list of a part whose translation a memory has: that, each time."""
+    return [Translation(text, 0.0) for _ in range(n_best)]
 
 
 def is_suspicious(source: Sequence[Any], target: Sequence[Any]) -> bool:

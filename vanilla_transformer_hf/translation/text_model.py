@@ -117,8 +117,12 @@ class TextModel:
         is_target: bool = False,
         source_prefix: str | None = None,
         split_sentences: SplitSentences | None = None,
+        known: Callable[[str], str | None] | None = None,
     ) -> TextEncoder:
-        """The encoder of one side's texts within the model's limits; its own prefix and sentences by default."""
+        """
+        The encoder of one side's texts within the model's limits; its own prefix and sentences by default. `known`
+        gives the translations of a memory.
+        """
         if too_long == "whole":
             self._check_whole()
         limit = self.max_target_length if is_target else self.max_source_length
@@ -139,6 +143,7 @@ class TextModel:
             in_sentences=self._splits_sentences(split_sentences or self.split_sentences, too_long),
             copies_without_letters=not is_target and self.without_letters == "copy",
             language_tags=self.language_tags,
+            known=known,
         )
         if not is_target and limit <= encoder.around:
             raise ValueError(f"max_source_length={limit}: must be at least {encoder.around + 1}")

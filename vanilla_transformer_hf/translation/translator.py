@@ -3,7 +3,7 @@
 import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -20,10 +20,15 @@ from .results import Translation, copied_translation, join_parts, read_translati
 from .scoring.alignment import align_pairs
 from .search.parts import translate_parts
 from .search.token_translator import TokenTranslator
+from .text.glossary import MOST_OF_SENTENCE, Glossary
 from .text.splitting import Part
 from .text.tally import ProgressBar, Tally
 from .text.texts import check_texts, has_letters, is_constrained, placed
 from .text_model import WINDOW, TextModel, windows
+
+
+if TYPE_CHECKING:
+    from .documents.memory import Memory, NearMatch
 
 
 logger = logging.getLogger(__name__)
@@ -76,6 +81,11 @@ class Translator(TextModel):
         split_sentences (`str`): Whether sentences on one line are translated one by one, unless given in a call:
             "auto", "always" or "never".
         quantization (`str`, *optional*): "int8" where linear maps are computed in this type.
+        glossary (`Glossary`, *optional*): Terms that translations must contain where their sources have them, which
+            needs two beams; `Translation.missing_terms` are those that they do not.
+        memory (`Memory`, *optional*): Translations that lines and sentences have already, and which are taken.
+        near_matches (`int`): How many texts of the memory each sentence has at most in `Translation.near_matches`. It
+            starts as 0.
 
     Raises:
         ValueError: The model does not generate from a source, the tokenizer's vocabulary does not fit it, or the
@@ -111,6 +121,9 @@ class Translator(TextModel):
         self.quantization, self.engine = quantization, "ours"
         self.ensemble = [member.eval() for member in ensemble]
         self.shortlist: list[int] | None = None
+        self.glossary: Glossary | None = None
+        self.memory: Memory | None = None
+        self.near_matches = 0
         self.matmul_rows = list[MatmulRow]()
         if matmul_backend != "default" and model.device.type == "cpu" and model.dtype == torch.float32:
             self.matmul_rows = probe_matmul()
@@ -298,13 +311,18 @@ class Translator(TextModel):
             if generate_kwargs.get(name) is not None:
                 raise ValueError(f"{name}: batches have another order than texts; give ConstrainedText instead")
         options = self._search_options(too_long, generate_kwargs)
-        encoder = self.encoder(too_long, split_sentences=split_sentences)
+        known = None if self.memory is None else self.memory.get
+        encoder = self.encoder(too_long, split_sentences=split_sentences, known=known)
+        if self.glossary is not None:
+            self.check_terms(**options)
         limits = {"batch_size": batch_size, "batch_tokens": batch_tokens}
         counts = tally or Tally()
         try:
             for lines in windows(texts, window):
                 parts_of_lines = encoder(lines, counts)
                 self._constrain(lines, parts_of_lines, options=options, tally=counts)
+                if self.glossary is not None:
+                    self.require_terms(lines, parts_of_lines, self.glossary)
                 found = translate_parts(
                     parts_of_lines,
                     search=self._search,
@@ -325,8 +343,13 @@ class Translator(TextModel):
                         has_scores=return_scores,
                         has_alignments=return_alignments,
                     )
+                    if near := self.near_matches_of(parts):
+                        n_best[0].near_matches = near
+                        counts.add(near_matches=1)
                     if n_best[0].is_suspicious:
                         counts.add(suspicious=1)
+                    if n_best[0].missing_terms:
+                        counts.add(missing_terms=1)
                     yield n_best
         finally:
             if tally is None:
@@ -368,6 +391,51 @@ class Translator(TextModel):
                 places = self._likeliest(parts, phrases) if len(parts) > 1 else [0] * len(phrases)
                 for part, phrase in zip(places, phrases, strict=True):
                     parts[part].phrases.append(phrase)
+
+    def check_terms(self, **generate_kwargs: Any) -> None:
+        """
+        Check that a search with these arguments of `generate()` can require terms.
+
+        Raises:
+            ValueError: The model, the engine or the arguments do not allow that.
+        """
+        if not is_own(self.model.config):
+            raise ValueError(f"glossary: not supported by {type(self.model).__name__}")
+        if (beams := self.setting("num_beams", **generate_kwargs) or 1) < 2:
+            raise ValueError(f"glossary: needs num_beams of at least 2, not {beams}")
+        if (self.setting("num_beam_groups", **generate_kwargs) or 1) > 1:
+            raise ValueError("glossary: not possible together with num_beam_groups")
+        self.check_options(**{**generate_kwargs, "required_phrases": [[]]})
+
+    def require_terms(
+        self, lines: Sequence[str], parts_of_lines: Sequence[Sequence[Part]], glossary: Glossary
+    ) -> None:
+        """
+        Give each part the terms of its sentence. Terms that cannot be required (across two parts, or with an unknown
+        token) are kept without ids, so that they are reported. Sentences with a language tag of their own have none.
+        """
+        ends = {*self._search.ids_of_end({}).flatten().tolist(), self.tokenizer.unk_token_id}
+        for line, parts in zip(lines, parts_of_lines, strict=True):
+            of_parts = [[] if part.tags else glossary.find(part.text) for part in parts]
+            across = glossary.find(normalize_space(line)) if len(parts) > 1 and not parts[0].tags else []
+            for part, terms in zip(parts, of_parts):
+                ids_of = dict(zip(terms, self._target_ids([term.target for term in terms])))
+                texts = self.tokenizer.batch_decode([*ids_of.values()], skip_special_tokens=True)
+                for place, ((term, ids), text) in enumerate(zip(ids_of.items(), texts)):
+                    is_new = all(ids != other for *_, other in part.terms)  # which a search would want twice
+                    is_possible = is_new and place < MOST_OF_SENTENCE and not ends & {*ids}
+                    part.terms.append((term, text.strip() or term.target, ids if is_possible else []))
+            seen = {term for terms in of_parts for term in terms}
+            if parts:
+                parts[0].terms += [(term, "", []) for term in across if term not in seen]
+
+    def near_matches_of(self, parts: Sequence[Part]) -> "list[NearMatch]":
+        """Texts of the memory that are nearly these sentences, as many for each as `near_matches` says."""
+        if self.memory is None or not self.near_matches:
+            return []
+        return [
+            near for part in parts if part.known is None for near in self.memory.near(part.text, self.near_matches)
+        ]
 
     def generate(
         self,

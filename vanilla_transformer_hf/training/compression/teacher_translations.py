@@ -5,11 +5,11 @@ from pathlib import Path
 
 from ...common.checksums import digest_of_all
 from ...common.command_line import Count
+from ...common.corpus_files import find_reader, kind_of
 from ...common.files import open_output
 from ..arguments import DataArguments
 from ..data.corpora import load_corpora
 from ..data.corpus import iterate_texts
-from ..data.corpus_files import find_reader, kind_of
 from ..data.parts import refuse_several
 from ..recipe import RunArguments
 from ..synthetic.records import begin, columns_of, write_pairs

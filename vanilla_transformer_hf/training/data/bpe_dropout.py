@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 
+from ...common.column_names import SIDES
 from ...model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from .collators import TranslationCollator
-from .column_names import SIDES
 from .token_batches import OfEpochs
 from .tokenized_corpus import truncate
 

@@ -19,10 +19,10 @@ from typing import Any
 import langcodes
 import regex
 
+from ...common.column_names import SIDES
 from ...common.languages import lingua_languages
+from ...common.unit_files import Row
 from ...common.white_space import normalize_space
-from .column_names import SIDES
-from .unit_files import Row
 
 
 # Name of a rule -> what it leaves out, in the order in which they are applied.

@@ -7,10 +7,10 @@ import datasets
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
+from ...common.column_names import SIDES
 from ..arguments import DataArguments
 from ..process import say
 from ..recipe import RunArguments
-from .column_names import SIDES
 from .corpus import load_parallel_text
 from .parts import ROLES, Mixture, corpus_parts, rates_of
 from .tokenized_corpus import CorpusFilter, tokenize_corpus, tokenize_stream

@@ -16,10 +16,10 @@ import pyarrow
 from datasets.exceptions import DatasetGenerationError
 from datasets.fingerprint import Hasher
 
+from ...common.column_names import SIDES, Names, find_columns, names_of
+from ...common.corpus_files import ROW_READERS, find_reader, kind_of, text_pairs
+from ...common.unit_files import Row
 from ...common.white_space import normalize_space
-from .column_names import SIDES, Names, find_columns
-from .corpus_files import ROW_READERS, find_reader, kind_of, text_pairs
-from .unit_files import Row
 
 
 logger = logging.getLogger(__name__)
@@ -156,15 +156,6 @@ def _reader_of_rows(
     return None if reader is None else (reader, {"path": source, "names": names})
 
 
-def _names(
-    source_column: str | None, target_column: str | None, source_lang: str | None, target_lang: str | None
-) -> Names:
-    return tuple(
-        (column,) if column else (lang or side, side)
-        for column, lang, side in zip((source_column, target_column), (source_lang, target_lang), SIDES)
-    )
-
-
 def load_parallel_text(
     source: str,
     target: str | None = None,
@@ -193,7 +184,7 @@ def load_parallel_text(
         source_lang, target_lang: Language codes.
         streaming: Read rows on demand; nothing is stored.
     """
-    names = _names(source_column, target_column, source_lang, target_lang)
+    names = names_of(source_column, target_column, source_lang, target_lang)
     if (given := _reader_of_rows(source, target, names)) is not None:
         corpus = from_rows(given[0], [source, target] if target else [source], streaming, **given[1])
     elif kind_of(source) == ".parquet":
@@ -226,7 +217,7 @@ def iterate_rows(
     **part: Any,
 ) -> Iterator[Row]:
     """The pairs of a corpus, read by `load_parallel_text`'s arguments, and for each unit that is none the reason."""
-    names = _names(source_column, target_column, source_lang, target_lang)
+    names = names_of(source_column, target_column, source_lang, target_lang)
     if (given := _reader_of_rows(source, target, names)) is not None:
         yield from given[0](**given[1])
         return

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from ...common.column_names import SIDES
 from ..arguments import DataArguments
-from .column_names import SIDES
 
 
 ROLES = ("train", "validation", "test")
@@ -22,6 +22,8 @@ CORPUS_FIELDS = (
     "dataset_config_name",
 )
 RATE = "rate"
+# Names of the corpora of a run with corrections.
+CORRECTIONS, REPLAYED = "corrections", "text"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
@@ -46,6 +48,17 @@ def check_corpora(corpora: Any, where: str) -> dict[str, dict[str, Any]]:
                 expected = "a number" if field == RATE else "text"
                 raise ValueError(f"{where}: {name}: {field} is {value!r}: expected {expected}.")
     return {str(name): dict(fields) for name, fields in corpora.items()}
+
+
+def add_corrections(data: DataArguments) -> None:
+    """Put the corrections beside the text of the recipe, which is repeated, as corpora that are both scored."""
+    # Their languages are those of the recipe.
+    texts = {name: found for name in CORPUS_FIELDS if not name.endswith("_lang") and (found := getattr(data, name))}
+    own = {"train_source": data.corrections, "validation_source": data.corrections, RATE: 1}
+    data.corpora = {CORRECTIONS: own, REPLAYED: {**texts, RATE: data.replay}}
+    for role in ROLES:
+        for side in SIDES:
+            setattr(data, f"{role}_{side}", None)
 
 
 def _fields(data: DataArguments) -> dict[str, dict[str, Any]]:

@@ -12,8 +12,8 @@ from datasets.fingerprint import Hasher
 from transformers import PreTrainedTokenizerBase
 
 from ...common.choices import TooLongToTrain, check_choice
+from ...common.column_names import SIDES
 from ...common.white_space import normalize_space
-from .column_names import SIDES
 
 
 # Rows of a block of a tokenized table. Opening a table reads and keeps metadata of each block: with the library's

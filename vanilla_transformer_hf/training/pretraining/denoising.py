@@ -13,14 +13,14 @@ import torch
 from tokenizers import AddedToken
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ...common.column_names import SIDES
+from ...common.corpus_files import holds_both_sides
 from ...common.lines import read_lines
 from ...common.opening import open_tokenizer
 from ...translation.text.texts import TARGET_LANG_TAGS
 from ..arguments import DataArguments
 from ..data.collators import TranslationCollator, vocabulary_sizes
-from ..data.column_names import SIDES
 from ..data.corpus import from_rows, iterate_rows
-from ..data.corpus_files import holds_both_sides
 from ..data.parts import ROLES
 from ..data.token_batches import OfEpochs
 from ..data.tokenized_corpus import truncate

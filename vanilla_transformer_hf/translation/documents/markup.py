@@ -183,6 +183,8 @@ def with_translations(
             ones = [one for _, one in pairs[own]]
             whole = Translation(text.render(ones, weights[own]), is_complete=all(one.is_complete for one in ones))
             whole.is_suspicious = any(one.is_suspicious for one in ones)
+            whole.missing_terms = [term for one in ones for term in one.missing_terms]
+            whole.near_matches = [near for one in ones for near in one.near_matches]
             results[-1].append(whole)
         first = last
     return results

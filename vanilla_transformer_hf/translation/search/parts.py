@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ..results import Translation, read_translations
+from ..results import Translation, known_translations, read_translations
 from ..text.splitting import Part
 from ..text.tally import Tally
 from ..text.texts import pad_rows, sorted_batches
@@ -20,9 +20,14 @@ def translate_parts(
     options: dict[str, Any],
 ) -> list[list[list[Translation]]]:
     """For each text the n-best list of each of its parts; `tally` counts after every batch of the `limits`."""
-    places = [(line, place) for line, each in enumerate(parts) for place in range(len(each))]
+    all_parts = [(line, place, part) for line, each in enumerate(parts) for place, part in enumerate(each)]
+    places = [(line, place) for line, place, part in all_parts if part.known is None]
     results: list[list[list[Translation]]] = [[[] for _ in each] for each in parts]
-    left = list(map(len, parts))  # number of unfinished parts of each text
+    n_best = search.setting("num_return_sequences", options) or 1
+    for line, place, part in all_parts:
+        if part.known is not None:
+            results[line][place] = known_translations(part.known, n_best)
+    left = [sum(part.known is None for part in each) for each in parts]  # number of unfinished parts of each text
     tally.add(sentences=left.count(0))
     lacking = set[int]()
     lengths = [len(parts[line][place].ids) for line, place in places]
@@ -55,12 +60,17 @@ def _batch(parts: Sequence[Part], search: TokenTranslator) -> dict[str, Any]:
     """The arguments of `generate()` for these parts."""
     input_ids, attention_mask = pad_rows([part.ids for part in parts], search.pad_token_id)
     device = search.model.device
+    batch = {"input_ids": input_ids.to(device), "attention_mask": attention_mask.to(device)}
+    return batch | constraints_of(parts)
+
+
+def constraints_of(parts: Sequence[Part]) -> dict[str, list[Any]]:
+    """The arguments of `generate()` for what the translations of these parts must contain."""
     constraints: dict[str, list[Any]] = {
         "prefixes": [part.prefix for part in parts],
-        "required_phrases": [part.phrases for part in parts],
+        "required_phrases": [[*part.phrases, *(ids for *_, ids in part.terms if ids)] for part in parts],
     }
-    batch = {"input_ids": input_ids.to(device), "attention_mask": attention_mask.to(device)}
-    return batch | {name: each for name, each in constraints.items() if any(each)}
+    return {name: each for name, each in constraints.items() if any(each)}
 
 
 def _contains(ids: list[int], phrase: list[int]) -> bool:

@@ -21,8 +21,10 @@ from ...common.matmul import choose_matmul, describe_matmul
 from ...common.opening import vocabularies
 from ...common.process import keep_heap_small
 from ..documents.document import Reading, read_document
+from ..documents.memory import Memory
 from ..documents.places import aligner
 from ..documents.plain import checked_encoding
+from ..text.glossary import Glossary
 from ..text.tally import ProgressBar
 from ..text_model import WINDOW
 from ..translator import Translator
@@ -31,6 +33,10 @@ from .pool import LocalWorker, WorkerPool
 from .resumable_output import ResumableOutput, StreamOutput, open_result
 from .sharing import shared
 from .work import LineWork
+
+
+# Near matches of a sentence in a memory that are listed.
+NEAR_MATCHES = 3
 
 
 def open_translator(
@@ -59,6 +65,14 @@ def open_translator(
     translator.without_letters = getattr(arguments, "without_letters", "copy")
     if arguments.target_lang_tag is not None:
         translator.use_target_lang(arguments.target_lang_tag)
+    source, target = (getattr(translator.tokenizer, name, None) for name in ("src_lang", "tgt_lang"))
+    languages = source, arguments.target_lang_tag or target
+    if getattr(arguments, "glossary", None) is not None:
+        translator.glossary = Glossary.read(arguments.glossary, languages)
+    if getattr(arguments, "memory", None) is not None:
+        translator.memory = Memory.read(arguments.memory, languages)
+        is_told = arguments.file is not None or arguments.format in ("jsonl", "html")
+        translator.near_matches = NEAR_MATCHES if is_told else 0
     return translator
 
 
@@ -87,6 +101,9 @@ def describe(translator: Translator, has_digest: bool = True) -> Description:
         settings["engine"] = translator.engine
     if translator.without_letters != "copy":
         settings["without_letters"] = translator.without_letters
+    for name in ("glossary", "memory"):
+        if (given := getattr(translator, name)) is not None:
+            settings[name] = given.digest
     if has_digest:
         settings["model"] = digest_of(translator)
     note = describe_matmul(translator.matmul, translator.matmul_rows) if translator.matmul_rows else ""
@@ -139,6 +156,12 @@ def open_worker(
     return WorkerPool(opens, work, processes=processes, device=arguments.device, describe=describe_it)
 
 
+def beside(arguments: argparse.Namespace) -> list[str]:
+    """Files that a command reads beside its input."""
+    named = [getattr(arguments, name, None) for name in ("shortlist", "glossary", "memory")]
+    return [name for name in named if name is not None]
+
+
 def run_command(
     arguments: argparse.Namespace,
     work: LineWork,
@@ -147,7 +170,7 @@ def run_command(
     shortlist: str | None = None,
 ) -> None:
     """Run a command with the arguments of `add_arguments` and `model`; None in `inputs` is standard input."""
-    refuse_overwriting(arguments.output, [*inputs, *([] if shortlist is None else [shortlist])])
+    refuse_overwriting(arguments.output, [*inputs, *beside(arguments)])
     limits = {"batch_size": arguments.batch_size, "batch_tokens": arguments.batch_tokens}
     work = replace(work, options={**work.options, **limits})
     with ExitStack() as stack:
@@ -183,7 +206,7 @@ def run_document(
     """Translate a document, a file or standard input; it is of the kind of its `ending` or its name's."""
     if arguments.processes not in (1, AUTO):
         raise ValueError(f"--processes {arguments.processes}: a document is translated by 1")
-    refuse_overwriting(arguments.output, [name, *([] if shortlist is None else [shortlist])])
+    refuse_overwriting(arguments.output, [name, *beside(arguments)])
     errors, _ = ON_BAD_BYTES[arguments.on_bad_bytes]
     encoding = checked_encoding(arguments.encoding)
     with opened(name) as file:
@@ -201,6 +224,11 @@ def run_document(
         language = arguments.target_lang_tag or getattr(translator.tokenizer, "tgt_lang", None)
         output.write(document.translated(found, aligner(translator), language))
         output.flush()
+    for text, (best, *_) in zip(texts, found, strict=True):
+        for term in best.missing_terms:
+            print(f"{text[:60]!r}: without {term.target!r} for {term.source!r}", file=sys.stderr)
+        for near in best.near_matches:
+            print(f"{text[:60]!r}: {near.similarity:.0%} {near.source!r}: {near.translation!r}", file=sys.stderr)
     for note in tally.notes(options["too_long"], translator.max_source_length).values():
         print(note, file=sys.stderr)
 

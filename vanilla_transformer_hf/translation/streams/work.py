@@ -48,9 +48,18 @@ def lines_of_translations(form: str, number: int, source: str, translations: Seq
             score = None if one.score is None else round(one.score, 6)
             yield as_json({"number": number, "text": str(one), "score": score, "finished": one.is_complete})
         else:
-            record = {"text": str(one), "score": one.score, "finished": one.is_complete, "tokens": one.tokens}
+            record: dict[str, Any] = {
+                "text": str(one),
+                "score": one.score,
+                "finished": one.is_complete,
+                "tokens": one.tokens,
+            }
             if one.is_suspicious:
                 record["suspicious"] = True
+            if one.missing_terms:
+                record["missing_terms"] = [term._asdict() for term in one.missing_terms]
+            if one.near_matches:
+                record["near_matches"] = [near._asdict() for near in one.near_matches]
             if one.alignment is not None:
                 record["alignment"] = str(one.alignment)
             records.append(record)

@@ -17,6 +17,7 @@ from ...common.white_space import (
     without_invisible,
     word_starts,
 )
+from .glossary import Term
 
 
 Count = Callable[[Sequence[str]], list[int]]
@@ -72,20 +73,33 @@ class Part:
     # prefix, phrases: Target token ids of what its translation must begin with and contain
     prefix: list[int] = field(default_factory=list)
     phrases: list[list[int]] = field(default_factory=list)
+    # Of a glossary: term, translation as it is read back, and its target ids; without ids, it cannot be required
+    terms: list[tuple[Term, str, list[int]]] = field(default_factory=list)
+    known: str | None = None  # The translation of a memory, which is taken in place of a search
 
 
-def split_parts(text: str, language: str | None = None, in_sentences: bool = False) -> tuple[list[Part], str]:
-    """The lines of a text, or their sentences, each with the white space before it, and that after the last."""
+def split_parts(
+    text: str,
+    language: str | None = None,
+    in_sentences: bool = False,
+    known: Callable[[str], str | None] = lambda text: None,
+) -> tuple[list[Part], str]:
+    """
+    The lines of a text, or their sentences, each with the white space before it, and that after the last. Lines whose
+    translation is `known` stay whole.
+    """
     spans = list[tuple[int, Span]]()  # where the line begins, and the line or sentence
     for first, last in line_spans(text):
-        within = sentences(text[first:last], language) if in_sentences else [(0, last - first)]
+        is_split = in_sentences and known(text[first:last]) is None
+        within = sentences(text[first:last], language) if is_split else [(0, last - first)]
         spans += [(first, (first + start, first + end)) for start, end in within]
     starts = word_starts(text) if len(spans) > 1 else []
     parts, seen = list[Part](), 0
     for first, (start, end) in spans:
         before = without_invisible(text[seen:start]) if start == first else None
         first_word = bisect_right(starts, start) - 1 if starts else 0
-        parts.append(Part(normalize_space(text[start:end]), first_word=first_word, before=before))
+        line = normalize_space(text[start:end])
+        parts.append(Part(line, first_word=first_word, before=before, known=known(line)))
         seen = end
     return parts, without_invisible(text[seen:])
 

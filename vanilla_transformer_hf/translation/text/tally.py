@@ -31,6 +31,8 @@ class Tally:
     doubtful: int = 0
     suspicious: int = 0  # Texts whose best translation `is_suspicious`
     without_letters: int = 0  # Texts without letters that are their own translations
+    missing_terms: int = 0  # Texts whose best translation lacks a term of the glossary
+    near_matches: int = 0  # Texts that are nearly one of the memory
 
     def add(self, **counts: int) -> None:
         """Add to the named counts; progress bars override this."""
@@ -57,11 +59,17 @@ class Tally:
             "repeats a phrase ten times or is five times as long as its source, or the source has no letters; "
             "no_repeat_ngram_size and repetition_penalty prevent repetition",
             "without_letters": f"{_lines(self.without_letters)} without letters copied unchanged, see without_letters",
+            "missing_terms": f"{_lines(self.missing_terms)} with a translation that lacks a term of the glossary, "
+            "which JSON lines name",
+            "near_matches": f"{_lines(self.near_matches)} with a near match in the memory, which JSON lines list",
         }
         return {name: note for name, note in notes.items() if getattr(self, name)}
 
 
-TOLD = ("too_long", "lacking", "unfinished", "doubtful", "suspicious", "without_letters")
+TOLD = (
+    *("too_long", "lacking", "unfinished", "doubtful", "suspicious", "without_letters", "missing_terms"),
+    "near_matches",
+)
 
 
 class ProgressBar(Tally):

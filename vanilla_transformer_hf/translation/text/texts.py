@@ -130,6 +130,7 @@ class TextEncoder:
     language: str | None = None
     in_sentences: bool = False  # Whether the sentences of a line are parts of their own, also where the line is short
     copies_without_letters: bool = False
+    known: Callable[[str], str | None] | None = None  # A memory: text -> its translation, or None
     language_tags: LanguageTags | None = None  # None: those of the tokenizer
 
     def __post_init__(self) -> None:
@@ -206,7 +207,8 @@ class TextEncoder:
                 own[-1].after = before + after
             is_long = self._is_over_long(parts)
             counts["too_long"] += is_long
-            is_doubtful = self.is_guess and not is_long and any(len(part.ids) > SENSIBLE_SOURCE for part in parts)
+            searched = [part for part in parts if part.known is None]
+            is_doubtful = self.is_guess and not is_long and any(len(part.ids) > SENSIBLE_SOURCE for part in searched)
             counts["doubtful"] += is_doubtful
             is_invisible = self.copies_without_letters and not parts and texts[place].strip()
             counts["without_letters"] += bool(is_invisible or any(part.copied for part in parts))
@@ -217,12 +219,13 @@ class TextEncoder:
 
     def _lines(self, text: str) -> tuple[list[Part], str]:
         """The lines of a text, or their sentences, without tokens yet; and the white space after the last."""
-        parts, after = split_parts(text, self.language, in_sentences=self.in_sentences)
+        known = {} if self.known is None or is_constrained(text) else {"known": self.known}
+        parts, after = split_parts(text, self.language, in_sentences=self.in_sentences, **known)
         copies = self.copies_without_letters and not is_constrained(text)
         self.repeat_tags(parts)
         for part in parts:
             body = part.text[len(part.tags) :]
-            if not body or (copies and not has_letters(body)):
+            if not body or (copies and part.known is None and not has_letters(body)):
                 part.copied = body
         return parts, after
 
@@ -239,7 +242,7 @@ class TextEncoder:
 
     def _fitting(self, whole: Part) -> list[Part]:
         """A line or sentence, or its beginning, or what it is split into: its sentences, and parts of long ones."""
-        if len(whole.ids) <= self.limit:
+        if len(whole.ids) <= self.limit or whole.known is not None:
             return [whole]
         if self.too_long == "truncate":
             return [replace(whole, ids=[whole.ids[place] for place in self.kept(whole.ids)])]
@@ -268,6 +271,7 @@ class TextEncoder:
 
     def _is_over_long(self, parts: Sequence[Part]) -> bool:
         """Whether a line is longer than the model takes, also one that was split because it has several sentences."""
+        parts = [part for part in parts if part.known is None]
         if self.too_long != "split" or not any(part.before is None for part in parts):
             return any(len(part.ids) > self.limit for part in parts)
         most, total = 0, 0

@@ -12,9 +12,8 @@ import openpyxl
 import pytest
 from translate.storage import pypo, tmx, xliff, xliff2
 
-from vanilla_transformer_hf.training.data import unit_files
-from vanilla_transformer_hf.training.data.corpus import load_parallel_text
-from vanilla_transformer_hf.training.data.unit_files import (
+from vanilla_transformer_hf.common import unit_files
+from vanilla_transformer_hf.common.unit_files import (
     FUZZY,
     LOCKED,
     ONE_LANGUAGE,
@@ -24,6 +23,7 @@ from vanilla_transformer_hf.training.data.unit_files import (
     xliff_pairs,
     xlsx_pairs,
 )
+from vanilla_transformer_hf.training.data.corpus import load_parallel_text
 
 
 ENGLISH, YORUBA = ["one dog", "two & three dogs"], ["ajá kan", "ajá méjì & mẹ́ta"]

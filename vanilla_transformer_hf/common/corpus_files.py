@@ -17,8 +17,8 @@ from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
-from ...common.lines import LONGEST_LINE, decode_lines, open_input
-from .column_names import SIDES, Names, are_names_of_sides, find_columns, header_positions, table_pairs
+from .column_names import SIDES, Names, are_names_of_sides, find_columns, header_positions, names_of, table_pairs
+from .lines import LONGEST_LINE, decode_lines, open_input
 from .unit_files import UNIT_READERS, Row
 
 
@@ -197,3 +197,11 @@ def holds_both_sides(path: str) -> bool:
 def find_reader(path: str) -> Callable[[str, Names], Iterator[Row]] | None:
     """The reader of a file that holds both sides, by its ending and, for Excel's text, its first bytes."""
     return excel_pairs if is_table_of_excel(path) else ROW_READERS.get(kind_of(path))
+
+
+def read_pairs(path: str, languages: tuple[str | None, str | None]) -> Iterator[tuple[str, str]]:
+    """The pairs of a file that holds both sides in these languages; units that are none are left out."""
+    if (reader := find_reader(path)) is None:
+        raise ValueError(f"{path}: not a file of both sides: expected one of {', '.join(ROW_READERS)}.")
+    rows = reader(path, names_of(None, None, *languages))
+    yield from ((row["source"], row["target"]) for row in rows if isinstance(row, dict))

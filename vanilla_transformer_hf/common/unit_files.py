@@ -19,8 +19,8 @@ from gzip import BadGzipFile
 from importlib import import_module
 from typing import Any, BinaryIO
 
-from ...common.lines import open_input
 from .column_names import SIDES, MissingColumnError, Names, find_column, find_columns, table_pairs
+from .lines import open_input
 
 
 Row = dict[str, str] | str  # a pair, or one of the reasons below
@@ -72,8 +72,13 @@ class _Bounded:
         return found
 
 
-def _elements(path: str, root: str, units: tuple[str, ...], others: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
-    """Name and element of each unit of an XML file, one at a time, and of `root` and `others` when they begin."""
+def elements(
+    path: str, roots: tuple[str, ...], units: tuple[str, ...], others: tuple[str, ...] = ()
+) -> Iterator[tuple[str, Any]]:
+    """
+    Name and element of each unit of an XML file, one at a time; and of its root, one of `roots`, and of `others`, when
+    they begin.
+    """
     etree = _import("lxml.etree", path)
     found, checked = False, False
     with open_input(path) as file, _naming_damage(path, etree):
@@ -81,7 +86,7 @@ def _elements(path: str, root: str, units: tuple[str, ...], others: tuple[str, .
         events = etree.iterparse(
             bounded,
             events=("start", "end"),
-            tag=[f"{{*}}{name}" for name in (root, *units, *others)],
+            tag=[f"{{*}}{name}" for name in (*roots, *units, *others)],
             load_dtd=False,
             no_network=True,
             resolve_entities=False,
@@ -95,7 +100,7 @@ def _elements(path: str, root: str, units: tuple[str, ...], others: tuple[str, .
                 declared = element.getroottree().docinfo.internalDTD
                 if declared is not None and any(True for _ in declared.iterentities()):
                     raise ValueError(f"{path}: declares XML entities, which are not read; replace them by their text.")
-                found, checked = name == root, True
+                found, checked = name in roots, True
             if event == "start" and name not in units:
                 yield name, element
             elif event == "end" and name in units:
@@ -103,7 +108,7 @@ def _elements(path: str, root: str, units: tuple[str, ...], others: tuple[str, .
                 yield name, element
                 _forget(element)
     if not found:
-        raise ValueError(f"{path}: not a file of this kind: its first element is not <{root}>.")
+        raise ValueError(f"{path}: not a file of this kind: its first element is not <{'> or <'.join(roots)}>.")
 
 
 def _forget(element: Any) -> None:
@@ -126,7 +131,7 @@ def _naming_damage(path: str, etree: Any) -> Iterator[None]:
         raise ValueError(f"{path}: not a complete gzip file ({error})") from error
 
 
-def _text(path: str, element: Any) -> str:
+def text_of(path: str, element: Any) -> str:
     """The text of a segment without its inline codes."""
     if element is None:
         return ""
@@ -135,7 +140,7 @@ def _text(path: str, element: Any) -> str:
         if not isinstance(child.tag, str):  # comments are not kept: this is an entity
             raise ValueError(f"{path}, line {child.sourceline}: the entity {child.text} is not known.")
         if child.tag.rpartition("}")[2] in AROUND_TEXT:
-            parts.append(_text(path, child))
+            parts.append(text_of(path, child))
         elif {child.get("ctype"), child.get("type"), child.get("subType")} & set(LINE_BREAKS):
             parts.append(" ")
         parts.append(child.tail or "")
@@ -158,14 +163,14 @@ def tmx_pairs(path: str, names: Names) -> Iterator[Row]:
     """Pairs of a TMX file (1.1 to 1.4) in the named languages, or from its source language (srclang) to the other."""
     chosen: dict[tuple[str, ...], list[str] | None] = {}
     known, source_lang, pairs = dict[str, None](), "", 0
-    for name, element in _elements(path, "tmx", ("tu",), ("header",)):
+    for name, element in elements(path, ("tmx",), ("tu",), ("header",)):
         if name != "tu":
             source_lang = element.get("srclang") or source_lang
             continue
         texts = dict[str, str]()
         for variant in element.iterchildren("{*}tuv"):
             language = variant.get(LANGUAGE) or variant.get("lang") or ""
-            texts.setdefault(language, _text(path, variant.find("{*}seg")))
+            texts.setdefault(language, text_of(path, variant.find("{*}seg")))
         languages = tuple(texts)
         if languages not in chosen:
             known |= dict.fromkeys(languages)
@@ -233,7 +238,7 @@ def _place(where: str, columns: list[str], side: str, candidates: tuple[str, ...
 def xliff_pairs(path: str, names: Names) -> Iterator[Row]:
     """Pairs of an XLIFF file, version 1.2 or 2: each unit or segment whose state is not that of an unfinished one."""
     order = (0, 1)
-    for name, element in _elements(path, "xliff", ("trans-unit", "unit"), ("file",)):
+    for name, element in elements(path, ("xliff",), ("trans-unit", "unit"), ("file",)):
         if name == "trans-unit":
             yield _row_of_unit(path, element, element.find("{*}target"), order, element.get("translate"))
         elif name == "unit":
@@ -251,7 +256,7 @@ def xliff_pairs(path: str, names: Names) -> Iterator[Row]:
 def _row_of_unit(path: str, parent: Any, stated: Any, order: tuple[int, int], translate: str | None) -> Row:
     """The row of a source and its target, which are children of `parent`; the element `stated` has the state."""
     state = "" if stated is None else stated.get("state", "")
-    source, target = (_text(path, parent.find(f"{{*}}{name}")) for name in SIDES)
+    source, target = (text_of(path, parent.find(f"{{*}}{name}")) for name in SIDES)
     reason = ""
     if translate == "no":
         reason = LOCKED
@@ -265,7 +270,7 @@ def _row_of_unit(path: str, parent: Any, stated: Any, order: tuple[int, int], tr
 def po_pairs(path: str, names: Names) -> Iterator[Row]:
     """Pairs of a gettext catalogue, without fuzzy and obsolete ones; of plural forms, the first and the last."""
     _import("polib", path)
-    from ...common.catalogues import read_catalogue
+    from .catalogues import read_catalogue
 
     try:
         with open_input(path) as file:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vanilla_transformer_hf.training.data.column_names import find_columns, is_header
+from vanilla_transformer_hf.common.column_names import find_columns, is_header
 
 
 def names(source=None, target=None):

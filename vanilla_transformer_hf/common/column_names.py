@@ -93,6 +93,16 @@ def are_names_of_sides(texts: tuple[str, str], names: Names) -> bool:
     return languages[0] != languages[1] and not any(TAG.fullmatch(plain(text)) for text in texts)
 
 
+def names_of(
+    source_column: str | None, target_column: str | None, source_lang: str | None, target_lang: str | None
+) -> Names:
+    """The possible names of each side, where a column or a language is named for it."""
+    return tuple(
+        (column,) if column else (lang or side, side)
+        for column, lang, side in zip((source_column, target_column), (source_lang, target_lang), SIDES)
+    )
+
+
 class MissingColumnError(ValueError):
     """A table has no column for a side."""
 
