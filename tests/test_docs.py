@@ -107,6 +107,7 @@ SMALL = {
     f"{BENCHMARKS} low_data": "--sizes 3 --seeds 1 --systems marianmt --most_updates 1 --test val.en.gz val.de.gz",
     f"{BENCHMARKS} predecessors": "--lengths 4 --models lstm --rounds 1 --threads 1 --batch 1",
     f"{PROG} train finetune --model_name_or_path": RUN.replace("--vocab_size 300 ", ""),
+    f"{PROG} train corrections --model_name_or_path": RUN.replace("--vocab_size 300 ", ""),
     f"{PROG} train multi30k_raw --model_name_or_path": RUN.replace("--vocab_size 300 ", ""),
     "python scripts/make_digit_strips.py": "--train_size 8 --test_size 2",
     "python scripts/make_spoken_digits.py": "--train_size 8 --test_size 2",
@@ -213,9 +214,7 @@ def workspace(tmp_path_factory):
         header = "source\ttarget" if name == "clean" else "en\tde" if "law" in name else "en\tja"
         (folder / f"{name}.tsv").write_text(f"{header}\n{rows}", encoding="utf-8")
     write_african_news(folder / "african_news")
-    (folder / "terms.tsv").write_text(
-        "".join(f"{pair}\n" for pair in map("\t".join, zip(ENGLISH[:3], GERMAN))), "utf-8"
-    )
+    (folder / "terms.tsv").write_text("four\tvier\none|ones\teins\n", encoding="utf-8")
     variants = '<tuv xml:lang="en"><seg>one</seg></tuv><tuv xml:lang="de"><seg>eins</seg></tuv>'
     memory = f'<tmx version="1.4"><header srclang="en"/><body><tu>{variants}</tu></body></tmx>'
     (folder / "old.tmx").write_text(memory, encoding="utf-8")
