@@ -73,7 +73,8 @@ def check(fields):
     with torch.no_grad():
         whole = model(**source, decoder_input_ids=labels).logits[1]
         alone = model(input_ids=ids[1:, :3], decoder_input_ids=labels[1:]).logits[0]
-    torch.testing.assert_close(whole, alone, atol=1e-3, rtol=0, msg=lambda text: f"{fields}, padding: {text}")
+    bound = 1e-5 * float(whole.abs().max())  # norms over batches that have seen one batch give large ones
+    torch.testing.assert_close(whole, alone, atol=bound, rtol=0, msg=lambda text: f"{fields}, padding: {text}")
     for beams in (1, 3):
         found, expected = (each.generate(**source, num_beams=beams, max_new_tokens=6) for each in (model, host))
         longest = max(found.shape[1], expected.shape[1])
