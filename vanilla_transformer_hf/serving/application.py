@@ -37,9 +37,8 @@ from ..model.tokenizer.failures import TokenizerError
 from ..translation.documents.document import Reading, readable_endings
 from ..translation.documents.inline import TooManyCharactersError
 from ..translation.documents.markup import MarkupText, with_translations
-from ..translation.documents.memory import NearMatch
 from ..translation.documents.places import Align
-from ..translation.results import Translation
+from ..translation.results import NearMatch, Translation
 from ..translation.translator import Translator
 from .apart import Apart
 from .batcher import Batcher, DeadlineError, QueueFullError, Ticket

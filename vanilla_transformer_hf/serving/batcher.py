@@ -13,13 +13,12 @@ from typing import Any
 import torch
 
 from ..model.tokenizer.failures import TokenizerError
-from ..translation.documents.memory import Memory
 from ..translation.documents.places import aligner
 from ..translation.results import Translation, known_translations
 from ..translation.text.glossary import Glossary
 from ..translation.text.splitting import Part
 from ..translation.text.texts import BATCH_SENTENCES, BATCH_TOKENS
-from ..translation.translator import Translator
+from ..translation.translator import KnownTexts, Translator
 from .fair_queue import FairQueue
 from .searches import Found, NotSharedError, SeparateSearch, SharedSearch, Work
 
@@ -316,7 +315,7 @@ class Batcher:
         seconds: float = math.inf,
         source_prefix: str | None = None,
         glossary: Glossary | None = None,
-        memory: Memory | None = None,
+        memory: KnownTexts | None = None,
     ) -> Ticket:
         """
         Submit texts for translation. Any thread may call it; it encodes the texts and returns without waiting.
@@ -391,7 +390,7 @@ class Batcher:
         source_prefix: str | None,
         deadline: float,
         glossary: Glossary | None,
-        memory: Memory | None,
+        memory: KnownTexts | None,
     ) -> list[list[Part]]:
         """The parts of each text; `DeadlineError` where the time is too short for all of them."""
         known = None if memory is None else memory.get

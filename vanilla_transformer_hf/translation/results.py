@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 from unicodedata import category, east_asian_width
 
 import torch
@@ -16,13 +16,17 @@ from .text.splitting import Part
 from .text.texts import has_letters
 
 
-if TYPE_CHECKING:
-    from .documents.memory import NearMatch
-
-
 # A translation is marked that repeats a phrase so often in a row, or has more than so many tokens and so many times
 # as many as its source. Short texts may have long translations: "WHO".
 SUSPICIOUS_REPEATS, SUSPICIOUS_LENGTH, SUSPICIOUS_RATIO = 10, 40, 5
+
+
+class NearMatch(NamedTuple):
+    """A text of a memory that is nearly another, its translation, and how alike the texts are, from 0 to 1."""
+
+    source: str
+    translation: str
+    similarity: float
 
 
 class Translation(str):
@@ -62,7 +66,7 @@ class Translation(str):
     is_complete: bool
     is_suspicious: bool = False
     missing_terms: Sequence[Term] = ()
-    near_matches: "Sequence[NearMatch]" = ()
+    near_matches: Sequence[NearMatch] = ()
 
     def __new__(
         cls,

@@ -3,7 +3,7 @@
 import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -16,7 +16,7 @@ from ..model.config.generation import EXTRA_TARGET_TOKENS, LENGTH_LIMITS
 from ..model.packing.packed import MAKERS
 from ..model.search.constraints import as_ids
 from ..model.search.search import Search
-from .results import Translation, copied_translation, join_parts, read_translations
+from .results import NearMatch, Translation, copied_translation, join_parts, read_translations
 from .scoring.alignment import align_pairs
 from .search.parts import translate_parts
 from .search.token_translator import TokenTranslator
@@ -27,16 +27,20 @@ from .text.texts import check_texts, has_letters, is_constrained, placed
 from .text_model import WINDOW, TextModel, windows
 
 
-if TYPE_CHECKING:
-    from .documents.memory import Memory, NearMatch
-
-
 logger = logging.getLogger(__name__)
 
 # Who searches.
 ENGINES = ("ours", "ctranslate2")
 # Arguments with a value for each sentence of a batch: texts are sorted before they are batched.
 OF_EACH_SENTENCE = ("prefixes", "required_phrases", "decoder_input_ids")
+
+
+class KnownTexts(Protocol):
+    """Translations of texts, as they are or nearly, such as [`Memory`]."""
+
+    def get(self, text: str) -> str | None: ...
+
+    def near(self, text: str, most: int = ...) -> list[NearMatch]: ...
 
 
 class Translator(TextModel):
@@ -122,7 +126,7 @@ class Translator(TextModel):
         self.ensemble = [member.eval() for member in ensemble]
         self.shortlist: list[int] | None = None
         self.glossary: Glossary | None = None
-        self.memory: Memory | None = None
+        self.memory: KnownTexts | None = None
         self.near_matches = 0
         self.matmul_rows = list[MatmulRow]()
         if matmul_backend != "default" and model.device.type == "cpu" and model.dtype == torch.float32:
@@ -429,7 +433,7 @@ class Translator(TextModel):
             if parts:
                 parts[0].terms += [(term, "", []) for term in across if term not in seen]
 
-    def near_matches_of(self, parts: Sequence[Part]) -> "list[NearMatch]":
+    def near_matches_of(self, parts: Sequence[Part]) -> list[NearMatch]:
         """Texts of the memory that are nearly these sentences, as many for each as `near_matches` says."""
         if self.memory is None or not self.near_matches:
             return []

@@ -3,10 +3,10 @@
 import hashlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from ...common.corpus_files import read_pairs
 from ...common.white_space import normalize_space
+from ..results import NearMatch
 from ..text.texts import has_letters
 from .inline import Piece, Text
 from .variables import PROSE, signs_of, without_variables
@@ -17,14 +17,6 @@ MOST_PAIRS, MOST_CHARACTERS = 1_000_000, 2**28
 LEAST_SIMILARITY, LONGEST_NEAR = 0.7, 1000
 # Texts that one is compared with: so that this takes some hundredths of a second in a memory of any size.
 MOST_COMPARED = 100_000
-
-
-class NearMatch(NamedTuple):
-    """A text of a memory that is nearly another, its translation, and how alike the texts are, from 0 to 1."""
-
-    source: str
-    translation: str
-    similarity: float
 
 
 class Memory:
