@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from .translation.results import Translation
     from .translation.scoring.alignment import Alignment
     from .translation.scoring.scoring import TextScore
+    from .translation.search.minimum_risk import MinimumRisk
     from .translation.text.texts import ConstrainedText
     from .translation.translator import Translator
 
@@ -46,6 +47,7 @@ __all__ = [
     "Alignment",
     "ConstrainedText",
     "Int8Config",
+    "MinimumRisk",
     "RecurrentSeq2SeqConfig",
     "RecurrentSeq2SeqForConditionalGeneration",
     "RecurrentSeq2SeqModel",
@@ -77,6 +79,7 @@ _HOMES = {
     "Alignment": "translation.scoring.alignment",
     "ConstrainedText": "translation.text.texts",
     "Int8Config": "model.packing.int8_quantizer",
+    "MinimumRisk": "translation.search.minimum_risk",
     "RecurrentSeq2SeqConfig": "recurrent.configuration",
     "RecurrentSeq2SeqForConditionalGeneration": "recurrent.modeling",
     "RecurrentSeq2SeqModel": "recurrent.modeling",

@@ -27,7 +27,15 @@ ROOT = Path(__file__).resolve().parents[2]
 API = {
     "translating": (
         "Translating",
-        ("Translator", "Translation", "ConstrainedText", "TextScore", "Alignment", "TranslationPipeline"),
+        (
+            "Translator",
+            "Translation",
+            "ConstrainedText",
+            "MinimumRisk",
+            "TextScore",
+            "Alignment",
+            "TranslationPipeline",
+        ),
     ),
     "transformer": (
         "The Transformer",

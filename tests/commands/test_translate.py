@@ -186,6 +186,28 @@ def test_a_killed_run_continues_with_what_is_chosen_then(run, folder, tmp_path, 
     assert output.read_bytes() == expected
 
 
+def test_a_killed_search_for_minimum_risk_continues_to_the_same_lines(run, folder, tmp_path, monkeypatch):
+    (tmp_path / "input").write_bytes(TEXT)
+    options = (folder, "--input", tmp_path / "input", "--matmul", "default", "--search", "mbr", "--samples", 4)
+    hot = ("--temperature", 6)
+    code, expected, errors = run(*options, *hot)
+    assert (code, expected.count(b"\n")) == (0, len(MIXED)), errors
+    output, write = tmp_path / "output", ResumableOutput.write
+
+    def killed(self, content, lines, *rest):
+        write(self, content, lines, *rest)
+        raise OSError("killed")
+
+    monkeypatch.setattr(ResumableOutput, "write", killed)
+    assert run(*options, *hot, "--output", output, "--window", 4)[0] == 2
+    monkeypatch.setattr(ResumableOutput, "write", write)
+    assert "was begun with mbr=" in run(*options, "--output", output)[2]
+    code, _, errors = run(*options, *hot, "--output", output)
+    assert code == 0 and f"{output}: continued after line 4\n" in errors
+    assert output.read_bytes() == expected
+    assert "--samples: needs --search mbr" in run(folder, "--samples", 4)[2]
+
+
 def test_file_to_file(run, folder, tmp_path):
     (tmp_path / "input").write_bytes(TEXT.removesuffix(b"\n"))  # a last line without its end
     files = ("--input", tmp_path / "input", "--output", tmp_path / "output")

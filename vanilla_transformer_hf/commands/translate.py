@@ -12,6 +12,7 @@ Translate text, one sentence per line.
     vanilla-transformer translate outputs/quickstart --engine ctranslate2 < numbers.en > numbers.de
     vanilla-transformer translate outputs/spoken-digits --audio one.wav two.wav
     vanilla-transformer translate outputs/digit-strips --image strip.png
+    vanilla-transformer translate outputs/quickstart --search mbr --samples 64 < numbers.en > numbers.de
     vanilla-transformer translate outputs/quickstart --constraints --num_beams 8 < phrases.tsv    # with tabs
     vanilla-transformer translate outputs/quickstart --glossary terms.tsv --memory old.tmx --num_beams 8 < numbers.en
 
@@ -159,6 +160,30 @@ def add_search_arguments(search: argparse._ArgumentGroup) -> None:
     search.add_argument("--shortlist", metavar="FILE", help="target text; translations use only its tokens")
 
 
+def add_mbr_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("search mbr: of many candidates the one that is most like the others")
+    group.add_argument(
+        "--search",
+        default="beam",
+        choices=["beam", "mbr"],
+        help="beam: the most likely translation (default); mbr: minimum Bayes risk, sentence by sentence",
+    )
+    group.add_argument("--samples", type=int, metavar="N", help="candidates of a sentence (default: 64)")
+    group.add_argument("--utility", choices=["chrf", "bleu"], help="what likeness is (default: chrf)")
+    group.add_argument(
+        "--candidates",
+        choices=["epsilon", "top_k", "beam"],
+        help="epsilon: samples without tokens that are less likely than --epsilon (default); top_k: samples of the "
+        "--top_k most likely tokens; beam: the best of as many beams",
+    )
+    group.add_argument("--epsilon", type=float, metavar="P", help="(default: 0.02)")
+    group.add_argument("--top_k", type=int, metavar="K", help="(default: 10)")
+    group.add_argument("--temperature", type=float, metavar="T", help="below 1: more likely samples (default: 1)")
+    group.add_argument(
+        "--seed", type=int, metavar="N", help="of samples; each sentence draws from it and its own text (default: 1)"
+    )
+
+
 def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
     from ..translation.streams.arguments import add_arguments
 
@@ -202,6 +227,7 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
         help="a line longer than the model takes: translate it in parts (default), truncate it and translate its "
         "beginning, stop there, or translate it whole, if the encoder's attention costs O(n)",
     )
+    add_mbr_arguments(parser)
     add_split_sentences(parser)
     add_arguments(parser)
     arguments = parser.parse_args(argv)
@@ -216,6 +242,14 @@ def search_options(arguments: argparse.Namespace) -> dict[str, Any]:
     names = (*search, "max_new_tokens", "num_beam_groups", "diversity_penalty", "too_long", "split_sentences")
     repetition = ("no_repeat_ngram_size", "repetition_penalty")
     given = {name: value for name in repetition if (value := getattr(arguments, name)) is not None}
+    of_mbr = ("samples", "utility", "candidates", "epsilon", "top_k", "temperature", "seed")
+    risk = {name: value for name in of_mbr if (value := getattr(arguments, name)) is not None}
+    if arguments.search == "mbr":
+        from ..translation.search.minimum_risk import MinimumRisk
+
+        given["mbr"] = MinimumRisk(**risk)
+    elif risk:
+        raise ValueError(f"{', '.join(f'--{name}' for name in risk)}: needs --search mbr")
     return {name: getattr(arguments, name) for name in names} | {"num_return_sequences": arguments.n_best} | given
 
 

@@ -18,6 +18,7 @@ from ..model.search.constraints import as_ids
 from ..model.search.search import Search
 from .results import NearMatch, Translation, copied_translation, join_parts, read_translations
 from .scoring.alignment import align_pairs
+from .search.minimum_risk import MinimumRisk
 from .search.parts import translate_parts
 from .search.token_translator import TokenTranslator
 from .text.glossary import MOST_OF_SENTENCE, Glossary
@@ -220,6 +221,7 @@ class Translator(TextModel):
         too_long: TooLongToTranslate = "split",
         split_sentences: SplitSentences | None = None,
         progress_bar: bool = False,
+        mbr: MinimumRisk | None = None,
         **generate_kwargs: Any,
     ) -> Translation | list[Any]:
         """
@@ -247,6 +249,8 @@ class Translator(TextModel):
                 of the model's training had several sentences (models of earlier versions and converted ones do not
                 say it: one by one), or `too_long` is "whole". If not given, the translator's `split_sentences`.
             progress_bar: Show a progress bar on standard error.
+            mbr: Of many candidates take the one that is most like the others ([`MinimumRisk`]), sentence by sentence,
+                in place of the most likely one; batches are then the candidates of one sentence.
             generate_kwargs: Other arguments of `generate()`, save those with a value for each sentence.
 
         Returns:
@@ -273,6 +277,7 @@ class Translator(TextModel):
                 num_beams=num_beams,
                 num_return_sequences=num_return_sequences,
                 max_new_tokens=max_new_tokens,
+                mbr=mbr,
                 **generate_kwargs,
             )
             results = [best if num_return_sequences > 1 else best[0] for best in stream]
@@ -290,6 +295,7 @@ class Translator(TextModel):
         tally: Tally | None = None,
         return_scores: bool = False,
         return_alignments: bool = False,
+        mbr: MinimumRisk | None = None,
         **generate_kwargs: Any,
     ) -> Iterator[list[Translation]]:
         """
@@ -297,7 +303,8 @@ class Translator(TextModel):
 
         Args:
             texts: An iterable, read only as far as needed.
-            batch_size, batch_tokens, too_long, split_sentences, return_scores, return_alignments: As in `translate`.
+            batch_size, batch_tokens, too_long, split_sentences, return_scores, return_alignments, mbr: As in
+                `translate`.
             window: Number of texts that are read and sorted by length before the first is translated. With 1, each
                 text is answered before the next is read.
             tally: Counts sentences, target tokens, over-long texts, and those whose translations lack a phrase, after
@@ -335,6 +342,7 @@ class Translator(TextModel):
                     tally=counts,
                     return_scores=return_scores,
                     options=options,
+                    mbr=mbr,
                 )
                 if return_alignments:
                     self._align_parts(parts_of_lines, found, limits=limits)

@@ -7,6 +7,7 @@ from ..results import Translation, known_translations, read_translations
 from ..text.splitting import Part
 from ..text.tally import Tally
 from ..text.texts import pad_rows, sorted_batches
+from .minimum_risk import MinimumRisk
 from .token_translator import TokenTranslator
 
 
@@ -18,8 +19,12 @@ def translate_parts(
     tally: Tally,
     return_scores: bool,
     options: dict[str, Any],
+    mbr: MinimumRisk | None = None,
 ) -> list[list[list[Translation]]]:
-    """For each text the n-best list of each of its parts; `tally` counts after every batch of the `limits`."""
+    """
+    For each text the n-best list of each of its parts, or the one of least risk; `tally` counts after every batch of
+    the `limits`.
+    """
     all_parts = [(line, place, part) for line, each in enumerate(parts) for place, part in enumerate(each)]
     places = [(line, place) for line, place, part in all_parts if part.known is None]
     results: list[list[list[Translation]]] = [[[] for _ in each] for each in parts]
@@ -32,8 +37,17 @@ def translate_parts(
     lacking = set[int]()
     lengths = [len(parts[line][place].ids) for line, place in places]
     batches = [[places[row] for row in rows] for rows in sorted_batches(lengths, **limits)]
+    if mbr is not None:
+        for name, limit in limits.items():
+            if limit is not None:
+                raise ValueError(f"{name}={limit}: minimum risk searches each sentence alone; leave it out")
+        batches = [[place] for batch in batches for place in batch]
     inputs = (_batch([parts[line][place] for line, place in batch], search) for batch in batches)
-    for batch, found in zip(batches, search.stream(inputs, return_scores, options=options), strict=True):
+    if mbr is None:
+        outputs = search.stream(inputs, return_scores, options=options)
+    else:
+        outputs = mbr.stream(inputs, search, tokenizer, return_scores, options)
+    for batch, found in zip(batches, outputs, strict=True):
         n_best, scores = found["sequences"].shape[1], found["scores"]
         flat_scores = None if scores is None else scores.flatten()
         texts = read_translations(

@@ -12,6 +12,7 @@ from ...common.white_space import LINE_ENDS
 from ..results import Translation
 from ..scoring.alignment import Alignment
 from ..scoring.scoring import TextScore
+from ..search.minimum_risk import MinimumRisk
 from ..search.sampling import SampledToken
 from ..text.tally import Tally
 from ..text.texts import ConstrainedText, TextError, token_reader
@@ -143,7 +144,10 @@ class LineWork:
         """All that the output depends on besides the model and the input."""
         constraints = {"constraints": True} if self.constraints else {}
         seed = {} if self.seed is None else {"seed": self.seed}
-        return {"work": self.kind, "format": self.format, **self.options, **constraints, **seed}
+        options = {
+            name: asdict(value) if isinstance(value, MinimumRisk) else value for name, value in self.options.items()
+        }
+        return {"work": self.kind, "format": self.format, **options, **constraints, **seed}
 
     def __call__(self, translator: Translator, first: int, items: Sequence[Item], tally: Tally) -> Answer:
         """The output of input lines, sorted by length together, or pairs of lines (of line and prefix)."""

@@ -1,0 +1,80 @@
+"""Minimum Bayes risk: the candidate with the greatest mean utility, sentence by sentence."""
+
+import pytest
+import torch
+from counting_model import SOURCES, TARGETS
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+
+from vanilla_transformer_hf import MinimumRisk
+from vanilla_transformer_hf.translation.search.minimum_risk import UTILITIES
+from vanilla_transformer_hf.translation.search.sampling import SampledToken
+from vanilla_transformer_hf.translation.streams.work import LineWork
+
+
+TEXTS = ["ein Hund läuft", "ein Hund rennt.", "der Hund läuft", "", "Katzen", "ein Hund läuft", "x", "der Hund  läuft"]
+METRICS = {"chrf": CHRF(), "bleu": BLEU(effective_order=True)}
+
+
+@pytest.mark.parametrize("utility", METRICS)
+def test_the_best_is_that_of_a_brute_force(utility):
+    table = [[METRICS[utility].sentence_score(one, [other]).score for other in TEXTS] for one in TEXTS]
+    torch.testing.assert_close(torch.tensor(UTILITIES[utility](TEXTS, TEXTS)), torch.tensor(table), atol=1e-4, rtol=0)
+    sums = [sum(row) for row in table]
+    assert MinimumRisk(utility=utility).best(TEXTS) == sums.index(max(sums))
+    assert MinimumRisk(utility=utility).best(["Katzen", "ein Hund", "ein Hund"]) == 1, "as often as they were found"
+    assert MinimumRisk(utility=utility).best(["", ""]) == 0
+
+
+@pytest.mark.parametrize("candidates", ["epsilon", "top_k", "beam"])
+def test_a_sentence_has_its_translation_whatever_stands_beside_it(translator, candidates):
+    # So hot that the model is unsure.
+    hot = {} if candidates == "beam" else {"temperature": 6.0}
+    mbr = MinimumRisk(6, candidates=candidates, **hot)
+    alone = [translator.translate(text, mbr=mbr) for text in SOURCES[:6]]
+    assert translator.translate([*reversed(SOURCES[:6]), "", SOURCES[0]], mbr=mbr) == [*alone[::-1], "", alone[0]]
+    torch.manual_seed(99)
+    scored = translator.translate(SOURCES[:6], mbr=mbr, return_scores=True)
+    assert scored == alone and all(one.score <= 0 for one in scored)
+
+
+def test_the_seed_decides_what_is_drawn_and_many_samples_find_what_was_learned(translator):
+    found = {
+        tuple(translator.translate(SOURCES[:6], mbr=MinimumRisk(2, temperature=9.0, epsilon=0.0, seed=seed)))
+        for seed in (1, 1, 2)
+    }
+    assert len(found) == 2
+    assert translator.translate(SOURCES[:6], mbr=MinimumRisk(130)) == TARGETS[:6], "more than are drawn at once"
+
+
+def test_tokens_below_epsilon_are_never_drawn():
+    scores = torch.tensor([0.5, 0.3, 0.15, 0.05]).log().expand(2000, -1)
+    for epsilon, most in ((0.2, 2), (0.6, 1)):
+        drawn = SampledToken(epsilon=epsilon, generator=torch.Generator().manual_seed(1))(None, scores).argmax(dim=-1)
+        assert set(drawn.tolist()) == set(range(most))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"samples": 1}, "samples=1: must be at least 2"),
+        ({"utility": "comet"}, "utility='comet': must be one of 'chrf', 'bleu'"),
+        ({"candidates": "beam", "seed": 3}, "seed=3: has no effect on candidates 'beam'"),
+        ({"top_k": 3}, "top_k=3: has no effect on candidates 'epsilon'"),
+        ({"epsilon": 1.0}, "epsilon=1.0: must be at least 0 and less than 1"),
+    ],
+)
+def test_what_is_out_of_range_or_has_no_effect_is_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        MinimumRisk(**options)
+
+
+@pytest.mark.parametrize("option", ["num_beams", "num_return_sequences", "do_sample", "batch_size"])
+def test_what_minimum_risk_decides_is_refused(translator, option):
+    with pytest.raises(ValueError, match=f"{option}=2: minimum risk"):
+        translator.translate("one", mbr=MinimumRisk(2), **{option: 2})
+
+
+def test_a_run_is_continued_only_with_the_same_candidates():
+    works = [LineWork("translate", options={"mbr": MinimumRisk(8, seed=seed)}).settings for seed in (1, 1, 2)]
+    assert works[0] == works[1] != works[2]
