@@ -1,8 +1,11 @@
 """Glossaries and memories of the server and of its requests."""
 
 import json
+import re
+import shlex
 
 import pytest
+from hub_server import ROOT
 from starlette.testclient import TestClient
 
 from vanilla_transformer_hf import Translator
@@ -23,6 +26,21 @@ def client(opened_translator):
     )
     with TestClient(application, raise_server_exceptions=False) as client:
         yield client
+
+
+def test_the_page_prints_what_the_server_of_the_shipped_model_answers(tmp_path):
+    page = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
+    examples = re.findall(r"^curl http://127.0.0.1:5000(/translate|/suggest) (.*)\n(\{.*\})$", page, re.MULTILINE)
+    assert len(examples) == 3
+    translator = Translator.from_pretrained(ROOT / "model_cards" / "multi30k_raw_en_de", matmul_backend="default")
+    model = ServedModel("en-de", Batcher(translator), "en", {"de": None})
+    application = create_application([model], suggestions=str(tmp_path))
+    with TestClient(application) as client:
+        for path, options, expected in examples:
+            words = shlex.split(options)
+            is_json = words[0] == "--json"
+            fields = json.loads(words[1]) if is_json else dict(each.split("=", 1) for each in words[1::2])
+            assert client.post(path, **{"json" if is_json else "data": fields}).json() == json.loads(expected)
 
 
 def test_terms_and_memories_of_the_server_and_of_requests(client):
