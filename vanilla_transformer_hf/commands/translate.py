@@ -242,15 +242,20 @@ def search_options(arguments: argparse.Namespace) -> dict[str, Any]:
     names = (*search, "max_new_tokens", "num_beam_groups", "diversity_penalty", "too_long", "split_sentences")
     repetition = ("no_repeat_ngram_size", "repetition_penalty")
     given = {name: value for name in repetition if (value := getattr(arguments, name)) is not None}
-    of_mbr = ("samples", "utility", "candidates", "epsilon", "top_k", "temperature", "seed")
-    risk = {name: value for name in of_mbr if (value := getattr(arguments, name)) is not None}
+    return {name: getattr(arguments, name) for name in names} | {"num_return_sequences": arguments.n_best} | given
+
+
+def minimum_risk(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The argument of `--search mbr`, if it is given."""
+    names = ("samples", "utility", "candidates", "epsilon", "top_k", "temperature", "seed")
+    given = {name: value for name in names if (value := getattr(arguments, name)) is not None}
     if arguments.search == "mbr":
         from ..translation.search.minimum_risk import MinimumRisk
 
-        given["mbr"] = MinimumRisk(**risk)
-    elif risk:
-        raise ValueError(f"{', '.join(f'--{name}' for name in risk)}: needs --search mbr")
-    return {name: getattr(arguments, name) for name in names} | {"num_return_sequences": arguments.n_best} | given
+        return {"mbr": MinimumRisk(**given)}
+    if given:
+        raise ValueError(f"{', '.join(f'--{name}' for name in given)}: needs --search mbr")
+    return {}
 
 
 def main(prog: str, argv: list[str]) -> None:
@@ -266,7 +271,7 @@ def main(prog: str, argv: list[str]) -> None:
     from ..translation.streams.command import run_command
     from ..translation.streams.work import LineWork
 
-    options = search_options(arguments) | {"return_alignments": arguments.alignment}
+    options = search_options(arguments) | minimum_risk(arguments) | {"return_alignments": arguments.alignment}
     form = arguments.format or ("tsv" if arguments.n_best or arguments.alignment else "text")
     inputs = [arguments.input, arguments.prefixes] if arguments.prefixes else [arguments.input]
     work = LineWork("translate", form, options, arguments.constraints)
@@ -295,6 +300,7 @@ def _translate_document(arguments: argparse.Namespace) -> None:
         raise ValueError(f"a document has one translation, and its own format: leave out {', '.join(given)}")
     from ..translation.streams.command import run_document
 
-    options = {name: value for name, value in search_options(arguments).items() if name != "num_return_sequences"}
+    options = search_options(arguments) | minimum_risk(arguments)
+    del options["num_return_sequences"]
     name, ending = (arguments.file, None) if arguments.file else (arguments.input, ".html")
     run_document(arguments, name, ending, options, arguments.ensemble, arguments.shortlist)
