@@ -10,7 +10,6 @@ from host_search import same
 
 from vanilla_transformer_hf import VanillaTransformerForCausalLM, VanillaTransformerForConditionalGeneration
 from vanilla_transformer_hf.export import ctranslate2, onnx, torch_export
-from vanilla_transformer_hf.model.attention import local as local_attention
 from vanilla_transformer_hf.model.attention import performer
 from vanilla_transformer_hf.model.attention.lsh import LshAttention
 
@@ -42,18 +41,14 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 @pytest.fixture(autouse=True)
-def in_parts(monkeypatch):
+def in_parts(monkeypatch, small_blocks):
     """Blocks and chunks also for short sequences."""
-    monkeypatch.setattr(local_attention, "SMALLEST_BLOCK", 4)
-    monkeypatch.setattr(local_attention, "SMALLEST_BLOCK_OF_PROCESSORS", 2)
-    monkeypatch.setattr(local_attention, "DENSE", 0.7)
-    monkeypatch.setattr(local_attention, "AT_ONCE", 12)
     monkeypatch.setattr(performer, "POSITIONS_AT_ONCE", 4)
     monkeypatch.setattr(LshAttention, "_is_short", lambda self, length: False)
 
 
 def padded(ids, lengths):
-    """The same number of tokens in each row, of which the last ones are real."""
+    """Arguments of a model for ids (B, S): the last `lengths` of each row are tokens, what is before them padding."""
     mask = (torch.arange(ids.shape[1]) >= ids.shape[1] - torch.tensor(lengths)[:, None]).long()
     return {"input_ids": ids * mask, "attention_mask": mask}
 

@@ -20,15 +20,7 @@ KINDS = {
     "chunk": ({"attention_block": 5}, lambda i, j: i // 5 == j // 5),
 }
 every_kind = pytest.mark.parametrize("kind", KINDS)
-
-
-@pytest.fixture(autouse=True)
-def small_blocks(monkeypatch):
-    """Blocks also for short sequences."""
-    monkeypatch.setattr(local_attention, "SMALLEST_BLOCK", 4)
-    monkeypatch.setattr(local_attention, "SMALLEST_BLOCK_OF_PROCESSORS", 2)
-    monkeypatch.setattr(local_attention, "DENSE", 0.7)
-    monkeypatch.setattr(local_attention, "AT_ONCE", 12)
+pytestmark = pytest.mark.usefixtures("small_blocks")
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from transformers import LongformerConfig
 from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
 
 from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerForMaskedLM
-from vanilla_transformer_hf.model.attention import local as local_attention
 from vanilla_transformer_hf.model.attention.local import Blocks
 from vanilla_transformer_hf.model.modeling_vanilla_transformer import ATTENTION_TYPES
 from vanilla_transformer_hf.model.search.incremental_decoder import ROOM, IncrementalDecoder
@@ -18,14 +17,7 @@ from vanilla_transformer_hf.model.search.incremental_decoder import ROOM, Increm
 
 KIND = {"encoder_attention_type": "window_global", "decoder_attention_type": "window_global", "attention_window": 3}
 PROJECTIONS = [(role, f"global_{role}") for role in ("q_proj", "k_proj", "v_proj")]
-
-
-@pytest.fixture(autouse=True)
-def small_blocks(monkeypatch):
-    """Blocks also for short sequences."""
-    monkeypatch.setattr(local_attention, "SMALLEST_BLOCK", 4)
-    monkeypatch.setattr(local_attention, "DENSE", 0.7)
-    monkeypatch.setattr(local_attention, "AT_ONCE", 12)
+pytestmark = pytest.mark.usefixtures("small_blocks")
 
 
 def attention(is_causal=False, implementation="sdpa", **fields):
