@@ -182,16 +182,10 @@ def convert(
     options: Mapping[str, Any] | None = None,
 ) -> Conversion:
     """
-    Convert a checkpoint of `source` ("auto": by its files) to the new folder `output`.
+    Convert a checkpoint of `source` ("auto": by its files) to the new folder `output`; after an error nothing is left.
 
     `reference` is a file as `read_reference` reads it. `trust` lets pickles run their code. `say` is called with a
     line for each step. `options` are the toolkit's options that the files lack or have wrong, by name.
-
-    Raises:
-        ConversionError: The checkpoint cannot be expressed, read safely or reproduced, or lacks options on which its
-            outputs depend; nothing is left behind.
-        ValueError: There is something at `output` already, or another process is writing it.
-        OSError: A file cannot be read or written.
     """
     path, output = Path(checkpoint), Path(output)
     record = None if reference is None else Path(reference)

@@ -10,12 +10,7 @@ from .source import ConversionError, Source
 
 
 def parse_option(text: str) -> tuple[str, Any]:
-    """
-    The name and the value of "NAME=VALUE"; the value is JSON (8, true, 1e-6, null), or else text.
-
-    Raises:
-        ValueError: There is no name, or no "=".
-    """
+    """The name and the value of "NAME=VALUE"; the value is JSON (8, true, 1e-6, null), or else text."""
     name, equals, value = text.partition("=")
     if not name or not equals:
         raise ValueError(f"{text!r} is not an option: expected NAME=VALUE, such as nhead=8")

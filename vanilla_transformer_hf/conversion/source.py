@@ -78,28 +78,19 @@ class LoadedTensors(Tensors):
 class Source:
     """
     A toolkit whose checkpoints can be converted; an instance is a checkpoint that was read, without any computation.
-
-    Attributes:
-        name: The toolkit's on the command line.
-        settable: Options that may be given with the command, dots between sections.
-        tolerance: Largest allowed difference of logits.
-        has_model: Whether `toolkit_model` gives the toolkit's own model, because the toolkit is transformers.
-        options: The toolkit's own names and values as found, defaults not filled in.
-        tensors: Under the toolkit's own names.
-        vocabulary: Whatever `to_tokenizer` needs.
-        folder: Where everything was found.
-        files: Those that were read, some more than once, for the model card's checksums.
     """
 
-    name: str
-    settable: Sequence[str] = ()
-    tolerance: float = TOLERANCE
-    has_model: bool = False
+    name: str  # The toolkit's on the command line
+    settable: Sequence[str] = ()  # Options that may be given with the command, dots between sections
+    tolerance: float = TOLERANCE  # Largest allowed difference of logits
+    has_model: bool = False  # Whether `toolkit_model` gives the toolkit's own model: the toolkit is transformers
 
     def __init__(
         self, options: dict[str, Any], tensors: Any, vocabulary: Any, folder: Path, files: Sequence[Path] = ()
     ):
-        self.options, self.vocabulary, self.folder, self.files = options, vocabulary, folder, list(files)
+        # The toolkit's own names and values as found, defaults not filled in; and whatever `to_tokenizer` needs.
+        self.options, self.vocabulary = options, vocabulary
+        self.folder, self.files = folder, list(files)  # the files that were read, some twice, for the model card
         if not isinstance(tensors, Tensors):
             tensors = LoadedTensors(tensors, sum(path.stat().st_size for path in dict.fromkeys(files)))
         self.tensors: Tensors = tensors

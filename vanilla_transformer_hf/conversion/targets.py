@@ -286,13 +286,8 @@ TARGETS: dict[str, Target] = {
 
 def export(target: str, model_folder: str | os.PathLike, output: str | os.PathLike) -> Exported:
     """
-    Write the model in `model_folder` in the format `target` to the new folder `output`.
-
-    Raises:
-        ConversionError: The format cannot express the model, or does not give its logits; nothing is left behind.
-        ValueError: There is something at `output` already, another process is writing it, or the folder's weights are
-            not those of its config.
-        OSError: A file cannot be read or written.
+    Write the model in `model_folder` in the format `target` to the new folder `output`; after an error nothing is
+    left.
     """
     if target not in TARGETS:
         raise ConversionError(

@@ -29,23 +29,8 @@ class Diagonality:
 
 def diagonality(weights: torch.Tensor) -> Diagonality:
     """
-    How diagonal attention weights (…, T, S) of T steps to S positions are. Leave out steps and positions that have
-    no place in the order: the end-of-sentence token, padding.
-
-    Raises:
-        ValueError: There is no step or no position.
-
-    Example:
-
-    ```python
-    >>> import torch
-    >>> from vanilla_transformer_hf.evaluation.diagonality import diagonality
-    >>> found = diagonality(torch.eye(9))
-    >>> f"{found.order:.1f}, {found.off_diagonal:.2f}"
-    '1.0, 0.00'
-    >>> f"{diagonality(torch.eye(9).flip(0)).order:.1f}"
-    '-1.0'
-    ```
+    How diagonal attention weights (…, T, S) of T steps to S positions are. Leave out steps and positions that have no
+    place in the order: the end-of-sentence token, padding.
     """
     if weights.dim() < 2 or 0 in weights.shape[-2:]:
         raise ValueError(f"weights: expected (…, steps, positions), each at least 1, got {tuple(weights.shape)}")

@@ -64,15 +64,7 @@ def attributions(subject: Subject, request: AttributionRequest) -> AttributionRe
 
 
 class Rows:
-    """
-    The tokens of the output, or the one that the request names by its number.
-
-    Attributes:
-        output: All tokens of the output.
-        numbers: Numbers of the rows among them, counted from 0.
-        places: Where the model predicts the rows.
-        ids: Their ids: those of the target, at mask tokens those that fit best.
-    """
+    """The tokens of the output, or the one that the request names by its number."""
 
     def __init__(self, subject: Subject, found: Pass, request: AttributionRequest):
         places, ids, self.output = rows_of(subject, found, request.target_ids)
@@ -122,14 +114,7 @@ def embedding_of(stack: Any) -> Any:
 
 
 class Inputs:
-    """
-    The embeddings of a pass, which other values may take the place of; those of the source come first.
-
-    Attributes:
-        values: The embeddings of each stack, (S, D) and (T, D), as the module of the embeddings gives them: before the
-            factor √D, positions and norms.
-        is_special: Which of them are those of special tokens, (S) and (T).
-    """
+    """The embeddings of a pass, which other values may take the place of; those of the source come first."""
 
     def __init__(self, found: Pass):
         self.found = found

@@ -26,15 +26,10 @@ class Found:
 
 
 class BeamRecorder:
-    """
-    Records the steps of the beam search of one sentence; a `recorder` for `generate()`.
-
-    Attributes:
-        found: All hypotheses, parents first; the first is the decoder's start token.
-    """
+    """Records the steps of the beam search of one sentence; a `recorder` for `generate()`."""
 
     def __init__(self, start: int):
-        self.found = [Found(-1, 0, start, 0.0, "running")]
+        self.found = [Found(-1, 0, start, 0.0, "running")]  # parents first; this is the decoder's start token
         self.running = {0: 0}  # beam -> number of its hypothesis
         self.length = 0
 
@@ -62,13 +57,7 @@ class BeamRecorder:
         return tokens
 
     def nodes(self, subject: Subject, settings: dict[str, Any], given: int) -> list[Node]:
-        """
-        The tree.
-
-        Args:
-            settings: Of the search.
-            given: Tokens of the prefix, which are not scored.
-        """
+        """The tree; tokens of the prefix, of which so many are `given`, are not scored."""
         has_child = {one.parent for one in self.found}
         went_on = {one.parent for one in self.found if one.state in ("running", "finished")}
         penalty = LENGTH_PENALTIES[settings["length_penalty_type"]]

@@ -178,12 +178,7 @@ class Explorer:
         self._lock = threading.Lock()
 
     def open_files(self, reads: str, paths: Sequence[str | os.PathLike[str]]) -> list[str]:
-        """
-        Open files for all models that read them; their names on the page are returned.
-
-        Args:
-            reads: "speech" or "image".
-        """
+        """Open files for all models that read them ("speech" or "image"); their names on the page are returned."""
         readers = [one for one in self.subjects.values() if isinstance(one, FileSubject) and one.reads == reads]
         if not readers:
             found = ", ".join(f"{name} reads {one.reads}" for name, one in self.subjects.items())

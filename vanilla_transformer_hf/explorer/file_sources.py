@@ -54,17 +54,7 @@ OPENED = {"speech": _opened_samples, "image": _opened_image}
 
 
 class FileSubject(Subject):
-    """
-    A model that reads files: the `text` of a request is the name of one that was opened.
-
-    Args:
-        name: Its name on the page.
-        model: A model of this package for speech or images, in evaluation mode.
-        processor: Its processor.
-
-    Attributes:
-        files: The opened files by their names, oldest first: what the model reads of each.
-    """
+    """A model of this package that reads files: the `text` of a request is the name of one that was opened."""
 
     def __init__(self, name: str, model: Any, processor: Any):
         self.processor, self.input_name = processor, input_name_of(model.config)
@@ -79,10 +69,8 @@ class FileSubject(Subject):
 
     def open_file(self, path: str | os.PathLike[str], content: bytes | None = None) -> str:
         """
-        Read a file; its name here is the last part of its path, with a number behind it if another file has it.
-
-        Args:
-            content: Its bytes, if it need not be read from the path.
+        Read a file, or its `content`; its name here is the last part of its path, with a number behind it if another
+        file has it.
         """
         return self._keep(Path(path).name, READERS[self.input_name](path, self.processor, content))
 

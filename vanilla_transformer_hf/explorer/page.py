@@ -42,12 +42,8 @@ def page_file(name: str) -> str | None:
 
 def offline_page(answers: dict[str, Any] | None = None, state: str = "", theme: str | None = None) -> str:
     """
-    The page as one file.
-
-    Args:
-        answers: For each question, written as the page writes it, its answer.
-        state: The initial state, in the form of the page's URL fragment.
-        theme: "light" or "dark"; None is the reader's.
+    The page as one file, with answers by their questions, written as the page writes them; `state` is that of the
+    page's URL fragment, and no `theme` is the reader's.
     """
     addresses = {}
     for name in page_names():
@@ -93,17 +89,8 @@ def page_of(
     most_numbers: int = MOST_NUMBERS,
 ) -> str:
     """
-    A file that shows the translation of a text, with all its attention, heads and tensors if these are not too many.
-
-    Args:
-        text: The text; of a model that reads recordings or images, the name of an opened file.
-        settings: Of `TranslateRequest`.
-        view: What is shown first.
-        theme: "light" or "dark"; None is the reader's.
-        most_numbers: Maximum count of numbers of heads, or of tensors.
-
-    Raises:
-        RequestError: A setting or the text cannot be used.
+    A file that shows the translation of a text, or of an opened file, with all its attention, heads and tensors if
+    these are at most so many numbers; `settings` are those of `TranslateRequest`.
     """
     answers: dict[str, Any] = {}
     settings = {name: as_number(value) for name, value in settings.items()}

@@ -20,14 +20,9 @@ JOINERS = "\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}"
 
 def visible(text: str) -> str:
     """
-    A text in which every character can be seen.
-
-    Example:
-
-    ```python
-    >>> visible("\\n"), visible(" ab\\u200b"), visible("")
-    ('⏎', 'abU+200B', '␣')
-    ```"""
+    A text in which every character can be seen: "⏎" for a line break, "U+200B" for one without width, "␣" for a blank
+    that stands alone.
+    """
     if not text.strip(" "):
         return SIGNS[" "] * max(1, len(text))
     inner = text.strip(" ")
@@ -44,13 +39,7 @@ def sign(character: str, is_alone: bool) -> str:
 
 
 class PieceReader:
-    """
-    Tokens of a tokenizer as pieces.
-
-    Args:
-        tokenizer: The tokenizer.
-        special: Ids of its special tokens.
-    """
+    """Tokens of a tokenizer as pieces; `special` are ids of its special tokens."""
 
     def __init__(self, tokenizer: Any, special: set[int]):
         self.tokenizer, self.special = tokenizer, special

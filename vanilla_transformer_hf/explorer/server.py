@@ -40,11 +40,8 @@ HEADERS = {
 
 def make_app(explorer: Explorer, allowed_hosts: Sequence[str] = ()) -> Starlette:
     """
-    The application for opened models.
-
-    Args:
-        explorer: What answers.
-        allowed_hosts: Names by which it may be called beside those of this machine; "*": any.
+    The application for opened models; `allowed_hosts` are names by which it may be called beside those of this
+    machine, "*" any.
     """
 
     async def ask(request: Request) -> Response:
@@ -96,15 +93,7 @@ def make_app(explorer: Explorer, allowed_hosts: Sequence[str] = ()) -> Starlette
 
 
 def serve(explorer: Explorer, port: int, opens: bool = False, allowed_hosts: Sequence[str] = ()) -> None:
-    """
-    Serve the page on this machine until Ctrl-C.
-
-    Args:
-        explorer: What answers.
-        port: Number of the port; 0 chooses a free one.
-        opens: Open the page in a browser.
-        allowed_hosts: As of `make_app`.
-    """
+    """Serve the page on this machine until Ctrl-C; port 0 chooses a free one."""
     listening = http.bind(HOST, port)
     address = f"{http.address_of(listening)}/"
     print(f"The explorer is at {address} (Ctrl-C ends it)", flush=True)

@@ -44,24 +44,13 @@ class Recent:
 
 class Subject:
     """
-    A model and its tokenizer in the explorer. Copies use eager attention, which returns its weights; the model itself
-    is not changed.
-
-    Args:
-        name: Its name on the page.
-        model: An encoder–decoder in evaluation mode.
-        tokenizer: Its tokenizer.
-        card: What its card says, with a sentence for it.
-
-    Attributes:
-        kind: "translation"; of one stack "causal", which continues a text, or "masked", which fills gaps.
-        reads: "text", or "speech" or "image" (`file_sources.py`).
-        lens_stack: The stack whose layers predict.
+    A model in evaluation mode and its tokenizer in the explorer. Copies use eager attention, which returns its
+    weights; the model itself is not changed.
     """
 
-    kind = "translation"
-    reads = "text"
-    lens_stack = "decoder"
+    kind = "translation"  # of one stack "causal", which continues a text, or "masked", which fills gaps
+    reads = "text"  # or "speech" or "image" (`file_sources.py`)
+    lens_stack = "decoder"  # the stack whose layers predict
 
     def __init__(self, name: str, model: Any, tokenizer: Any, card: Card | None = None):
         self.name, self.model, self.tokenizer = name, model.eval(), tokenizer

@@ -313,10 +313,6 @@ def write(
 
     `quantization` and `vmap` are those of CTranslate2's converters: a type of weights, and a file of the target tokens
     that may follow from source tokens. `SEARCH_FILE` has the arguments for `translate_batch`.
-
-    Raises:
-        ExportError: An option has an unknown value, the tokenizer is missing, whose tokens CTranslate2 reads, or
-            the logits are others.
     """
     if quantization not in (None, *model_spec.ACCEPTED_MODEL_TYPES):
         raise ExportError(

@@ -52,16 +52,9 @@ def engine_called(name: str) -> ModuleType:
 
 def export_for(engine: str, model_folder: str | os.PathLike, output: str | os.PathLike, **options: Any) -> Exported:
     """
-    Write the model in `model_folder` for an engine, to the new folder `output`, with its tokenizer.
-
-    `options` are those of the engine's `write`. The folder is renamed after the engine has opened it and returned the
-    model's logits.
-
-    Raises:
-        ExportError: The engine cannot express the model, is not installed, or gives other logits; nothing is left
-            behind.
-        ValueError: The folder's weights are not those of its config.
-        OSError: A file cannot be read or written.
+    Write the model in `model_folder` for an engine, to the new folder `output`, with its tokenizer; `options` are
+    those of the engine's `write`. The folder is renamed after the engine has opened it and returned the model's
+    logits.
     """
     module = engine_called(engine)
     check_new(Path(output))

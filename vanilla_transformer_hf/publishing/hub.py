@@ -72,25 +72,12 @@ def publish_folder(
     **options: Any,
 ) -> Published:
     """
-    Publish the files of `plan_upload` in one commit: either all of them are on the Hub or none.
+    Publish the files of `plan_upload`, whose options these are, in one commit: either all are on the Hub or none.
 
-    Args:
-        repo_id: "owner/name", or a name of the token's owner. Created if it does not exist.
-        private: Whether a new repository is private; an existing public one is then an error.
-        revision: A branch, created if it does not exist; the main branch if not given.
-        create_pr: Open a pull request instead of changing the branch.
-        tag: A tag for the new commit.
-        token: A token with write access; if not given, that of the login or of HF_TOKEN.
-        strict: Whether a card that lacks facts is an error.
-        message: Of the commit.
-        beside: Further files of the same commit, by their names in the repository.
-        endpoint: The Hub's address, if it is another one.
-        say: Is called with a line for each step.
-        options: Of `plan_upload`, facts for the card among them.
-
-    Raises:
-        FileNotFoundError, ValueError: As `plan_upload`; or `strict`, and facts are missing.
-        PublishError: The upload failed.
+    A repository, `repo_id` with or without its owner, and a branch, `revision`, are created if they do not exist; an
+    existing public one is an error where `private` is true. Without a `token`, that of the login or of HF_TOKEN
+    writes. `strict`: a card that lacks facts is an error. `beside` are further files by their names in the repository,
+    and `say` is called with a line for each step.
     """
     plan = plan_upload(folder, repo_id, **options)
     if strict and plan.missing:

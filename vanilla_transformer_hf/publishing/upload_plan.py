@@ -130,25 +130,15 @@ def plan_upload(
     **stated: Any,
 ) -> Plan:
     """
-    Plan the upload of a folder; everything that can be checked without the Hub is checked.
+    Plan the upload of a folder; everything that can be checked without the Hub is checked, and all problems are in one
+    error. Nothing is written and nothing is sent.
 
-    Nothing is written and nothing is sent. The card is generated from the folder's facts, unless it was edited: then
-    only its metadata is updated.
+    The card is generated from the folder's facts, unless it was edited: then only its metadata is updated. Symbolic
+    links are errors. Weights are opened and their headers reduced to tensors, pictures are decoded and encoded again,
+    and texts are searched for secrets and for absolute paths.
 
-    Symbolic links are errors. Weights are opened and their headers reduced to tensors, pictures are decoded and
-    encoded again, and texts are searched for secrets and for absolute paths.
-
-    Args:
-        name: The model's name in the card: the repository's id, or the folder's name if not given.
-        facts: Of the card, in place of those beside the model.
-        curves: The picture of the training's curves (PNG), in place of that of the folder; empty for none.
-        stated: More facts, as fields of `CardFacts`, such as `license`.
-
-    Raises:
-        FileNotFoundError: The folder does not exist or holds no model.
-        TypeError: A fact has an unknown name.
-        ValueError: The model would not open, or a file contains a secret, an absolute path or other private data; the
-            message lists everything.
+    `name` is the model's in the card (by default the folder's), `facts` and `curves` (a PNG, or empty for none) take
+    the place of those of the folder, and `stated` are more facts, as fields of `CardFacts`.
     """
     folder = Path(folder)
     stated = {each: value for each, value in stated.items() if value is not None}

@@ -20,10 +20,7 @@ class RecurrentState(CacheLayerMixin):
         """Nothing is prepared: the first step makes the tensors."""
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        """
-        Raises:
-            TypeError: Always: a recurrent decoder has no keys and values.
-        """
+        """Always an error: a recurrent decoder has no keys and values."""
         raise TypeError("a recurrent decoder has no keys and values: its cache is RecurrentCache, not updated by keys")
 
     def store(self, tensors: dict[str, torch.Tensor], tokens: int) -> None:
@@ -50,10 +47,7 @@ class RecurrentState(CacheLayerMixin):
         """Nothing was moved."""
 
     def crop(self, tokens_to_remove: int) -> None:
-        """
-        Raises:
-            ValueError: A token is to be taken back; the states before it are not kept.
-        """
+        """An error for any token: the states before it are not kept."""
         if tokens_to_remove:
             raise ValueError("a recurrent state cannot take tokens back: searches that need it are not possible")
 

@@ -18,10 +18,8 @@ from .server import ServerSettings, make_application, start_log
 @dataclass
 class ReplicaSettings:
     """
-    Args:
-        replicas: Number of replicas; "auto" lets Ray Serve choose it by the load.
-        cpus, gpus: Of a replica.
-        ongoing: Maximum number of requests that a replica answers at a time; it batches them.
+    How many replicas there are ("auto": Ray Serve chooses by the load), what each has, and how many requests it
+    answers at a time, which it batches.
     """
 
     replicas: int | str = 1

@@ -21,9 +21,6 @@ class Suggestions:
     """
     Files of suggestions in a folder, such as en-de.jsonl: a line of JSON for each, with its texts by language under
     "translation", as corpora have them. Only their owner can read them.
-
-    Raises:
-        OSError: The folder cannot be made.
     """
 
     def __init__(self, folder: str):
@@ -31,13 +28,7 @@ class Suggestions:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def add(self, languages: tuple[str, str], texts: tuple[str, str]) -> None:
-        """
-        Append a pair, whole or not at all, also where several processes do.
-
-        Raises:
-            FullError: The file is as large as it may be.
-            OSError: It cannot be written.
-        """
+        """Append a pair, whole or not at all, also where several processes do."""
         path = self._folder / f"{quote('-'.join(languages), safe='')}.jsonl"
         line = f"{as_json({'translation': dict(zip(languages, texts, strict=True))})}\n".encode()
         opened = partial(os.open, mode=0o600)  # appended, as the mode of `open` says

@@ -117,12 +117,8 @@ def moses(
     escapes: bool = True,
 ) -> normalizers.Normalizer:
     """
-    Text of a language to words with white space between them.
-
-    Args:
-        uniform: The language by whose rules punctuation is made uniform before; "": `language`; None: it is not.
-        splits_dashes: Divide words at dashes ("aggressive_dash_splits").
-        escapes: Escape the characters of XML.
+    Text of a language to words with white space between them. `uniform` is the language by whose rules punctuation is
+    made uniform before ("": `language`; None: it is not); `splits_dashes` is "aggressive_dash_splits".
     """
     steps: list[tuple[str, str]] = [
         *([] if uniform is None else _uniform(uniform or language)),

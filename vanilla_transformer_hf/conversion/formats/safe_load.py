@@ -97,12 +97,7 @@ def _stand_in(name: str) -> Any:
 
 
 def _names_in_pickle(file: Any) -> Iterator[str]:
-    """
-    The global names in one pickle, whose end `file` is left at.
-
-    Raises:
-        ValueError: The pickle is damaged, too long, or costs too much, see [`Costs`].
-    """
+    """The global names in one pickle, whose end `file` is left at."""
     costs = Costs()
     for number, (opcode, argument, _) in enumerate(pickletools.genops(file)):
         if number > MOST_OPCODES:
@@ -226,11 +221,8 @@ def _names_in_checkpoint(path: Path) -> set[str]:
 
 def check_archive(path: Path, growth: int = 1):
     """
-    Compare every file inside a zip archive (torch's `.pt`, numpy's `.npz`) with its checksum.
-
-    Raises:
-        ConversionError: The archive is damaged, of which torch itself would not notice changed weights; or it inflates
-            to more than `growth` times its size.
+    Compare every file inside a zip archive (torch's `.pt`, numpy's `.npz`) with its checksum: torch itself would not
+    notice changed weights. It may inflate to `growth` times its size.
     """
     size = checked(path).stat().st_size
     try:
@@ -247,13 +239,8 @@ def check_archive(path: Path, growth: int = 1):
 
 def load_torch(path: Path, trust: bool = False) -> Any:
     """
-    The object in a file that torch.save wrote; tensors stay in the file until they are used.
-
-    `trust` unpickles with Python's own unpickler, which runs any code in the file.
-
-    Raises:
-        FileNotFoundError: The file does not exist.
-        ConversionError: The file is damaged, or names classes or functions that are not on the list; all are listed.
+    The object in a file that torch.save wrote; tensors stay in the file until they are used. `trust` unpickles with
+    Python's own unpickler, which runs any code in the file.
     """
     is_zip = zipfile.is_zipfile(checked(path))
     if is_zip:

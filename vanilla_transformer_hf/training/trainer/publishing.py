@@ -61,15 +61,8 @@ class PublishingMixin(Host):
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """
-        Write card and curves beside the model that `save_model` has written to `output_dir`.
-
-        Args:
-            args: None: facts have names.
-            kwargs: Facts for the card, as in `push_to_hub`.
-
-        Raises:
-            OSError: `output_dir` has no model.
-            TypeError: A fact has an unknown name.
+        Write card and curves beside the model that `save_model` has written to `output_dir`, with facts as in
+        `push_to_hub`.
         """
         if args:
             raise TypeError(f"create_model_card takes facts by their names, such as license, and not {args!r}")

@@ -67,15 +67,8 @@ class Memory:
     @classmethod
     def read(cls, path: str, languages: tuple[str | None, str | None] = (None, None)) -> "Memory":
         """
-        The memory of a file with both sides: TMX, or another that holds pairs, such as .tsv.
-
-        Args:
-            path: The file.
-            languages: Codes of source and target, for files with several languages.
-
-        Raises:
-            OSError: The file cannot be read.
-            ValueError: It is not such a file, or has not both languages.
+        The memory of a file with both sides: TMX, or another that holds pairs, such as .tsv; codes of source and
+        target are for files with several languages.
         """
         try:
             return cls(read_pairs(path, languages))
@@ -91,9 +84,6 @@ class Memory:
         """
         The most similar texts, best first, by the share of characters that stay (Levenshtein); of long texts, and
         those that it has, none.
-
-        Raises:
-            ValueError: The library rapidfuzz is not installed.
         """
         key = normalize_space(text)
         if not key or len(key) > LONGEST_NEAR or self.get(key) is not None:

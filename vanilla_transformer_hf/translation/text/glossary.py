@@ -82,15 +82,8 @@ class Glossary:
     @classmethod
     def read(cls, path: str, languages: Languages = (None, None)) -> "Glossary":
         """
-        The glossary of a file: TBX, or a table of terms and translations, such as .tsv.
-
-        Args:
-            path: The file.
-            languages: Codes of source and target, for files with several languages.
-
-        Raises:
-            OSError: The file cannot be read.
-            ValueError: It is not a glossary, or has not both languages.
+        The glossary of a file: TBX, or a table of terms and translations, such as .tsv; codes of source and target are
+        for files with several languages.
         """
         try:
             is_tbx = kind_of(path) == ".tbx"
