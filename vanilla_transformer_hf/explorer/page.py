@@ -93,7 +93,10 @@ def page_of(
     these are at most so many numbers; `settings` are those of `TranslateRequest`.
     """
     answers: dict[str, Any] = {}
-    settings = {name: as_number(value) for name, value in settings.items()}
+    settings = {
+        name: (int(value) if isinstance(value, float) and value.is_integer() else value)
+        for name, value in settings.items()
+    }
 
     def ask(question: str, **request: Any) -> Any:
         answers[key_of(question, request)] = found = explorer.answer(question, request)
@@ -169,11 +172,6 @@ def ask_all(ask: Any, model: dict[str, Any], pair: dict[str, Any], most_numbers:
             found = ask("head", **pair, part=part, layer=layer, head=head)
             if size is None:
                 size = sum(math.prod(one["shape"]) for one in found.values() if isinstance(one, dict))
-
-
-def as_number(value: Any) -> Any:
-    """A setting as the page writes it: 1 for 1.0."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def state_of(text: str, settings: dict[str, Any], view: str) -> str:
