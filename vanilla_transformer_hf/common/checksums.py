@@ -108,14 +108,11 @@ def verify_folder(folder: str | os.PathLike, card: str | os.PathLike | None = No
 
 
 def check_unchanged(folder: str | os.PathLike):
-    """
-    Compare the files that a model is opened from with the checksums of its folder, if it has some. A file that is
-    newer than its checksum was rewritten on purpose, as by `save_pretrained`; damage on a disk or in a transfer does
-    not change the time.
-    """
+    """Compare the files that a model is opened from with the checksums of its folder, if it has some."""
     folder = Path(folder)
     for name, known in _known(folder).items():
         path = folder / name
+        # What is newer was rewritten on purpose, as by `save_pretrained`; damage does not change the time.
         if path.suffix not in OPENED or not path.is_file() or path.stat().st_mtime > known.time:
             continue
         if not _is_right(path, known):

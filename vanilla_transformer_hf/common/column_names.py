@@ -108,10 +108,8 @@ class MissingColumnError(ValueError):
 
 
 def find_columns(where: str, columns: list[str], names: Names) -> list[str]:
-    """
-    The source and the target column: for each side, the first of its `names` among `columns`, or else one that is one
-    of these names in another spelling (EN, English, en-US and eng_Latn are en; src is source).
-    """
+    """The source and the target column, by their `names` or by other spellings of these."""
+    # EN, English, en-US and eng_Latn are en; src is source.
     found = [find_column(where, columns, side, candidates) for side, candidates in zip(SIDES, names)]
     if found[0] == found[1]:
         raise ValueError(f"{where}: source and target are the same column {found[0]!r}.")

@@ -22,10 +22,8 @@ logger = logging.getLogger(__name__)
 
 
 def beside(folder: str | os.PathLike, name: object) -> Path:
-    """
-    The path in `folder` of a file that another file names. Only the base name is used: a checkpoint may record a path
-    of the machine that trained it, and must not choose which files are read on this one.
-    """
+    """The path in `folder` of a file that another file names, of which only the base name is used."""
+    # A checkpoint may record a path of the machine that trained it, and must not choose which files are read here.
     folder, base = Path(folder), os.path.basename(name) if isinstance(name, str) else ""
     if base in ("", ".", "..") or "\0" in base:
         raise ValueError(f"{name!r} is not the name of a file in {folder}")

@@ -112,11 +112,9 @@ def read_config(folder: str | os.PathLike) -> OwnConfig:
 
 
 def open_by(kind: Any, name: str | os.PathLike | None, *, trust_remote_code: bool = False, **settings: Any) -> Any:
-    """
-    What a class opens by its `from_pretrained`: the one place that calls that of a class of transformers. Where nobody
-    says whether the code of a folder may run, transformers asks, and reads the answer from standard input, which may
-    be a text to translate.
-    """
+    """What a class opens by its `from_pretrained`: the one place that calls that of a class of transformers."""
+    # Where nobody says whether the code of a folder may run, transformers asks, and reads the answer from standard
+    # input, which may be a text to translate.
     return kind.from_pretrained(name, trust_remote_code=trust_remote_code, **settings)
 
 
@@ -211,10 +209,8 @@ def open_processor(name: str | os.PathLike) -> Any:
 def open_weights(
     name: str | os.PathLike, kind: Any = AutoModelForSeq2SeqLM, *, is_part: bool = False, **settings: Any
 ) -> PreTrainedModel:
-    """
-    A model with all of its weights, by the Auto class `kind`; `settings` are those of `from_pretrained`. What is part
-    of the model in a folder, such as one stack of it, leaves the other tensors.
-    """
+    """A model with all of its weights, by the Auto class `kind`; `settings` are those of `from_pretrained`."""
+    # What is part of the model in a folder, such as one stack of it, leaves the other tensors.
     with naming("weights", name):
         check_one_set(Path(name))
         check_cost(settings.get("config"), Path(name))
@@ -235,10 +231,8 @@ def open_weights(
 
 
 def check_one_set(folder: Path) -> None:
-    """
-    Check that a folder does not hold weights both in one file and in several, as saving in several files over one file
-    with transformers leaves it: one of them is older, and which would be opened depends on the program.
-    """
+    """Check that a folder does not hold weights both in one file and in several."""
+    # Saving in several files over one with transformers leaves both: which would be opened depends on the program.
     shards = [path.name for path in folder.iterdir() if SHARD_NAME.fullmatch(path.name)] if folder.is_dir() else []
     if shards and (folder / SAFE_WEIGHTS_NAME).is_file() and (folder / SAFE_WEIGHTS_INDEX_NAME).is_file():
         raise ValueError(

@@ -75,10 +75,7 @@ class _Bounded:
 def elements(
     path: str, roots: tuple[str, ...], units: tuple[str, ...], others: tuple[str, ...] = ()
 ) -> Iterator[tuple[str, Any]]:
-    """
-    Name and element of each unit of an XML file, one at a time; and of its root, one of `roots`, and of `others`, when
-    they begin.
-    """
+    """Name and element of each unit of an XML file; and of its root, one of `roots`, and of `others` as they begin."""
     etree = _import("lxml.etree", path)
     found, checked = False, False
     with open_input(path) as file, _naming_damage(path, etree):

@@ -150,10 +150,8 @@ def settle(found: Source, reference: Path, say: Callable[[str], None]) -> tuple[
 
 @contextmanager
 def _one_line(path: Path, name: str) -> Iterator[None]:
-    """
-    Turn an error caused by a damaged or hostile file into one that names the file: settings may have any value
-    anywhere, and sources do not check all types before use.
-    """
+    """Turn an error caused by a damaged or hostile file into one that names the file."""
+    # Settings may have any value anywhere, and sources do not check all types before use.
     try:
         yield
     except StrictDataclassError as error:

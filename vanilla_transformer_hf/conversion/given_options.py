@@ -21,9 +21,7 @@ def parse_option(text: str) -> tuple[str, Any]:
 
 
 def with_options(found: Source, given: Mapping[str, Any]) -> Source:
-    """
-    The checkpoint with options in place of its own; dots in a name stand between sections ("model.encoder.num_heads").
-    """
+    """The checkpoint with options in place of its own; dots stand between sections ("model.encoder.num_heads")."""
     options = found.options
     for option, value in given.items():
         if option not in found.settable:

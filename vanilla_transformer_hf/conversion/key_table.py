@@ -237,10 +237,8 @@ LARGEST_OPTION = 2**31
 
 
 def wrong_types(given: Any, defaults: Mapping[str, Any], where: str = "") -> list[str]:
-    """
-    Options of another type than their defaults, a line each; a default of None allows any. Remove None for "not given"
-    with `filled` first. `where` is put before the names.
-    """
+    """Options of another type than their defaults, a line each, `where` before the names; None allows any type."""
+    # Remove None for "not given" with `filled` first.
     if not isinstance(given, Mapping):
         return [f"{where.rstrip('.') or 'options'}: {given!r} holds no options"]
     problems = []

@@ -76,9 +76,7 @@ class LoadedTensors(Tensors):
 
 
 class Source:
-    """
-    A toolkit whose checkpoints can be converted; an instance is a checkpoint that was read, without any computation.
-    """
+    """A toolkit whose checkpoints can be converted; an instance is a checkpoint that was read, nothing computed."""
 
     name: str  # The toolkit's on the command line
     settable: Sequence[str] = ()  # Options that may be given with the command, dots between sections
@@ -151,8 +149,8 @@ class Source:
         return {}
 
     def guessed(self) -> dict[str, Any]:
-        """Options that the files lack although the outputs depend on them -> the usual value: they must be given,
-        unless a reference confirms them."""
+        """Options that the files lack although outputs depend on them -> the usual value."""
+        # They must be given, unless a reference confirms them.
         return {}
 
     def defaulted(self) -> dict[str, Any]:

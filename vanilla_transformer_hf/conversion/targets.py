@@ -285,10 +285,7 @@ TARGETS: dict[str, Target] = {
 
 
 def export(target: str, model_folder: str | os.PathLike, output: str | os.PathLike) -> Exported:
-    """
-    Write the model in `model_folder` in the format `target` to the new folder `output`; after an error nothing is
-    left.
-    """
+    """Write the model in `model_folder` in the format `target` to the new folder `output`, complete or not at all."""
     if target not in TARGETS:
         raise ConversionError(
             f"{target!r} is not a target: expected one of {', '.join(TARGETS)} (engines that only run the model: "

@@ -32,10 +32,8 @@ TEXTS = (
 
 
 def read_reference(path: Path) -> dict[str, torch.Tensor]:
-    """
-    The arrays of a reference, an `.npz` file: src_ids (B, S), src_mask, tgt_in_ids (B, T), tgt_mask and
-    logits (B, T, V); masks are true on real tokens.
-    """
+    """A reference of an `.npz` file: src_ids (B, S), src_mask, tgt_in_ids (B, T), tgt_mask, logits (B, T, V)."""
+    # Masks are true on real tokens.
     try:
         found = Arrays(path)
         arrays = {name: found[name] for name in REFERENCE_NAMES}
@@ -80,10 +78,7 @@ def compare_with_reference(
 
 
 def example_batch(config: VanillaTransformerConfig) -> dict[str, torch.Tensor]:
-    """
-    Random ids with a fixed seed for two sentences, the second padded, or random frames or pixels of two sources: a
-    batch for a forward pass.
-    """
+    """Random ids, by a fixed seed, of two sentences, the second padded; or random frames or pixels of two sources."""
     generator = torch.Generator().manual_seed(0)
     if not reads_tokens(config):
         return example_sources(config, generator)
@@ -110,10 +105,7 @@ def example_batch(config: VanillaTransformerConfig) -> dict[str, torch.Tensor]:
 
 
 def example_sources(config: VanillaTransformerConfig, generator: torch.Generator) -> dict[str, torch.Tensor]:
-    """
-    Random frames or pixels of two sources, and target ids: neither with padding, which toolkits treat in ways of their
-    own.
-    """
+    """Random frames or pixels of two sources, and target ids, without padding, which toolkits treat differently."""
     source = torch.randn(2, *shape_of_source(config), generator=generator)
     length = min(12, config.decoder_max_position_embeddings or 12)
     target = torch.randint(config.vocab_size, (2, length), generator=generator)
@@ -130,10 +122,8 @@ def logits_of(model: VanillaTransformerForConditionalGeneration, batch: dict[str
 
 
 def compare_with_toolkit(model: Any, toolkit: Any, batch: dict[str, torch.Tensor]) -> tuple[float, int]:
-    """
-    Largest difference between the outputs of the model and of transformers' own for a batch, in float32, in units of
-    the largest output where that is above 1; and the number of tokens.
-    """
+    """Largest difference between the model's outputs and those of transformers' own, and the number of tokens."""
+    # In float32, in units of the largest output where that is above 1.
     mask = batch.get("attention_mask")
     real = torch.ones_like(batch["decoder_input_ids"], dtype=torch.bool) if mask is None else mask.bool()
     exact = model if model.dtype == torch.float32 else copy.deepcopy(model).float()
@@ -152,10 +142,8 @@ def try_processor(processor: Any) -> list[Any]:
 
 
 def try_tokenizer(tokenizer: Any) -> list[list[int] | str]:
-    """
-    The ids of some texts as source and as target, which are also decoded; or the error of one, because a toolkit whose
-    vocabulary has no unknown word also fails on new words. A tokenizer of a damaged model may panic: an error.
-    """
+    """The ids of some texts as source and as target, which are also decoded; or the error of one."""
+    # A toolkit whose vocabulary has no unknown word fails on new words, too; a tokenizer of a damaged model may panic.
     found: list[list[int] | str] = []
     for text, side in itertools.product(TEXTS, ("text", "text_target")):
         try:

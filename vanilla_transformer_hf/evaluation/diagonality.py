@@ -28,10 +28,8 @@ class Diagonality:
 
 
 def diagonality(weights: torch.Tensor) -> Diagonality:
-    """
-    How diagonal attention weights (…, T, S) of T steps to S positions are. Leave out steps and positions that have no
-    place in the order: the end-of-sentence token, padding.
-    """
+    """How diagonal attention weights (…, T, S) of T steps to S positions are."""
+    # Leave out steps and positions that have no place in the order: the end-of-sentence token, padding.
     if weights.dim() < 2 or 0 in weights.shape[-2:]:
         raise ValueError(f"weights: expected (…, steps, positions), each at least 1, got {tuple(weights.shape)}")
     steps, positions = weights.shape[-2:]

@@ -68,10 +68,7 @@ class FileSubject(Subject):
         self.files = OrderedDict[str, torch.Tensor]()
 
     def open_file(self, path: str | os.PathLike[str], content: bytes | None = None) -> str:
-        """
-        Read a file, or its `content`; its name here is the last part of its path, with a number behind it if another
-        file has it.
-        """
+        """Read a file, or its `content`; its name is the last part of its path, with a number if another has it."""
         return self._keep(Path(path).name, READERS[self.input_name](path, self.processor, content))
 
     def open_given(self, given: Any) -> str:

@@ -41,10 +41,8 @@ def page_file(name: str) -> str | None:
 
 
 def offline_page(answers: dict[str, Any] | None = None, state: str = "", theme: str | None = None) -> str:
-    """
-    The page as one file, with answers by their questions, written as the page writes them; `state` is that of the
-    page's URL fragment, and no `theme` is the reader's.
-    """
+    """The page as one file, with answers by their questions, written as the page writes them."""
+    # `state` is that of the page's URL fragment; no `theme` is the reader's.
     addresses = {}
     for name in page_names():
         if name.endswith(".js"):
@@ -88,10 +86,8 @@ def page_of(
     theme: str | None = None,
     most_numbers: int = MOST_NUMBERS,
 ) -> str:
-    """
-    A file that shows the translation of a text, or of an opened file, with all its attention, heads and tensors if
-    these are at most so many numbers; `settings` are those of `TranslateRequest`.
-    """
+    """A file that shows the translation of a text, or of an opened file; `settings` are of `TranslateRequest`."""
+    # It has all attention, heads and tensors, if these are at most so many numbers.
     answers: dict[str, Any] = {}
     settings = {
         name: (int(value) if isinstance(value, float) and value.is_integer() else value)

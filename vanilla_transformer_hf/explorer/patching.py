@@ -96,11 +96,8 @@ def with_rows(rows: Sequence[int], values: torch.Tensor) -> Change:
 
 
 def counterparts(ids: Sequence[int], others: Sequence[int]) -> list[int | None]:
-    """
-    For each token of a sentence, the place of the other sentence that stands for it: the same place or, behind the
-    last difference, the place that is as far from the end. None for tokens that are too many: [1, 2, 3, 9] has [0, 1,
-    None, 2] in [1, 4, 9].
-    """
+    """For each token of a sentence, its place in the other: of [1, 2, 3, 9] in [1, 4, 9] these are [0, 1, None, 2]."""
+    # The same place or, behind the last difference, the place that is as far from the end; None for tokens too many.
     shortest, end = min(len(ids), len(others)), 0
     while end < shortest and ids[-1 - end] == others[-1 - end]:
         end += 1
@@ -111,10 +108,9 @@ def counterparts(ids: Sequence[int], others: Sequence[int]) -> list[int | None]:
 
 
 class Pair:
-    """
-    Two sentences, each with the same target, and the step of the target at which their next tokens are compared: that
-    of the request, else the first at which the most probable tokens differ, else the first.
-    """
+    """Two sentences, each with the same target, and the step of the target at which their next tokens are compared."""
+
+    # The step is that of the request, else the first at which the most probable tokens differ, else the first.
 
     def __init__(self, subject: Subject, request: PatchMapRequest | PatchRequest):
         check_ours(subject, request)

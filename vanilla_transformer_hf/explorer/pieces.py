@@ -19,10 +19,7 @@ JOINERS = "\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}"
 
 
 def visible(text: str) -> str:
-    """
-    A text in which every character can be seen: "⏎" for a line break, "U+200B" for one without width, "␣" for a blank
-    that stands alone.
-    """
+    """A text in which every character can be seen: "⏎" for a line break, "U+200B" for one without width."""
     if not text.strip(" "):
         return SIGNS[" "] * max(1, len(text))
     inner = text.strip(" ")

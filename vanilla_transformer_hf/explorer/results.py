@@ -157,10 +157,7 @@ class FileResult:
 
 @dataclass
 class SourceResult:
-    """
-    A recording or an image as a picture of R rows and C columns, and the part of it that each of the encoder's S
-    positions stands for.
-    """
+    """A recording or an image as a picture (R, C), and the part of it that each of the encoder's S positions is."""
 
     kind: str  # "speech" or "image"
     # Features of frames, the highest mel filter in the first row (R, C); or pixels from 0 to 1, (R, C) or (R, C, 3)
@@ -263,10 +260,9 @@ class Box:
 
 @dataclass
 class Lens:
-    """
-    The predictions of a decoder layer, or of a masked language model's encoder layer, as if it were the last one
-    (logit lens): its output through the final norm and the output matrix.
-    """
+    """The predictions of a decoder layer, or of a masked language model's encoder layer, as if it were the last."""
+
+    # The logit lens: its output through the final norm and the output matrix.
 
     layer: int  # Its number
     steps: list[list[Alternative]]  # For each step, or token of the text, the most probable tokens, best first

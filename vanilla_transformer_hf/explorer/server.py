@@ -39,10 +39,7 @@ HEADERS = {
 
 
 def make_app(explorer: Explorer, allowed_hosts: Sequence[str] = ()) -> Starlette:
-    """
-    The application for opened models; `allowed_hosts` are names by which it may be called beside those of this
-    machine, "*" any.
-    """
+    """The application for opened models, called by the names of this machine and `allowed_hosts` ("*": any)."""
 
     async def ask(request: Request) -> Response:
         # Pages of other sites can send bodies without a type, or as text, without a preflight request, but not JSON.

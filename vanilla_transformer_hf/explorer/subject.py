@@ -43,10 +43,7 @@ class Recent:
 
 
 class Subject:
-    """
-    A model in evaluation mode and its tokenizer in the explorer. Copies use eager attention, which returns its
-    weights; the model itself is not changed.
-    """
+    """A model in evaluation mode and its tokenizer; copies use eager attention, which returns its weights."""
 
     kind = "translation"  # of one stack "causal", which continues a text, or "masked", which fills gaps
     reads = "text"  # or "speech" or "image" (`file_sources.py`)

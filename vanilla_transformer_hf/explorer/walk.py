@@ -123,11 +123,8 @@ def norm_name(config: Any) -> str:
 
 
 def layer_tensors(seen: Recorded, config: Any, side: str, number: int) -> list[Tensor]:
-    """
-    The outputs of a layer's sublayers, with the residual stream around them, in the order of the computation: with
-    post-norm a sublayer and the normed sum, with pre-norm the norm, the sublayer and the sum. The last is the layer's
-    output.
-    """
+    """The outputs of a layer's sublayers, with the residual stream around them, in the order of the computation."""
+    # With post-norm a sublayer and the normed sum, with pre-norm the norm, the sublayer and the sum; the output last.
     prefix, sizes = f"{side}.{number}", SIZES[side](config)
     is_post, alpha = sizes.norm_position == "post", sizes.residual_alpha
     present = [name for name in SUBLAYERS if f"{prefix}.{name}" in seen.outputs]

@@ -25,10 +25,9 @@ ENGINES = ("ctranslate2", "onnx", "torch_export")
 
 
 class Exported(NamedTuple):
-    """
-    Measurements on random words: the largest absolute difference of logits from those in float64, of the engine in
-    float32 and of the model itself; and notes for the user.
-    """
+    """Measurements on random words: largest differences of logits from those in float64; and notes for the user."""
+
+    # Of the engine in float32, and of the model itself.
 
     difference: float
     own_error: float

@@ -27,10 +27,8 @@ def write(
 
 
 def open_model(folder: str | Path) -> StepwiseModel:
-    """
-    The programs that `write` left in a folder, under transformers' `generate()`. torch reads them as pickles: open
-    what you exported, alone.
-    """
+    """The programs that `write` left in a folder, under transformers' `generate()`."""
+    # torch reads them as pickles: open what you exported, alone.
     steps = [torch.export.load(Path(folder) / f"{name}.pt2").module() for name in (ENCODER, FIRST_STEP, NEXT_STEP)]
     return StepwiseModel(*open_configs(Path(folder)), *steps)
 

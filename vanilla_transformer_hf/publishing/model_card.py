@@ -453,8 +453,7 @@ def _card_data(facts: CardFacts, config: OwnConfig, task: Task, title: str, lang
 
 
 def _architecture(config: OwnConfig) -> list[tuple[str, Any, Any]]:
-    """Rows (field, value, value in the paper's base model): the sizes, and other differences from that model. Of other
-    models all fields, beside None."""
+    """Rows (field, value, that of the paper's base model): the sizes, and differences; of other models all fields."""
     names = [name for name in type(config).__annotations__ if name not in HOST_FIELDS and not name.endswith("_id")]
     if not isinstance(config, VanillaTransformerConfig):
         return [(name, getattr(config, name), None) for name in names]

@@ -43,10 +43,8 @@ def _known_secrets() -> set[str]:
 
 
 def _fields(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
-    """
-    Every value of a JSON document as (field, text), the field as "outer.inner"; and every key that could be a path.
-    {"name": a name, "value": a value} is a field, too.
-    """
+    """Every value of a JSON document as ("outer.inner", text), and every key that could be a path."""
+    # {"name": a name, "value": a value} is a field, too.
     if isinstance(value, dict):
         if isinstance(value.get("name"), str) and isinstance(value.get("value"), str):
             yield value["name"], value["value"]
@@ -77,10 +75,7 @@ def parse_json(content: bytes, name: str) -> Any:
 
 
 def find_private_text(name: str, content: bytes) -> list[str]:
-    """
-    Secrets and absolute paths in a text file, a sentence each, which names the file, the field (JSON) or line, and the
-    kind of secret, never the secret.
-    """
+    """Secrets and absolute paths in a text file, a sentence each with the place and the kind, never the secret."""
     is_json, is_learned = name.endswith(".json"), name in TOKENIZER_FILES.values()
     if is_json:
         values = dict(enumerate(_fields(parse_json(content, name))))
@@ -120,10 +115,8 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _found_in(texts: list[str], find: Callable[[str], Iterator[tuple[int, str]]]) -> Iterator[tuple[int, str]]:
-    """
-    The number of the text, and what was found there, of all that `find` finds in texts, one a line, which may be parts
-    of one thing; and in the texts as they are read.
-    """
+    """The number of the text, and what `find` finds there: in texts, one a line, and in these as they are read."""
+    # Texts may be parts of one thing.
     for version in dict.fromkeys((tuple(texts), tuple(map(as_read, texts)))):
         starts = list(accumulate((len(text) + 1 for text in version), initial=0))
         for at, what in find("\n".join(version)):

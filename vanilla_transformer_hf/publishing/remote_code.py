@@ -22,10 +22,8 @@ AVAILABLE = {"torch", "transformers", "huggingface_hub", "tokenizers", "safetens
 
 
 def find_code(folder: Path, modules: set[str]) -> tuple[dict[str, bytes], list[str]]:
-    """
-    The files of code that a folder's model imports, from `modules` on, and a sentence for each problem of importing
-    them elsewhere. If the folder lacks one, all files are those that this package saves with a model.
-    """
+    """The files of code that a folder's model imports, and a sentence for each problem of importing them elsewhere."""
+    # If the folder lacks one, all files are those that this package saves with a model.
     if wrong := sorted(each for each in modules if not re.fullmatch(r"[\w-]+", each)):
         return {}, [f"auto_map names {each!r}, which is not a file beside the model" for each in wrong]
     found: dict[str, Path] = {}

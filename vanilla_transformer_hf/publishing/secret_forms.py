@@ -23,10 +23,8 @@ _MAY_BE_WRITTEN_OTHERWISE = re.compile(r"[&%\\]|[^\x00-\x7f]")
 
 
 def as_read(text: str) -> str:
-    """
-    A text without the ways to write a character as several or as another one: entities (`&quot;`), percent signs
-    (`%2F`), backslashes (`\\/`, `\\x3d`, `\\_`), full-width letters, characters without width.
-    """
+    """A text without the ways to write a character as several or as another one."""
+    # Entities (`&quot;`), percent signs (`%2F`), backslashes (`\/`, `\x3d`, `\_`), full-width letters, no width.
     if not _MAY_BE_WRITTEN_OTHERWISE.search(text):
         return text
     text = unquote(unquote(html.unescape(text.replace("\\\n", ""))))
@@ -265,10 +263,8 @@ def _kind_of(name: str) -> str:
 
 
 def is_secret_value(name: str, value: str) -> bool:
-    """
-    Whether the value of a field is a secret by the field's name: a password in any case, a token or a key if it is not
-    a word. Names of parts, such as "headers.Authorization" or "credentials.0", count by their last one.
-    """
+    """Whether the value of a field is a secret by its name: a password; a token or a key if it is not a word."""
+    # Names of parts, such as "headers.Authorization" or "credentials.0", count by their last one.
     parts = [part for part in name.split(".") if not part.isdigit()]
     while len(parts) > 1 and parts[-1].lower() in GENERIC.split():
         parts.pop()

@@ -124,10 +124,8 @@ def tensor_names(weights: Path | CleanedWeights) -> list[str]:
 def check_weights(
     config: OwnConfig, sources: dict[str, Path | bytes | CleanedWeights], may_repeat: bool = False
 ) -> list[str]:
-    """
-    Problems of the weights for this config, a sentence each: every tensor must occur once, with its shape and finite
-    values; tied ones twice if they `may_repeat`.
-    """
+    """Problems of the weights for this config, a sentence each; tied ones may come twice if they `may_repeat`."""
+    # Every tensor must occur once, with its shape and finite values.
     name = (config.architectures or ["VanillaTransformerForConditionalGeneration"])[0]
     model_class = getattr(modeling, name, None) or getattr(recurrent, name, None)
     if model_class is None or getattr(config, "quantization_config", None):

@@ -7,9 +7,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 
 class RecurrentState(CacheLayerMixin):
-    """
-    Tensors by name, each with the sentence as its first dimension. Their size does not depend on the number of tokens.
-    """
+    """Tensors by name, the sentence as first dimension; their size does not depend on the number of tokens."""
 
     def __init__(self):
         super().__init__()

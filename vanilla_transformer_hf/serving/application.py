@@ -365,10 +365,7 @@ class Service:
         return partial(call.model.batcher.align, prefix=call.model.prefix_of(call.wanted.target), deadline=deadline)
 
     async def _begin(self, call: Call, texts: Sequence[str]) -> Ticket:
-        """
-        The ticket of a request; its characters are counted. If its time passes before, while the thread that encodes
-        the texts ends its work, the ticket is cancelled.
-        """
+        """The ticket of a request; its characters are counted. It is cancelled if its time passes before."""
         model, wanted = call.model, call.wanted
         call.request.state.model = model.name
         options = search_options(model.batcher.translator, wanted)
@@ -585,10 +582,8 @@ class Service:
         forms: Collection[str] = (),
         takes_json: bool = True,
     ) -> Mapping[str, Any]:
-        """
-        The fields of a request, as JSON or as one of these kinds of forms. A JSON object is read under every content
-        type: some clients (`curl -d`, urllib) call all bodies forms by default.
-        """
+        """The fields of a request, as JSON or as one of these kinds of forms."""
+        # JSON is read under every content type: some clients (`curl -d`, urllib) call all bodies forms by default.
         kind = media_type(request)
         content = await read_body(request, most_bytes or self.limits.body_bytes, self.limits.body_seconds)
         if takes_json and (kind == "application/json" or content.lstrip()[:1] == b"{"):

@@ -12,10 +12,9 @@ TOKEN_BYTES = 24
 
 
 class Downloads:
-    """
-    Files by their tokens for some seconds, in memory or in a folder that processes share; any thread may call it. When
-    all together have more than `most_bytes`, the oldest are dropped.
-    """
+    """Files by their tokens for some seconds, in memory or in a folder that processes share; for any thread."""
+
+    # When all together have more than `most_bytes`, the oldest are dropped.
 
     def __init__(self, seconds: float, most_bytes: int, folder: str | None = None):
         self.seconds, self._most_bytes = seconds, most_bytes

@@ -35,10 +35,8 @@ class LanguageDetector:
         self._codes = [*dict.fromkeys([*self._sources, *targets])]
 
     def detect(self, texts: Sequence[str], among: Collection[str] | None = None) -> list[tuple[str, float]]:
-        """
-        Codes of languages, all or some `among` them, and confidences from 0 to 100 among all languages, most likely
-        first; 0 where the texts do not show it.
-        """
+        """Codes of languages, all or some `among` them, and confidences (0 to 100) among all, likeliest first."""
+        # They are 0 where the texts do not show the language.
         likely = self._likely("\n".join(texts)[:ENOUGH])
         found = [(code, value) for code, value in likely if among is None or code in among]
         if found:

@@ -17,10 +17,7 @@ from .server import ServerSettings, make_application, start_log
 
 @dataclass
 class ReplicaSettings:
-    """
-    How many replicas there are ("auto": Ray Serve chooses by the load), what each has, and how many requests it
-    answers at a time, which it batches.
-    """
+    """How many replicas there are ("auto": by the load), what each has, and how many requests it batches at a time."""
 
     replicas: int | str = 1
     cpus: float = 1

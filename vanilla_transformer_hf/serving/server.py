@@ -195,10 +195,8 @@ def start_log(settings: ServerSettings) -> None:
 
 
 def serve(settings: ServerSettings, listening: socket.socket, host: str | None = None) -> None:
-    """
-    Serve requests until SIGTERM or Ctrl-C; running ones are finished. A server that listens for this machine alone is
-    called by the names of this machine, `host` and `settings.allowed_hosts`.
-    """
+    """Serve requests until SIGTERM or Ctrl-C; running ones are finished."""
+    # One that listens for this machine alone is called by its names, `host` and `settings.allowed_hosts`.
     start_log(settings)
     address = listening.getsockname()[0]
     settings = replace(settings, allowed_hosts=names_of(address, host or address, settings.allowed_hosts))

@@ -18,10 +18,9 @@ class FullError(Exception):
 
 
 class Suggestions:
-    """
-    Files of suggestions in a folder, such as en-de.jsonl: a line of JSON for each, with its texts by language under
-    "translation", as corpora have them. Only their owner can read them.
-    """
+    """Files of suggestions in a folder, such as en-de.jsonl, which only their owner can read."""
+
+    # A line of JSON has the texts of a suggestion by language under "translation", as corpora do.
 
     def __init__(self, folder: str):
         self._folder = Path(folder)

@@ -25,10 +25,7 @@ from .transfer import transfer
 
 
 def paper_learning_rate(d_model: int, warmup_steps: float) -> float:
-    """
-    The highest learning rate, at the end of the warm-up, of the paper's schedule in section 5.3:
-    d_model^-0.5 · min(step^-0.5, step · warmup^-1.5).
-    """
+    """The highest rate of section 5.3, after the warm-up: d_model^-0.5 · min(step^-0.5, step · warmup^-1.5)."""
     if warmup_steps < 1:
         raise ValueError(
             f"warmup_steps={warmup_steps}: the paper's learning rate needs a number of steps; or set learning_rate."
@@ -133,10 +130,8 @@ def choose_attention(run: RunArguments, config: Any) -> dict[str, Any]:
 def make_generation_config(
     run: RunArguments, config: PreTrainedConfig, base: GenerationConfig | None
 ) -> GenerationConfig:
-    """
-    The search of the recipe, or that of the model that is fine-tuned (`base`), with a limit of length: transformers'
-    default would cut every translation at 20 tokens.
-    """
+    """The search of the recipe, or that of the model that is fine-tuned (`base`), with a limit of length."""
+    # transformers' default would cut every translation at 20 tokens.
     is_ours = config.model_type == VanillaTransformerConfig.model_type
     generation_config = VanillaTransformerGenerationConfig(num_beams=4) if is_ours else GenerationConfig(num_beams=4)
     if base is not None:

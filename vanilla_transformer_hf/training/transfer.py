@@ -45,10 +45,8 @@ def kind_of(pieces: Mapping[str, int], backend: Any) -> str:
 
 
 def spellings(kind: str, piece: str) -> list[bytes]:
-    """
-    The texts that a piece of such a vocabulary can stand for, in UTF-8, with a space before the beginning of a word.
-    Where only the ends of words are marked, a piece has two.
-    """
+    """The texts that a piece can stand for, in UTF-8, with a space before the beginning of a word."""
+    # Where only the ends of words are marked, a piece has two.
     if kind == "ByteLevel":
         known = set(piece) <= BYTES_OF_CHARACTERS.keys()
         return [bytes(BYTES_OF_CHARACTERS[each] for each in piece)] if known else []

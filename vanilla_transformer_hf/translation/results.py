@@ -139,10 +139,8 @@ def join_parts(
 
 
 def join_texts(parts: Sequence[Part], translations: Sequence[str]) -> tuple[str, list[int]]:
-    """
-    The translation of a text, with its white space, from those of its parts, and where each of these begins in it. A
-    space stands between sentences of one line, unless the translation before it is Chinese or Japanese.
-    """
+    """The translation of a text, with its white space, from those of its parts, and where each of these begins."""
+    # A space stands between sentences of one line, unless the translation before it is Chinese or Japanese.
     pieces, starts, length, left = list[str](), list[int](), 0, ""
     for part, text in zip(parts, translations, strict=True):
         before = _space_between(left, text) if part.before is None else part.before

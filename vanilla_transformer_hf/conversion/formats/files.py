@@ -86,8 +86,6 @@ def read_yaml(path: Path) -> dict:
 
 @_for_the_user
 def read_yaml_words(path: Path) -> dict[str, str]:
-    """
-    A vocabulary in YAML, with all words as text: YAML would parse `no` and `1_000` as other values.
-    """
+    """A vocabulary in YAML, with all words as text: YAML would parse `no` and `1_000` as other values."""
     text = read_bounded(path).decode("utf-8")
     return parse_yaml(text, str(path), getattr(yaml, "CBaseLoader", yaml.BaseLoader), most=2 * MOST_TOKENS)

@@ -116,10 +116,8 @@ def moses(
     splits_dashes: bool = True,
     escapes: bool = True,
 ) -> normalizers.Normalizer:
-    """
-    Text of a language to words with white space between them. `uniform` is the language by whose rules punctuation is
-    made uniform before ("": `language`; None: it is not); `splits_dashes` is "aggressive_dash_splits".
-    """
+    """Text of a language to words with white space between them; `splits_dashes` is "aggressive_dash_splits"."""
+    # `uniform`: the language by whose rules punctuation is made uniform before; "": `language`; None: it is not.
     steps: list[tuple[str, str]] = [
         *([] if uniform is None else _uniform(uniform or language)),
         (r"\s+", " "),
@@ -148,10 +146,8 @@ def abbreviations_of(language: str) -> list[str] | None:
 
 
 def add_moses(backend: Tokenizer, language: str, lowercase: bool = False, **settings: Any) -> None:
-    """
-    Let a backend divide words as Moses does before its own steps, with the settings of `moses`, and undo its escapes
-    when it decodes. Without sacremoses nothing is added.
-    """
+    """Let a backend divide words as `moses` does before its own steps, and undo its escapes when it decodes."""
+    # Without sacremoses nothing is added.
     if (abbreviations := abbreviations_of(language)) is None:
         return
     # Not by `Strip`, behind which the library panics where characters were inserted at the end.

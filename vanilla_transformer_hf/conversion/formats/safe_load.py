@@ -220,10 +220,8 @@ def _names_in_checkpoint(path: Path) -> set[str]:
 
 
 def check_archive(path: Path, growth: int = 1):
-    """
-    Compare every file inside a zip archive (torch's `.pt`, numpy's `.npz`) with its checksum: torch itself would not
-    notice changed weights. It may inflate to `growth` times its size.
-    """
+    """Compare the files of a zip archive (torch's `.pt`, numpy's `.npz`) with their checksums: torch does not."""
+    # It may inflate to `growth` times its size.
     size = checked(path).stat().st_size
     try:
         with zipfile.ZipFile(path) as archive:
@@ -238,10 +236,8 @@ def check_archive(path: Path, growth: int = 1):
 
 
 def load_torch(path: Path, trust: bool = False) -> Any:
-    """
-    The object in a file that torch.save wrote; tensors stay in the file until they are used. `trust` unpickles with
-    Python's own unpickler, which runs any code in the file.
-    """
+    """The object in a file that torch.save wrote; tensors stay in the file until they are used."""
+    # `trust` unpickles with Python's own unpickler, which runs any code in the file.
     is_zip = zipfile.is_zipfile(checked(path))
     if is_zip:
         check_archive(path)
@@ -273,11 +269,9 @@ def load_torch(path: Path, trust: bool = False) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """
-    Settings as dicts, lists and simple values: namespaces, omegaconf's containers and enumerations are unpacked, and
-    an interpolation "${a.b}" takes the value at that path of the whole; what omegaconf calls missing ("???") is left
-    out.
-    """
+    """Settings as dicts, lists and simple values, unpacked from namespaces, omegaconf's containers, enumerations."""
+    # An interpolation "${a.b}" takes the value at that path of the whole; what is missing for omegaconf ("???") is
+    # left out.
     unpacked = _unpack(value, itertools.count())
     return _resolve(unpacked, unpacked)
 

@@ -56,9 +56,7 @@ class Entry(NamedTuple):
 
 
 def masked_checksum(data: bytes | np.ndarray) -> int:
-    """
-    CRC-32C as it is stored: rotated and shifted, so that checksums of checksums stay useful (LevelDB, util/crc32c.h).
-    """
+    """CRC-32C as it is stored, rotated and shifted: checksums of checksums stay useful (LevelDB, util/crc32c.h)."""
     try:
         import google_crc32c
     except ImportError as error:

@@ -102,10 +102,8 @@ def limited(
 
 
 def with_language_tags(tokenizer: VanillaTransformerTokenizer | None) -> VanillaTransformerTokenizer | None:
-    """
-    The tokenizer, if there is one, with the tags of its source vocabulary registered as `target_lang_tags`: those of
-    Marian (">>deu<<") and of Johnson et al. 2017 ("<2de>"), if a text that holds one is read as that token.
-    """
+    """The tokenizer, if there is one, with the tags of its source vocabulary registered as `target_lang_tags`."""
+    # Those of Marian (">>deu<<") and of Johnson et al. 2017 ("<2de>"), if a text that holds one is read as that token.
     if tokenizer is None or TARGET_LANG_TAGS in tokenizer.init_kwargs:
         return tokenizer
     vocabulary = tokenizer.source_backend_tokenizer.get_vocab()

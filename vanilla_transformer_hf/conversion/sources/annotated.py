@@ -152,8 +152,7 @@ TABLES: dict[str, tuple[str, ...]] = {
 
 
 def unbiased(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
-    """The weight of a norm that divides by the unbiased standard deviation, for our norm, which divides by the biased
-    one."""
+    """The weight of a norm that divides by the unbiased deviation, for our norm, which divides by the biased one."""
     return tensor * ((len(tensor) - 1) / len(tensor)) ** 0.5
 
 

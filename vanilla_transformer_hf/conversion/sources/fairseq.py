@@ -162,8 +162,7 @@ def _checkpoint(path: Path) -> Path | None:
 
 
 def _folders(checkpoint: Path, data: str = "") -> list[Path]:
-    """Folders that may hold the dictionaries: the checkpoint's, that of the preprocessed data beside it, or the
-    parent."""
+    """Folders that may hold the dictionaries: the checkpoint's, that of the data beside it, or the parent."""
     folder, name = checkpoint.parent, Path(data.split(":")[0]).name
     own = [named(folder, name), named(folder.parent, name)] if name not in ("", "..") else []
     return [folder, *own, folder.parent]
@@ -358,8 +357,7 @@ class Fairseq(Source):
         )
 
     def _cutting_file(self, language: str) -> Path | None:
-        """The file that splits the words of a language: its own codes or SentencePiece model, or one for both
-        languages."""
+        """The file that splits the words of a language: its codes or SentencePiece model, or one for both."""
         files = [
             path
             for folder in dict.fromkeys((self.folder, self.files[0].parent))

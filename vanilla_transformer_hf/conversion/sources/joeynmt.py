@@ -130,10 +130,8 @@ def _checkpoints(path: Path) -> list[Path]:
 
 
 def _from_first_version(options: dict[str, Any]) -> dict[str, Any]:
-    """
-    A config of 1.x as one of 2.x: the languages are texts there, both sides have one level, all layers are pre-norm
-    with a final norm, and nothing is banned in the search.
-    """
+    """A config of 1.x as one of 2.x, with texts as languages, one level of both sides, and nothing banned."""
+    # All layers are pre-norm with a final norm there.
     data, model = options["data"], options["model"]
     training, testing = (
         options[name] if isinstance(options.get(name), dict) else {} for name in ("training", "testing")
@@ -427,10 +425,8 @@ class JoeyNMT(Source):
 
     @cached_property
     def testing(self) -> dict[str, Any]:
-        """
-        The section `testing`. The older name of beam_alpha takes precedence, as in config.parse_test_args; fewer beams
-        than two are greedy search.
-        """
+        """The section `testing`; the older name of beam_alpha takes precedence, as in config.parse_test_args."""
+        # Fewer beams than two are greedy search.
         options = {**OPTIONS["testing"], **(self.options.get("testing") or {})}
         alpha = options.get("alpha", options["beam_alpha"])
         return {**options, "beam_alpha": alpha, "beam_size": max(options["beam_size"], 1)}

@@ -207,8 +207,7 @@ def _settings_beside(model: Path) -> list[Path]:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """One side's tokens in the order of their ids, the names of two of them, and the SentencePiece model that splits
-    its text."""
+    """One side's tokens by id, the names of two of them, and the SentencePiece model that splits its text."""
 
     tokens: list[str]
     eos: str

@@ -123,8 +123,8 @@ class OpenNMT(Source):
         return backend
 
     def to_tokenizer(self, config: VanillaTransformerConfig) -> Any:
-        """Tokenizer with the ids of the vocabularies, and the subword model where it lies beside the checkpoint. The
-        end token is appended to targets, not to sources."""
+        """Tokenizer with the ids of the vocabularies, and the subword model where it lies beside the checkpoint."""
+        # The end token is appended to targets, not to sources.
         source, target = (self._backend(side) for side in ("src", "tgt"))
         known = {name: token for name, token in self.specials.items() if token in self.vocabulary["tgt"]}
         names: dict[str, Any] = {f"{name}_token": token for name, token in known.items()}

@@ -241,10 +241,7 @@ class StateDict(Source):
         }
 
     def unsupported(self) -> list[str]:
-        """
-        A line for each setting of the wrong type; or for each unknown one, and each special token that a vocabulary
-        lacks or that has different ids.
-        """
+        """A line for each setting of the wrong type or unknown, and each special token that does not fit."""
         if problems := self._wrong_settings(self.options):  # settings that the command gives, too
             return problems
         known = ", ".join(self.known)

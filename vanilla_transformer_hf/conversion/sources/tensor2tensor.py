@@ -132,10 +132,8 @@ KEYS = written_out(
 
 
 def _plain_name(name: str) -> str:
-    """
-    A variable's name without the scopes around it. Where layers are named as in TensorFlow 2, these are
-    "transformer/parallel_0_5/transformer/transformer/", and a layer's second use is "layer_3_1".
-    """
+    """A variable's name without the scopes around it, and without the number of a layer's use ("layer_3_1")."""
+    # Layers named as in TensorFlow 2 stand in "transformer/parallel_0_5/transformer/transformer/".
     inner = re.search(
         r"(?:^|/)((?:body|symbol_modality_\d+_\d+)/(?!.*(?:^|/)(?:body|symbol_modality_\d+_\d+)/).*)", name
     )
@@ -237,8 +235,7 @@ class Tensor2Tensor(Source):
     settable = tuple(OPTIONS)
 
     def keys(self, config: VanillaTransformerConfig) -> KeyTable:
-        """The table of a self. The options determine the roles of the matrices, and the vector added to the
-        source's."""
+        """The table, by the options, which determine the matrices' roles and the vector added to the source's."""
         options, tensors = self.settings, self.tensors
         space = None
         if options["use_target_space_embedding"] and "body/target_space_embedding/kernel" in tensors:

@@ -56,10 +56,8 @@ def _id_of(settings: dict[str, Any], table: str, option: str, name: str) -> int:
 
 
 def decoder_prompt(settings: dict[str, Any]) -> list[int | None]:
-    """
-    The ids behind the start token as Whisper's `generate()` has them without times: language, task, "no timestamps".
-    None stands for a language that Whisper would find out.
-    """
+    """The ids behind the start token as Whisper's `generate()` has them: language, task, "no timestamps"."""
+    # None stands for a language that Whisper would find out.
     language, task = settings.get("language"), settings.get("task")
     ids = [] if language or task else _forced(settings)
     if settings.get("lang_to_id") or language:
@@ -116,8 +114,7 @@ class Whisper(SavedModel):
         return {"language": "en"} if None in decoder_prompt(self._of_generation()) else {}
 
     def to_generation_config(self, config: VanillaTransformerConfig) -> GenerationConfig:
-        """generation_config.json, or config.json, as far as our search has it, with the prompt as
-        `decoder_prompt_ids`."""
+        """What our search has of generation_config.json, or config.json, and the prompt (`decoder_prompt_ids`)."""
         found = super().to_generation_config(config).to_dict()
         known = {name: found[name] for name in GenerationConfig().to_dict().keys() & found.keys()}
         prompt = [token for token in decoder_prompt(self._of_generation()) if token is not None]

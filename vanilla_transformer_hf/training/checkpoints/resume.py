@@ -54,10 +54,8 @@ class Start:
 
 
 def find_start(folder: Path, wanted: str | None, settings: dict[str, Any], data: dict[str, str]) -> Start:
-    """
-    Where a run continues: at the `wanted` checkpoint, or for "last" and None the last one. Nothing is changed; with
-    other settings or data it continues only if `wanted` requests it.
-    """
+    """Where a run continues: at the `wanted` checkpoint, or for "last" and None the last one. Nothing is changed."""
+    # With other settings or data it continues only if `wanted` requests it.
     record, newest, damaged = RunRecord.read(folder), None, dict[Path, str]()
     for path in map(Path, reversed(list_checkpoints(folder))):
         if (damage := find_damage(path)) is None:

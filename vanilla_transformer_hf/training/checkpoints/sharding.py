@@ -96,10 +96,8 @@ def set_optimizer_settings(optimizer: Any, scheduler: Any, settings: list[dict[s
 
 @contextmanager
 def whole_model_generates(model: Any, device: torch.device) -> Iterator[None]:
-    """
-    In this context a sharded model generates with a whole copy of itself in each process: this package's search reads
-    the weights, and each step of transformers' loop would gather all of them. Every process must enter it.
-    """
+    """In this context a sharded model generates with a whole copy of itself in each process; all must enter it."""
+    # This package's search reads the weights, and each step of transformers' loop would gather all of them.
     whole: Any = AutoModelForSeq2SeqLM.from_config(model.config, trust_remote_code=False)
     whole.load_state_dict(gather_weights(model), strict=False)  # tied matrices are there once
     whole.to(device=device, dtype=model.dtype).eval()

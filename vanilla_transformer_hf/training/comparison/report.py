@@ -105,10 +105,9 @@ STYLES = ["-", "--", ":", "-."]
 
 @dataclass(frozen=True)
 class Row:
-    """
-    A variant in the table: values by key, and notes about runs that did not finish. Losses and scores are those of its
-    finished runs; sizes and speeds those of all.
-    """
+    """A variant in the table: values by key, and notes about runs that did not finish."""
+
+    # Losses and scores are those of its finished runs; sizes and speeds those of all.
 
     variant: str
     values: dict[str, list[float]]

@@ -6,10 +6,8 @@ from ...model.layers.loss import LossRows, smoothed_likelihood, softmax_and_log_
 
 
 def r_drop_rows(label_smoothing: float, weight: float, rows: LossRows) -> torch.Tensor:
-    """
-    Half of ½ α [KL(P₁‖P₂) + KL(P₂‖P₁)] - log P₁(y) - log P₂(y), equation 4, with smoothed labels, as a `RowLoss` of
-    two passes: with α = 0, `weight`, the mean of two losses.
-    """
+    """Half of ½ α [KL(P₁‖P₂) + KL(P₂‖P₁)] - log P₁(y) - log P₂(y), equation 4, as a `RowLoss` of two passes."""
+    # Labels are smoothed; α is `weight`, with 0 it is the mean of two losses.
     logits, half = rows.logits, weight / 2
     probabilities, log_sum = softmax_and_log_sum(logits)  # (2, R, V), (2, R, 1)
     likelihood = smoothed_likelihood(logits, rows.label, label_smoothing) - log_sum  # (2, R, 1)

@@ -94,10 +94,8 @@ def spans_behind_marks(text: Sequence[int], spans: Sequence[tuple[int, int]], ma
 
 
 def infill(rng: Rng, text: list[int], tokens: NoiseTokens, rate: float, mean: float) -> NoisyText:
-    """
-    Text infilling of BART (Lewis et al. 2020, arXiv 1910.13461): spans, whose lengths are from a Poisson distribution,
-    are one mask each, also spans of no token; the whole text is predicted.
-    """
+    """Text infilling of BART (Lewis et al. 2020, arXiv 1910.13461); the whole text is predicted."""
+    # Spans, whose lengths are from a Poisson distribution, are one mask each, also spans of no token.
     spans = place_spans(rng, len(text), poisson_lengths(rng, changed_tokens(len(text), rate), mean))
     noisy = with_marks(text, spans, [tokens.mask] * len(spans))
     return NoisyText([*noisy, tokens.end], [*text, tokens.end])
@@ -131,10 +129,8 @@ def delete(rng: Rng, text: list[int], tokens: NoiseTokens, rate: float, mean: fl
 
 
 def predict_fragment(rng: Rng, text: list[int], tokens: NoiseTokens, rate: float, mean: float) -> NoisyText:
-    """
-    MASS (Song et al. 2019, arXiv 1905.02450): one fragment is masked, token by token, and predicted; the decoder sees
-    of the text only the tokens of the fragment before the one that it predicts, each at its own position.
-    """
+    """MASS (Song et al. 2019, arXiv 1905.02450): one fragment is masked, token by token, and predicted."""
+    # The decoder sees of the text only the fragment's tokens before the one that it predicts, at their positions.
     size = changed_tokens(len(text), rate)
     first = int(rng.integers(len(text) - size + 1))
     draws, others = rng.random(size), rng.choice(tokens.words, size=size).tolist()
@@ -152,10 +148,8 @@ def predict_fragment(rng: Rng, text: list[int], tokens: NoiseTokens, rate: float
 
 
 def predict_spans(rng: Rng, text: list[int], tokens: NoiseTokens, rate: float, mean: float) -> NoisyText:
-    """
-    Span corruption of T5 (Raffel et al. 2020, arXiv 1910.10683): spans are a sentinel each, and what is predicted are
-    the spans, each behind its sentinel, and one more sentinel.
-    """
+    """Span corruption of T5 (Raffel et al. 2020, arXiv 1910.10683): spans are a sentinel each."""
+    # Predicted are the spans, each behind its sentinel, and one more sentinel.
     total = changed_tokens(len(text), rate)
     lengths = even_lengths(rng, total, mean)[: len(tokens.sentinels) - 1] if total else []
     spans = place_spans(rng, len(text), lengths)

@@ -19,10 +19,7 @@ from ..data.collators import IGNORED_LABEL
 
 @dataclass(frozen=True)
 class Masks:
-    """
-    Bands of frames and of mel bins that are set to their mean, zero, in training: SpecAugment, Park et al. 2019, arXiv
-    1904.08779, without time warping.
-    """
+    """SpecAugment (Park et al. 2019, arXiv 1904.08779) without warping: bands of frames and mel bins become 0."""
 
     time_masks: int = 0  # bands of each recording
     longest_time_mask: int = 20  # a band has a random number of frames or bins up to this

@@ -60,10 +60,7 @@ class PublishingMixin(Host):
         curves.plot_curves(log, path, best_step=self.state.best_global_step, published=bleu, epochs=epochs)
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """
-        Write card and curves beside the model that `save_model` has written to `output_dir`, with facts as in
-        `push_to_hub`.
-        """
+        """Write card and curves, with facts as in `push_to_hub`, beside what `save_model` has written."""
         if args:
             raise TypeError(f"create_model_card takes facts by their names, such as license, and not {args!r}")
         folder = Path(str(self.args.output_dir))

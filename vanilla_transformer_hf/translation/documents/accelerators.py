@@ -34,10 +34,8 @@ class Accelerator:
 
 
 def without_accelerator(pieces: Sequence[Piece], mark: str = "") -> tuple[list[Piece], Accelerator | None]:
-    """
-    A text without its accelerator, and that; None if there is not exactly one. Without a catalogue's `mark` it is "_"
-    or "&" at the beginning of a word.
-    """
+    """A text without its accelerator, and that; None if there is not exactly one."""
+    # Without a catalogue's `mark` it is "_" or "&" at the beginning of a word.
     pattern = re.compile(rf"(?P<mark>{re.escape(mark)})(?=\w){NO_ENTITY}") if mark else LABEL
     matches = [
         (place, match)

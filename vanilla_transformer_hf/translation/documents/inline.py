@@ -161,10 +161,9 @@ class Mark(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """
-    What stands between two words, or at an edge of a sentence: white space and marks; what the model gets for it, a
-    space or nothing; and whether a word is before and behind it.
-    """
+    """What stands between two words, or at an edge of a sentence: white space and marks."""
+
+    # And what the model gets for it, a space or nothing; and whether a word is before and behind it.
 
     items: list[str | Mark]
     shown: str
@@ -234,10 +233,9 @@ def _flat(items: Iterable[Node | Piece]) -> Iterator[Piece]:
 
 
 class Sentence:
-    """
-    Text between two codes that end sentences: `text` is what the model reads, `nodes` are the codes in it, `count`
-    their number, with those inside of others.
-    """
+    """Text between two codes that end sentences: `text` is what the model reads, `nodes` are the codes in it."""
+
+    # `count` is their number, with those inside of others.
 
     __slots__ = ("_edges", "_gap", "_is_plain", "_length", "_runs", "_texts", "_writing", "count", "nodes", "text")
 

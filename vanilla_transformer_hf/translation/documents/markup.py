@@ -73,10 +73,9 @@ def tokens_of(text: str) -> Iterator[Token]:
 
 
 class MarkupText:
-    """
-    HTML, a page or a piece of one. Its `sentences` are translated; attributes, code, scripts, comments, and elements
-    with `translate="no"` or of the class `notranslate` are not.
-    """
+    """HTML, a page or a piece of one, whose `sentences` are translated."""
+
+    # Attributes, code, scripts, comments, and elements with `translate="no"` or of the class `notranslate` are not.
 
     def __init__(self, text: str):
         pieces = _pieces(tokens_of(text))

@@ -66,10 +66,8 @@ class Memory:
 
     @classmethod
     def read(cls, path: str, languages: tuple[str | None, str | None] = (None, None)) -> "Memory":
-        """
-        The memory of a file with both sides: TMX, or another that holds pairs, such as .tsv; codes of source and
-        target are for files with several languages.
-        """
+        """The memory of a file with both sides: TMX, or another that holds pairs, such as .tsv."""
+        # Codes of source and target are for files with several languages.
         try:
             return cls(read_pairs(path, languages))
         except ValueError as error:
@@ -81,10 +79,7 @@ class Memory:
         return self._pairs.get(key, self._bare.get(key))
 
     def near(self, text: str, most: int = 3) -> list[NearMatch]:
-        """
-        The most similar texts, best first, by the share of characters that stay (Levenshtein); of long texts, and
-        those that it has, none.
-        """
+        """The most similar texts, best first, by characters that stay (Levenshtein); none of long and known ones."""
         key = normalize_space(text)
         if not key or len(key) > LONGEST_NEAR or self.get(key) is not None:
             return []

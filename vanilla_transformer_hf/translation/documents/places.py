@@ -226,10 +226,8 @@ def find_weights(pairs: Sequence[tuple[Any, str]], align: Align) -> list[torch.T
 
 
 def aligner(translator: Any, source_prefix: str | None = None) -> Align:
-    """
-    The alignment by a translator's model, in the layer before its last (Garg et al. 2019, arXiv 1909.02074); with one
-    that has none, words keep their order.
-    """
+    """The alignment by a translator's model, in the layer before its last (Garg et al. 2019, arXiv 1909.02074)."""
+    # With a model that has none, words keep their order.
 
     layer = max(-2, -getattr(translator.model.config, "decoder_layers", 2))
 

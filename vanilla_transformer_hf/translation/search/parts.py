@@ -21,10 +21,7 @@ def translate_parts(
     options: dict[str, Any],
     mbr: MinimumRisk | None = None,
 ) -> list[list[list[Translation]]]:
-    """
-    For each text the n-best list of each of its parts, or the one of least risk; `tally` counts after every batch of
-    the `limits`.
-    """
+    """For each text the n-best list of each part, or the one of least risk; `tally` counts batches of the `limits`."""
     all_parts = [(line, place, part) for line, each in enumerate(parts) for place, part in enumerate(each)]
     places = [(line, place) for line, place, part in all_parts if part.known is None]
     results: list[list[list[Translation]]] = [[[] for _ in each] for each in parts]

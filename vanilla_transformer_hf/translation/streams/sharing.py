@@ -53,10 +53,8 @@ class Sharing(NamedTuple):
 def choose(
     processes: Count, threads: Count, lines: int | None, window: int | None, machine: Machine, weights: int | None
 ) -> Sharing:
-    """
-    Choose what is "auto", for a model whose weights have so many bytes; `threads` are those of all processes, of which
-    there are as many as should be no slower than one.
-    """
+    """Choose what is "auto", for a model whose weights have so many bytes; `threads` are those of all processes."""
+    # There are as many processes as should be no slower than one.
     of_threads = of_processes = "as given"
     if threads == AUTO:
         threads = machine.free_cores
@@ -98,10 +96,8 @@ def sharing_of(arguments: Any, lines: int | None, models: Iterable[str]) -> Shar
 
 @contextmanager
 def shared(arguments: Any, lines: int | None, models: Iterable[str]) -> Iterator[int]:
-    """
-    Gives the number of processes, and prints what was chosen; torch computes inside with its threads, and afterwards
-    with those from before: a command may train then, with its own number.
-    """
+    """Gives the number of processes, and prints what was chosen; torch computes inside with its threads."""
+    # Afterwards with those from before: a command may train then, with its own number.
     sharing = sharing_of(arguments, lines, models)
     if sharing.note:
         print(sharing.note, file=sys.stderr)

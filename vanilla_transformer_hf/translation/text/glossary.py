@@ -81,10 +81,8 @@ class Glossary:
 
     @classmethod
     def read(cls, path: str, languages: Languages = (None, None)) -> "Glossary":
-        """
-        The glossary of a file: TBX, or a table of terms and translations, such as .tsv; codes of source and target are
-        for files with several languages.
-        """
+        """The glossary of a file: TBX, or a table of terms and translations, such as .tsv."""
+        # Codes of source and target are for files with several languages.
         try:
             is_tbx = kind_of(path) == ".tbx"
             return cls(_tbx_terms(path, languages), forms=None) if is_tbx else cls(read_pairs(path, languages))

@@ -84,10 +84,8 @@ def split_parts(
     in_sentences: bool = False,
     known: Callable[[str], str | None] = lambda text: None,
 ) -> tuple[list[Part], str]:
-    """
-    The lines of a text, or their sentences, each with the white space before it, and that after the last. Lines whose
-    translation is `known` stay whole.
-    """
+    """The lines of a text, or their sentences, each with the white space before it, and that after the last."""
+    # Lines whose translation is `known` stay whole.
     spans = list[tuple[int, Span]]()  # where the line begins, and the line or sentence
     for first, last in line_spans(text):
         is_split = in_sentences and known(text[first:last]) is None
@@ -210,10 +208,8 @@ NUMERIC_ONLY = "#NUMERIC_ONLY#"
 
 @cache
 def abbreviations(language: str | None) -> dict[str, str]:
-    """
-    Words after which a full stop does not end a sentence, with `NUMERIC_ONLY` for those that need a number after them:
-    Moses' list of a language; empty where it has none.
-    """
+    """Words after which a full stop does not end a sentence: Moses' list of a language, or none."""
+    # Those that need a number after them have `NUMERIC_ONLY`.
     from sacremoses.corpus import NonbreakingPrefixes  # takes half a second, and few texts need it
 
     known = NonbreakingPrefixes()
@@ -224,10 +220,8 @@ def abbreviations(language: str | None) -> dict[str, str]:
 
 
 def _fitting(text: str, groups: list[list[Span]], level: int, limits: tuple[int, int], count: Count) -> Iterator[Span]:
-    """
-    Spans within the limits: neighbouring spans are merged while they fit, and longer ones are split at the next level.
-    The first of the `limits` is for sentences (level -1), the second for their parts.
-    """
+    """Spans within the limits: neighbours are merged while they fit, longer ones are split at the next level."""
+    # The first of the `limits` is for sentences (level -1), the second for their parts.
     most, limit = limits[min(level + 1, 1)], limits[1]
     spans = [(group[0][0], group[-1][1]) for group in groups]
     for group, (start, end), size in zip(groups, spans, count([text[start:end] for start, end in spans])):

@@ -282,10 +282,8 @@ class TextEncoder:
 
 
 def without_empty(parts: Sequence[Part]) -> tuple[list[Part], str]:
-    """
-    The parts that have tokens. What stands in place of the others (white space at the beginning of lines, what is
-    copied) comes before the next one, and what is left over is the second result.
-    """
+    """The parts that have tokens; what stands in place of the others comes before the next, the rest is the second."""
+    # Such are white space at the beginning of lines, and what is copied.
     kept, before = list[Part](), ""
     for part in parts:
         if not part.ids:
@@ -348,10 +346,8 @@ def pad_rows(rows: Sequence[Sequence[int]], value: int) -> tuple[torch.Tensor, t
 
 
 def token_reader(tokenizer: Any) -> Callable[[Sequence[str]], list[str]]:
-    """
-    A function from target tokens to readable text: those of byte-level vocabularies ("dreiÃŁig") are decoded one by
-    one, with the bytes of incomplete characters as in SentencePiece, "<0xC3>"; others are unchanged.
-    """
+    """A function from target tokens to readable text: those of byte-level vocabularies ("dreiÃŁig") are decoded."""
+    # One by one, with the bytes of incomplete characters as in SentencePiece, "<0xC3>"; others are unchanged.
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None or backend.decoder is None or b'"ByteLevel"' not in backend.decoder.__getstate__():
         return list
