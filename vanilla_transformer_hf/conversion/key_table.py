@@ -5,21 +5,14 @@ import re
 import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import Any
 
 import torch
 
-from ..model.config.front_ends import input_name_of, reads_tokens
+from ..model.config.auto_classes import classes_of
+from ..model.config.front_ends import reads_tokens
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
-from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
-from ..model.recognition.models import VanillaTransformerForImageTextToText, VanillaTransformerForSpeechSeq2Seq
-from ..model.single_stacks.causal_lm import VanillaTransformerDecoderModel, VanillaTransformerForCausalLM
-from ..model.single_stacks.encoder_models import (
-    VanillaTransformerEncoderModel,
-    VanillaTransformerForMaskedLM,
-    VanillaTransformerForSequenceClassification,
-    VanillaTransformerForTokenClassification,
-)
 from .source import FLOATS, ConversionError, Tensors
 
 
@@ -130,35 +123,12 @@ def check_sizes(config: VanillaTransformerConfig, tensors: Tensors):
         raise ConversionError("the options describe a larger model than the weights:\n  " + "\n  ".join(problems))
 
 
-# Models of one stack, by the name that stands in `architectures` of their configs.
-SINGLE_STACKS: dict[str, Any] = {
-    model.__name__: model
-    for model in (
-        VanillaTransformerEncoderModel,
-        VanillaTransformerForMaskedLM,
-        VanillaTransformerForSequenceClassification,
-        VanillaTransformerForTokenClassification,
-        VanillaTransformerDecoderModel,
-        VanillaTransformerForCausalLM,
-    )
-}
-
-
-# Encoder-decoders, by their argument for a source.
-ENCODER_DECODERS: dict[str, Any] = {
-    model.main_input_name: model
-    for model in (
-        VanillaTransformerForConditionalGeneration,
-        VanillaTransformerForSpeechSeq2Seq,
-        VanillaTransformerForImageTextToText,
-    )
-}
-
-
 def model_class(config: VanillaTransformerConfig) -> Any:
-    """The class of the model of a config: an encoder-decoder, unless `architectures` names another."""
-    one_stack = SINGLE_STACKS.get((config.architectures or [""])[0])
-    return one_stack or ENCODER_DECODERS[input_name_of(config)]
+    """The class of the model of a config: the one that `architectures` names, or the one with a head."""
+    classes, named = [*classes_of(config).values()], (config.architectures or [""])[0]
+    found = next((each for each in classes if each.endswith(f".{named}")), classes[-1])
+    module, _, name = found.rpartition(".")
+    return getattr(import_module(f"..model.{module}", __package__), name)
 
 
 def empty_model(config: VanillaTransformerConfig) -> Any:
