@@ -165,11 +165,9 @@ def offer_pipeline() -> None:
 
 
 def register_names() -> None:
-    """
-    Enter the names of our models in transformers' tables, which the Auto classes' `register` leaves as they are. The
-    Trainer shifts the labels of a language model for its `label_smoothing_factor` if its class stands in the one;
-    tools such as lm-evaluation-harness look into the other first for what an encoder-decoder is.
-    """
+    """Enter the names of our models in transformers' tables, which the Auto classes' `register` leaves as they are."""
+    # The Trainer shifts the labels of a language model for its `label_smoothing_factor` if its class stands in the
+    # one; tools such as lm-evaluation-harness look into the other first for what an encoder-decoder is.
     causal, seq2seq = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
     causal[VanillaTransformerConfig.model_type] = MODELS[AutoModelForCausalLM].__name__
     for models in (MODELS, RECURRENT_MODELS):

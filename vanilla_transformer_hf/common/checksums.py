@@ -148,12 +148,9 @@ def _known(folder: Path) -> dict[str, Known]:
 
 
 def _known_to_the_hub(folder: Path) -> dict[str, Known]:
-    """
-    The checksums of a snapshot in the Hub's cache, whose links name them, or of a downloaded folder.
-
-    huggingface_hub's own check (`verify_repo_checksums`, `hf cache verify`) gets the checksums from the Hub; this one
-    is made at each opening, offline.
-    """
+    """The checksums of a snapshot in the Hub's cache, whose links name them, or of a downloaded folder."""
+    # huggingface_hub's own check (`verify_repo_checksums`, `hf cache verify`) gets the checksums from the Hub; this
+    # one is made at each opening, offline.
     found = dict[str, Known]()
     if not folder.is_dir():
         return found

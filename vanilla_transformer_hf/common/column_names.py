@@ -80,11 +80,8 @@ def is_header(cells: list[str], names: Names) -> bool:
 
 
 def are_names_of_sides(texts: tuple[str, str], names: Names) -> bool:
-    """
-    Whether the first lines of two files name their sides: two languages, or "source" and "target".
-
-    Languages that are not looked for count by their names, not by codes, of which many are words ("one", "no").
-    """
+    """Whether the first lines of two files name their sides: two languages, or "source" and "target"."""
+    # Languages that are not looked for count by their names, not by codes, of which many are words ("one", "no").
     languages = [_base(text) for text in texts]
     if None in languages:
         return tuple(map(_side, texts)) == SIDES

@@ -124,12 +124,9 @@ def check_new(output: str | os.PathLike):
 
 @contextmanager
 def new_folder(output: str | os.PathLike) -> Iterator[Path]:
-    """
-    A new folder, complete or not at all: it is filled as `.NAME.unfinished`, gets `SHA256SUMS`, is synced and renamed.
-
-    On an exception, Ctrl-C and SIGTERM the unfinished folder is removed; after a SIGKILL or a power cut, by the next
-    process that writes the same output.
-    """
+    """A new folder, complete or not at all: filled as `.NAME.unfinished`, with `SHA256SUMS`, synced and renamed."""
+    # On an exception, Ctrl-C and SIGTERM the unfinished folder is removed; after a SIGKILL or a power cut, by the next
+    # process that writes the same output.
     output = Path(os.path.abspath(output))
     check_new(output)
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -228,12 +225,9 @@ NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)
 
 
 def lock_path(path: str | os.PathLike, take_over: bool = False, wait: bool = False) -> AbstractContextManager:
-    """
-    Lock a path against other processes and threads, by a file of this name, which is created and stays.
-
-    `take_over`: take the lock over if this process holds it: an object that was given up, as in a notebook, holds its
-    lock until it is collected.
-    """
+    """Lock a path against other processes and threads, by a file of this name, which is created and stays."""
+    # `take_over`: take the lock over if this process holds it: an object that was given up, as in a notebook, holds
+    # its lock until it is collected.
     with _unlocked_without_locks(path):
         # A marker in place of a lock (`fallback_to_soft`) would outlive a process that is killed.
         timeout = -1 if wait else 0

@@ -39,11 +39,8 @@ def text_encoding(name: str) -> str:
 def decode_lines(
     lines: Iterable[bytes], name: str | os.PathLike, keep_ends: bool = False, on_bad_bytes: str = "error"
 ) -> Iterator[str]:
-    """
-    The lines of UTF-8 text without a byte-order mark and, unless `keep_ends`, without their ends.
-
-    Bytes that are not UTF-8 are an error, or with a warning that counts the lines become U+FFFD or are skipped.
-    """
+    """The lines of UTF-8 text without a byte-order mark and, unless `keep_ends`, without their ends."""
+    # Bytes that are not UTF-8 are an error, or with a warning that counts the lines become U+FFFD or are skipped.
     errors, what_happened = ON_BAD_BYTES[on_bad_bytes]
     first_bad = bad = 0
     try:

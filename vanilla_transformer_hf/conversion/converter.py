@@ -90,11 +90,8 @@ def choose_source(source: str, path: Path) -> type[Source]:
 
 
 def assemble(checkpoint: Source, config: VanillaTransformerConfig, show: bool = True) -> Any:
-    """
-    The model of a config with the weights of a checkpoint, which are copied only where they change.
-
-    `show`: with a progress bar.
-    """
+    """The model of a config with the weights of a checkpoint, which are copied only where they change."""
+    # `show`: with a progress bar.
     check_sizes(config, checkpoint.tensors)
     model = empty_model(config)
     converted = convert_tensors(checkpoint.keys(config), checkpoint.tensors, model)
@@ -115,12 +112,9 @@ def assemble(checkpoint: Source, config: VanillaTransformerConfig, show: bool = 
 
 
 def settle(found: Source, reference: Path, say: Callable[[str], None]) -> tuple[Source, list[str]]:
-    """
-    The checkpoint with the unstated options chosen by the reference, and a note about each.
-
-    Of the options that the source lists as unstated, those that reproduce the reference are chosen; for the norm's ε,
-    whose values hardly differ in effect, the closest. If none reproduce it, the defaults are kept.
-    """
+    """The checkpoint with the unstated options chosen by the reference, and a note about each."""
+    # Of the options that the source lists as unstated, those that reproduce the reference are chosen; for the norm's
+    # ε, whose values hardly differ in effect, the closest. If none reproduce it, the defaults are kept.
     unstated = dict(found.unstated())
     if not unstated:
         return found, []
@@ -179,12 +173,9 @@ def convert(
     say: Callable[[str], None] = lambda line: None,
     options: Mapping[str, Any] | None = None,
 ) -> Conversion:
-    """
-    Convert a checkpoint of `source` ("auto": by its files) to the new folder `output`; after an error nothing is left.
-
-    `reference` is a file as `read_reference` reads it. `trust` lets pickles run their code. `say` is called with a
-    line for each step. `options` are the toolkit's options that the files lack or have wrong, by name.
-    """
+    """Convert a checkpoint of `source` ("auto": by its files) to the new folder `output`, or leave nothing behind."""
+    # `reference` is a file as `read_reference` reads it. `trust` lets pickles run their code. `say` is called with a
+    # line for each step. `options` are the toolkit's options that the files lack or have wrong, by name.
     path, output = Path(checkpoint), Path(output)
     record = None if reference is None else Path(reference)
     if not path.exists():
@@ -241,12 +232,10 @@ def convert(
 
 
 class _Made(NamedTuple):
-    """
-    A model of a checkpoint with its tokenizer or processor, before they are written.
+    """A model of a checkpoint with its tokenizer or processor, before they are written."""
 
-    `tried` are the ids of example texts and the frames of an example, `compared` the largest difference from the
-    toolkit's own model and the number of positions, if this package can run that model.
-    """
+    # `tried` are the ids of example texts and the frames of an example, `compared` the largest difference from the
+    # toolkit's own model and the number of positions, if this package can run that model.
 
     checkpoint: Source
     model: Any

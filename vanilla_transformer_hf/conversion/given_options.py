@@ -38,11 +38,8 @@ def _changed(options: Any, path: list[str], value: Any) -> dict[str, Any]:
 
 
 def ask(path: Path, guessed: Mapping[str, Any], can_be_shown: bool = True):
-    """
-    An error with a line for each option that the files lack and on which the outputs depend.
-
-    `can_be_shown`: by a reference.
-    """
+    """An error with a line for each option that the files lack and on which the outputs depend."""
+    # `can_be_shown`: by a reference.
     if not guessed:
         return
     lines = [f"{name}: {_shown(value)} is usual" for name, value in guessed.items()]

@@ -138,13 +138,10 @@ def empty_model(config: VanillaTransformerConfig) -> Any:
 
 
 def convert_tensors(table: KeyTable, tensors: Tensors, model: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """
-    The tensors of a source under the names of our empty model, one at a time; a tied matrix comes once.
-
-    At the call, before a tensor is read, tensors that no row of the table names or that do not belong to the model,
-    and missing tensors, are errors, all listed. While iterating: a tensor with another shape, without a floating-point
-    type or with values that are not finite, and tensors that differ although the options tie them.
-    """
+    """The tensors of a source under the names of our empty model, one at a time; a tied matrix comes once."""
+    # At the call, before a tensor is read, tensors that no row of the table names or that do not belong to the model,
+    # and missing tensors, are errors, all listed. While iterating: a tensor with another shape, without a
+    # floating-point type or with values that are not finite, and tensors that differ although the options tie them.
     shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
     aliases = model.all_tied_weights_keys
     patterns = [(re.compile(re.escape(key).replace(r"\{\}", r"(\d+)")), _as_rules(row)) for key, row in table.items()]

@@ -50,12 +50,9 @@ def read_reference(path: Path) -> dict[str, torch.Tensor]:
 def compare_with_reference(
     model: VanillaTransformerForConditionalGeneration, path: Path, rows: int | None = None
 ) -> tuple[float, int]:
-    """
-    Largest difference between the model's logits and those of a reference, and the number of target positions; of the
-    first `rows` sentences.
-
-    The reference may lack the last of the model's pieces: those that the toolkit does not have.
-    """
+    """Largest difference between the model's logits and a reference's, of its first `rows`, and the positions."""
+    # The positions are those of targets. The reference may lack the last of the model's pieces: those that the toolkit
+    # does not have.
     arrays = read_reference(path)
     pieces = arrays["logits"].shape[-1]
     if pieces > model.config.vocab_size:

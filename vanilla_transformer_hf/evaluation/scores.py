@@ -115,11 +115,8 @@ LEAST_VARIETY, FEWEST_FOR_VARIETY = 10, 20
 
 
 def variety(translations: Sequence[str], references: Sequence[str]) -> float | None:
-    """
-    Different translations in percent of different references; None of fewer than 20 of these.
-
-    Texts are the same if they have the same characters: what repeats itself to another length is not another text.
-    """
+    """Different translations in percent of different references; None of fewer than 20 of these."""
+    # Texts are the same if they have the same characters: what repeats itself to another length is not another text.
     found, wanted = ({frozenset(text) - {" "} for text in texts} for texts in (translations, references))
     return 100 * len(found) / len(wanted) if len(wanted) >= FEWEST_FOR_VARIETY else None
 

@@ -90,10 +90,10 @@ def head(subject: Subject, request: HeadRequest) -> HeadResult:
 
 
 class AttentionSteps:
-    """
-    The tensors inside an attention module, computed from what it was given in a pass: `query`, `key`, `value`,
-    `products`, `scaled`, `mask`, `weights`, `mixed`, each (1, H, T, …), and its `output` (1, T, D).
-    """
+    """The tensors inside an attention module, computed from what it was given in a pass."""
+
+    # `query`, `key`, `value`, `products`, `scaled`, `mask`, `weights`, `mixed`, each (1, H, T, …), and its `output`
+    # (1, T, D).
 
     def __init__(self, module: Any, found: Pass):
         given: dict[str, Any] = {}

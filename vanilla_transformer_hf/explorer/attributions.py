@@ -168,10 +168,8 @@ class Inputs:
         points: torch.Tensor,
         score: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """
-        The rows' logits (N, R) at points on the straight way from `starts` (0) to the embeddings (1), and the scores
-        (N, R, S + T) that `score` makes of a gradient and the way.
-        """
+        """The rows' logits (N, R) at points on the way from `starts` (0) to the embeddings (1), and scores."""
+        # The way is straight; the scores (N, R, S + T) are what `score` makes of a gradient and the way.
         ways = [values - start for values, start in zip(self.values, starts)]
         found: list[tuple[torch.Tensor, torch.Tensor]] = []
         for some in points.to(self.values[0]).split(max(1, TOKENS_AT_ONCE // sum(map(len, self.values)))):
@@ -203,13 +201,11 @@ def without_each(inputs: Inputs, rows: Rows) -> torch.Tensor:
 def integral(
     inputs: Inputs, rows: Rows, starts: Sequence[torch.Tensor], steps: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """
-    The rows' logits at `starts` (R), and the integrals (R, S + T) of the gradients from there to the embeddings.
-
-    A gradient stands for a part of the way, in whose middle it is. Where heads look at one token alone a logit jumps,
-    and parts of equal size miss most of it. What a part should sum to is known: the difference of the logits at its
-    ends. So the parts that miss most are halved, until a row misses little or there are as many points as `steps`.
-    """
+    """The rows' logits at `starts` (R), and the integrals (R, S + T) of the gradients from there to the embeddings."""
+    # A gradient stands for a part of the way, in whose middle it is. Where heads look at one token alone a logit
+    # jumps, and parts of equal size miss most of it. What a part should sum to is known: the difference of the logits
+    # at its ends. So the parts that miss most are halved, until a row misses little or there are as many points as
+    # `steps`.
     edges = torch.linspace(0, 1, FIRST_PARTS + 1)
     with torch.no_grad():
         shares = edges.to(inputs.values[0])[:, None, None]
@@ -268,13 +264,10 @@ def check_time(subject: Subject, inputs: Inputs, rows: int, points: int) -> None
 
 
 def rollout(subject: Subject, found: Pass, off: list[str]) -> torch.Tensor:
-    """
-    Attention rollout (Abnar and Zuidema 2020, arXiv 2005.00928), through the encoder and the decoder's two
-    attentions: for each place of the output the shares of what is read (S + T), which sum to 1.
-
-    Each attention mixes what its layer is given: (α I + A) / (α + 1), with the mean A of the heads that are on and the
-    residual's factor α, which is 1 in the paper. Values, norms and feed-forwards are left out.
-    """
+    """Attention rollout (Abnar and Zuidema 2020, arXiv 2005.00928): shares (S + T), which sum to 1, of each place."""
+    # Through the encoder and the decoder's two attentions; the shares are of what is read. Each attention mixes what
+    # its layer is given: (α I + A) / (α + 1), with the mean A of the heads that are on and the residual's factor α,
+    # which is 1 in the paper. Values, norms and feed-forwards are left out.
     parts = parts_of(found.copy.model)
     source = torch.eye(len(found.source_pieces) if "encoder" in parts else 0)  # (S, S)
     if "encoder" in parts:

@@ -72,10 +72,9 @@ class FileSubject(Subject):
         return self._keep(Path(path).name, READERS[self.input_name](path, self.processor, content))
 
     def open_given(self, given: Any) -> str:
-        """
-        Open what a notebook has: the path of a file, or what is read already: a PIL image, or samples (N) with their
-        rate as transformers' pipelines and `datasets` have them, {"raw" or "array": …, "sampling_rate": …}.
-        """
+        """Open what a notebook has: the path of a file, or what is read already."""
+        # A PIL image, or samples (N) with their rate as transformers' pipelines and `datasets` have them, {"raw" or
+        # "array": …, "sampling_rate": …}.
         if isinstance(given, str | os.PathLike):
             return self.open_file(given)
         return self._keep(*OPENED[self.reads](given, self.processor))

@@ -92,11 +92,8 @@ def read_name(name: str, field: str = "off") -> tuple[str, list[int]]:
 
 
 def copy_without(model: Any, off: Iterable[str]) -> Copy:
-    """
-    The model without the parts named by `off` (see `requests.py`). The model is changed in place: pass a copy.
-
-    A head that is off adds nothing to its sublayer: its input to W^O is zero. A layer that is off is skipped.
-    """
+    """The model without the parts named by `off` (see `requests.py`). The model is changed in place: pass a copy."""
+    # A head that is off adds nothing to its sublayer: its input to W^O is zero. A layer that is off is skipped.
     names = [read_name(name) for name in off]
     left = {side: list(range(count_layers(model, side))) for side in sides_of(model)}
     heads: dict[tuple[str, int], set[int] | None] = {}

@@ -319,10 +319,9 @@ class PatchMapResult:
 
 @dataclass
 class AttributionResult:
-    """
-    R tokens of the output are rows; the columns are S tokens of the source and T that the decoder reads. A model of
-    one stack has those of its stack alone. A token that comes after what a row may read has 0.
-    """
+    """R tokens of the output are rows; the columns are S tokens of the source and T that the decoder reads."""
+
+    # A model of one stack has those of its stack alone. A token that comes after what a row may read has 0.
 
     output: list[Piece]  # All tokens of the output; at mask tokens those that fit best
     numbers: list[int]  # Numbers of the rows among them, counted from 0

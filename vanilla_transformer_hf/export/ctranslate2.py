@@ -308,12 +308,9 @@ def write(
     quantization: str | None = None,
     vmap: str | None = None,
 ) -> tuple[float, list[str]]:
-    """
-    Write the model into `folder`, and compare.
-
-    `quantization` and `vmap` are those of CTranslate2's converters: a type of weights, and a file of the target tokens
-    that may follow from source tokens. `SEARCH_FILE` has the arguments for `translate_batch`.
-    """
+    """Write the model into `folder`, and compare."""
+    # `quantization` and `vmap` are those of CTranslate2's converters: a type of weights, and a file of the target
+    # tokens that may follow from source tokens. `SEARCH_FILE` has the arguments for `translate_batch`.
     if quantization not in (None, *model_spec.ACCEPTED_MODEL_TYPES):
         raise ExportError(
             f"quantization={quantization!r}: must be one of {', '.join(model_spec.ACCEPTED_MODEL_TYPES)}"

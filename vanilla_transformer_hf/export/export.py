@@ -50,11 +50,9 @@ def engine_called(name: str) -> ModuleType:
 
 
 def export_for(engine: str, model_folder: str | os.PathLike, output: str | os.PathLike, **options: Any) -> Exported:
-    """
-    Write the model in `model_folder` for an engine, to the new folder `output`, with its tokenizer; `options` are
-    those of the engine's `write`. The folder is renamed after the engine has opened it and returned the model's
-    logits.
-    """
+    """Write the model in `model_folder` for an engine, with its tokenizer, to the new folder `output`."""
+    # `options` are those of the engine's `write`. The folder is renamed after the engine has opened it and returned
+    # the model's logits.
     module = engine_called(engine)
     check_new(Path(output))
     if not Path(model_folder).is_dir():

@@ -32,12 +32,9 @@ def digest_of_model(folder: Path) -> str:
 
 
 def kept_copy(model: str | os.PathLike, quantization: str | None) -> Path:
-    """
-    The copy of a model for CTranslate2, exported if it is not there as its `SHA256SUMS` says; processes wait for it.
-
-    It is `vanilla_transformer_hf/ctranslate2/models/NAME-QUANTIZATION-DIGEST` in `HF_ASSETS_CACHE`, by default
-    `~/.cache/huggingface/assets`; nothing else refers to it, so that it may be deleted at any time.
-    """
+    """The copy of a model for CTranslate2, exported if none fits its `SHA256SUMS`; processes wait for it."""
+    # It is `vanilla_transformer_hf/ctranslate2/models/NAME-QUANTIZATION-DIGEST` in `HF_ASSETS_CACHE`, by default
+    # `~/.cache/huggingface/assets`; nothing else refers to it, so that it may be deleted at any time.
     folder = Path(model)
     if not folder.is_dir():
         raise ValueError(f"{model} is not a folder: engine ctranslate2 needs the folder of a model")

@@ -70,11 +70,8 @@ def write(
     comparison: Comparison,
     layout: str | None = None,
 ) -> tuple[float, list[str]]:
-    """
-    Write the three graphs and the configs into `folder`, and compare in ONNX Runtime.
-
-    With the `layout` "transformers.js" it becomes a folder that this library opens, with quantized graphs as well.
-    """
+    """Write the three graphs and the configs into `folder`, and compare in ONNX Runtime."""
+    # With the `layout` "transformers.js" it becomes a folder that this library opens, with quantized graphs as well.
     if layout not in (None, "transformers.js"):
         raise ExportError(f"layout={layout!r} is not a layout of files: expected 'transformers.js' or None")
     if layout and getattr(tokenizer, "separate_vocabularies", False):
@@ -126,12 +123,9 @@ class Session:
 
 
 def open_model(folder: str | Path, options: Any = None, quantized: bool = False) -> StepwiseModel:
-    """
-    The graphs that `write` left in a folder, in ONNX Runtime under transformers' `generate()`.
-
-    `options` are its `SessionOptions`, for the number of threads and more; `quantized` opens the smaller graphs that
-    stand in a folder for transformers.js.
-    """
+    """The graphs that `write` left in a folder, in ONNX Runtime under transformers' `generate()`."""
+    # `options` are its `SessionOptions`, for the number of threads and more; `quantized` opens the smaller graphs that
+    # stand in a folder for transformers.js.
     place, files = Path(folder), {step: step for step in (ENCODER, FIRST_STEP, NEXT_STEP)}
     if (place / PLACE).is_dir():
         own = {"model_type": VanillaTransformerConfig.model_type}  # it is called another there

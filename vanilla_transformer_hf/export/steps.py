@@ -189,10 +189,9 @@ class StepwiseEncoder(nn.Module):
 
 
 class StepwiseModel(VanillaTransformerPreTrainedModel, GenerationMixin):
-    """
-    transformers' `generate()` around three functions that take and give the tensors of `EncoderStep`,
-    `FirstDecoderStep` and `NextDecoderStep`, computed by any engine. It has no weights of its own.
-    """
+    """transformers' `generate()` around three functions, computed by any engine; it has no weights of its own."""
+
+    # They take and give the tensors of `EncoderStep`, `FirstDecoderStep` and `NextDecoderStep`.
 
     def __init__(
         self,
@@ -229,10 +228,8 @@ class StepwiseModel(VanillaTransformerPreTrainedModel, GenerationMixin):
         cache: EncoderDecoderCache | None = None,
         **kwargs: Any,
     ) -> Seq2SeqLMOutput:
-        """
-        Target ids (B, T) that follow what is in the cache to their logits (B, T, V), and the cache; the source is ids
-        (B, S), or the encoder's output.
-        """
+        """Target ids (B, T) behind what is in the cache to their logits (B, T, V), and the cache."""
+        # The source is ids (B, S), or the encoder's output.
         cache = given_cache(self, cache, past_key_values, kwargs)
         if encoder_outputs is None:
             if attention_mask is None:

@@ -71,14 +71,11 @@ def publish_folder(
     say: Callable[[str], Any] = print,
     **options: Any,
 ) -> Published:
-    """
-    Publish the files of `plan_upload`, whose options these are, in one commit: either all are on the Hub or none.
-
-    A repository, `repo_id` with or without its owner, and a branch, `revision`, are created if they do not exist; an
-    existing public one is an error where `private` is true. Without a `token`, that of the login or of HF_TOKEN
-    writes. `strict`: a card that lacks facts is an error. `beside` are further files by their names in the repository,
-    and `say` is called with a line for each step.
-    """
+    """Publish the files of `plan_upload`, whose options these are, in one commit: all are on the Hub or none."""
+    # A repository, `repo_id` with or without its owner, and a branch, `revision`, are created if they do not exist; an
+    # existing public one is an error where `private` is true. Without a `token`, that of the login or of HF_TOKEN
+    # writes. `strict`: a card that lacks facts is an error. `beside` are further files by their names in the
+    # repository, and `say` is called with a line for each step.
     plan = plan_upload(folder, repo_id, **options)
     if strict and plan.missing:
         raise ValueError(f"{folder}: its card lacks facts, and nothing was sent: {' '.join(plan.missing)}")

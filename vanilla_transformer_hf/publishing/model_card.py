@@ -148,12 +148,10 @@ class SourceFile:
 
 @dataclass
 class ConversionFacts:
-    """
-    The origin of converted weights, and the measurements; differences are the largest ones of logits in float32.
+    """The origin of converted weights, and the measurements; differences are the largest ones of logits in float32."""
 
-    `reopened` compares the model opened again with that before saving, `reference` with `reference_tokens` target
-    positions of the toolkit; `greedy`: identical outputs, and all.
-    """
+    # `reopened` compares the model opened again with that before saving, `reference` with `reference_tokens` target
+    # positions of the toolkit; `greedy`: identical outputs, and all.
 
     source: str
     command: str
@@ -173,21 +171,18 @@ class ConversionFacts:
 
 @dataclass
 class CardFacts:
-    """
-    Facts about a model beyond its files; None or empty: neither measured nor given.
+    """Facts about a model beyond its files; None or empty: neither measured nor given."""
 
-    `datasets` and `base_model` are ids on the Hub; `further`: training fine-tuned an existing model. `settings`
-    is what differs from the defaults, as a recipe says it; `epochs` are 0 of a stream; `minutes` are None for a run
-    that was interrupted, since only its last part was timed; `co2` as the Hub has it, emissions in grams;
-    `project_url` is the address of a git repository from which a reader can install this package;
-    `origin` are sentences about the weights that training began with, `compression` about how the model was made
-    smaller; `quoted` are those of the folder that the model was made of, which may be somebody else's, and
-    `made_of_folder` whether all that is said of the training is; `mixture` about what an epoch has of several
-    corpora; `before` are the scores of the model that training began with; `task` is that of its recipe, unless
-    its class says it; `languages` are those of text without pairs; `measured` are scores of other tasks than
-    translation, by held-out text and name; `card_sha256` is that of the card
-    that was written, which shows whether it was edited.
-    """
+    # `datasets` and `base_model` are ids on the Hub; `further`: training fine-tuned an existing model. `settings` is
+    # what differs from the defaults, as a recipe says it; `epochs` are 0 of a stream; `minutes` are None for a run
+    # that was interrupted, since only its last part was timed; `co2` as the Hub has it, emissions in grams;
+    # `project_url` is the address of a git repository from which a reader can install this package; `origin` are
+    # sentences about the weights that training began with, `compression` about how the model was made smaller;
+    # `quoted` are those of the folder that the model was made of, which may be somebody else's, and `made_of_folder`
+    # whether all that is said of the training is; `mixture` about what an epoch has of several corpora; `before` are
+    # the scores of the model that training began with; `task` is that of its recipe, unless its class says it;
+    # `languages` are those of text without pairs; `measured` are scores of other tasks than translation, by held-out
+    # text and name; `card_sha256` is that of the card that was written, which shows whether it was edited.
 
     name: str | None = None
     corpus: str | None = None

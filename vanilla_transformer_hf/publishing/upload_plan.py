@@ -129,17 +129,12 @@ def plan_upload(
     curves: bytes | None = None,
     **stated: Any,
 ) -> Plan:
-    """
-    Plan the upload of a folder; everything that can be checked without the Hub is checked, and all problems are in one
-    error. Nothing is written and nothing is sent.
-
-    The card is generated from the folder's facts, unless it was edited: then only its metadata is updated. Symbolic
-    links are errors. Weights are opened and their headers reduced to tensors, pictures are decoded and encoded again,
-    and texts are searched for secrets and for absolute paths.
-
-    `name` is the model's in the card (by default the folder's), `facts` and `curves` (a PNG, or empty for none) take
-    the place of those of the folder, and `stated` are more facts, as fields of `CardFacts`.
-    """
+    """Plan the upload of a folder; what can be checked without the Hub is checked, and nothing is written or sent."""
+    # All problems are in one error. The card is generated from the folder's facts, unless it was edited: then only its
+    # metadata is updated. Symbolic links are errors. Weights are opened and their headers reduced to tensors, pictures
+    # are decoded and encoded again, and texts are searched for secrets and for absolute paths. `name` is the model's
+    # in the card (by default the folder's), `facts` and `curves` (a PNG, or empty for none) take the place of those of
+    # the folder, and `stated` are more facts, as fields of `CardFacts`.
     folder = Path(folder)
     stated = {each: value for each, value in stated.items() if value is not None}
     if unknown := stated.keys() - CardFacts.__annotations__.keys():

@@ -37,10 +37,8 @@ class NoAttention(nn.Module):
     def before(
         self, top: torch.Tensor, output: torch.Tensor, source: Source
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """
-        The last step's state of the top layer and its output (B, 1, D) to what this step is fed, (B, 1, D) or
-        (B, 1, 0), and weights (B, 1, S).
-        """
+        """The last step's top state and output (B, 1, D) to what this step is fed, and weights (B, 1, S)."""
+        # It is fed (B, 1, D) or (B, 1, 0).
         return output[..., :0], None
 
     def after(
@@ -92,10 +90,9 @@ class BahdanauAttention(NoAttention):
 
 
 class LuongAttention(NoAttention):
-    """
-    Multiplicative attention after each step (Luong et al. 2015, arXiv 1508.04025, section 3.1, the "general" score):
-    e = sᵀ W h with s the new state of the decoder, and tanh(C [c; s]) predicts the next token.
-    """
+    """Multiplicative attention after each step (Luong et al. 2015, arXiv 1508.04025, 3.1, the "general" score)."""
+
+    # e = sᵀ W h with s the new state of the decoder, and tanh(C [c; s]) predicts the next token.
 
     def __init__(self, config: RecurrentSeq2SeqConfig):
         super().__init__(config)

@@ -78,10 +78,9 @@ class RecurrentPreTrainedModel(SharedBase):
     _is_stateful = True
 
     def _init_weights(self, module: nn.Module):
-        """
-        Embeddings and an untied output with deviation D^-0.5, Xavier-uniform maps, orthogonal recurrent matrices (Saxe
-        et al. 2014, arXiv 1312.6120), biases 0, but 1 for the forget gates of LSTMs (Jozefowicz et al. 2015).
-        """
+        """Embeddings and an untied output with deviation D^-0.5, Xavier-uniform maps, orthogonal recurrence."""
+        # The recurrent matrices as Saxe et al. 2014, arXiv 1312.6120; biases 0, but 1 for the forget gates of LSTMs
+        # (Jozefowicz et al. 2015).
         if isinstance(module, nn.Embedding) or module is self.get_output_embeddings():
             init.normal_(module.weight, std=module.weight.shape[-1] ** -0.5)
         elif isinstance(module, nn.Linear):
@@ -146,10 +145,8 @@ class RecurrentEncoder(RecurrentStack):
         output_hidden_states: bool | None = None,
         **kwargs: Any,
     ) -> RecurrentEncoderOutput:
-        """
-        Source ids (B, S), or embeddings (B, S, D), to states (B, S, D), which are 0 at padding. Tokens where the mask
-        is 0 are not read, wherever they stand.
-        """
+        """Source ids (B, S), or embeddings (B, S, D), to states (B, S, D), which are 0 at padding."""
+        # Tokens where the mask is 0 are not read, wherever they stand.
         embeddings = self.look_up(input_ids, inputs_embeds)
         rows, length = embeddings.shape[:2]
         if attention_mask is None:

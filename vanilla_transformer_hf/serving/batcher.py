@@ -65,12 +65,10 @@ class DeadlineError(Exception):
 
 
 class Ticket:
-    """
-    A request on its way; its `future` gets the n-best list of each text, or the error, such as `DeadlineError`.
+    """A request on its way; its `future` gets the n-best list of each text, or the error, such as `DeadlineError`."""
 
-    `deadline` is by `time.monotonic()`. `finish` takes a text, its parts, their n-best lists and the options to the
-    text's n-best list, `size` the tokens of a part to the most tokens of all its hypotheses.
-    """
+    # `deadline` is by `time.monotonic()`. `finish` takes a text, its parts, their n-best lists and the options to the
+    # text's n-best list, `size` the tokens of a part to the most tokens of all its hypotheses.
 
     def __init__(
         self,
@@ -107,10 +105,9 @@ class Ticket:
         self.is_cancelled = True
 
     def listen(self, tell: Callable[[dict[str, Any] | None], None]) -> None:
-        """
-        Call `tell`, from any thread, with each part when it and all earlier parts are done, as {"text": index of the
-        text, "part": index of the part, "translation": its best}; and with None when the future is done.
-        """
+        """Call `tell`, from any thread, with each part when it and all earlier parts are done, and with None."""
+        # A part is {"text": index of the text, "part": index of the part, "translation": its best}; None, when the
+        # future is done.
         with self._lock:
             self._listener = tell
             self._tell()

@@ -56,10 +56,9 @@ def most_connections() -> int:
 
 
 class TimedConnection(AutoHTTPProtocol):  # type: ignore[valid-type, misc]  # the protocol is chosen at import
-    """
-    A connection that is closed when no request arrives on it in time, or when its answer takes too long or is not
-    read. If there are too many, the one that has waited longest for a request is closed.
-    """
+    """A connection that is closed when no request arrives on it in time, or its answer is slow or not read."""
+
+    # If there are too many, the one that has waited longest for a request is closed.
 
     busy_seconds = float("inf")
     most = sys.maxsize

@@ -120,12 +120,10 @@ def names_of(address: str, given: str, more: Sequence[str] = ()) -> list[str]:
 
 
 class HostCheck:
-    """
-    ASGI middleware that rejects requests under other names than the server's, and those of other sites' pages.
+    """ASGI middleware that rejects requests under other names than the server's, and those of other sites' pages."""
 
-    Pages of other sites run in a browser of this machine, and may send forms to every local server. With a name of
-    their own that leads here (DNS rebinding) they could also read the answers.
-    """
+    # Pages of other sites run in a browser of this machine, and may send forms to every local server. With a name of
+    # their own that leads here (DNS rebinding) they could also read the answers.
 
     def __init__(self, app: Any, hosts: Collection[str], origins: Collection[str] = ()):
         self.app, self.hosts = app, [name.lower().strip("[]") for name in hosts]
@@ -198,12 +196,9 @@ def run_server(
     busy_seconds: float = math.inf,
     **settings: Any,
 ) -> None:
-    """
-    Serve requests until SIGTERM, SIGHUP or Ctrl-C; then let running requests finish, for at most `seconds_to_finish`.
-
-    A process that has not come so far 10 seconds later ends. Call it in the main thread, which receives the signals.
-    Requests are not logged here: their URLs may contain texts.
-    """
+    """Serve requests until SIGTERM, SIGHUP or Ctrl-C; running ones may finish, for at most `seconds_to_finish`."""
+    # A process that has not come so far 10 seconds later ends. Call it in the main thread, which receives the signals.
+    # Requests are not logged here: their URLs may contain texts.
     limits = {"busy_seconds": busy_seconds, "most": most_connections()}
     config = uvicorn.Config(
         application,

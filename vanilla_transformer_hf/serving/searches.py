@@ -41,10 +41,9 @@ def after_each_step(function: Callable[[], None]) -> StoppingCriteriaList:
 
 
 class SharedSearch:
-    """
-    The search of this package (continuous batching): a sentence joins between any two steps and leaves as soon as it
-    is done; the others do not change its result. All methods are called by one thread.
-    """
+    """The search of this package (continuous batching); all methods are called by one thread."""
+
+    # A sentence joins between any two steps and leaves as soon as it is done; the others do not change its result.
 
     # Steps for which waiting parts may wait for more, so that they start together; starting costs as much as some
     # steps.

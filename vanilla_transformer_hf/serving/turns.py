@@ -14,11 +14,10 @@ class Stopped(BaseException):  # no error: what runs in the thread must not catc
 
 
 class CallInTurns(Generic[Result]):
-    """
-    A call in a thread of its own, which gets a function that gives back its turn after each step and raises `Stopped`.
-    So a loop that can only be called, not stepped, shares a CPU fairly, and two never use a model at the same time
-    unless a step takes long.
-    """
+    """A call in a thread of its own, with a function that gives back its turn after each step, or raises `Stopped`."""
+
+    # So a loop that can only be called, not stepped, shares a CPU fairly, and two never use a model at the same time
+    # unless a step takes long.
 
     def __init__(self, call: Callable[[Callable[[], None]], Result]):
         self._future: Future[Result] = Future()

@@ -62,11 +62,11 @@ class Worker:
 
 
 class Supervisor:
-    """
-    Keeps a number of workers running until SIGTERM or Ctrl-C. SIGHUP replaces them one after another, each when its
-    successor is ready; running requests are finished. Workers end when this process has ended. The module `preload` is
-    imported once, before workers are forked from it, where the system can: a new one is there sooner.
-    """
+    """Keeps a number of workers running until SIGTERM or Ctrl-C."""
+
+    # SIGHUP replaces them one after another, each when its successor is ready; running requests are finished. Workers
+    # end when this process has ended. The module `preload` is imported once, before workers are forked from it, where
+    # the system can: a new one is there sooner.
 
     def __init__(self, work: Work, count: int, listening: socket.socket, seconds_to_finish: float, preload: str):
         self._work, self._count, self._listening = work, count, listening

@@ -47,11 +47,9 @@ class UnfinishedRunError(OSError):
 
 
 class LaterParts:
-    """
-    The parts of a run after its model is written: one that fails does not keep the others from running.
+    """The parts of a run after its model is written: one that fails does not keep the others from running."""
 
-    With several processes, the first failure ends the run: the others would wait.
-    """
+    # With several processes, the first failure ends the run: the others would wait.
 
     def __init__(self, folder: Path, processes: int):
         self.folder, self.processes = folder, processes

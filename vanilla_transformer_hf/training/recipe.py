@@ -275,13 +275,11 @@ RecipeLoader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("true|fa
 
 
 class RecipeParser(HfArgumentParser):
-    """
-    Reads a recipe (YAML) and the command line, which overrides it, into the four groups of arguments.
+    """Reads a recipe (YAML) and the command line, which overrides it, into the four groups of arguments."""
 
-    Programs compose the four steps of `parse`: `read_line`, `read`, `override` and `run`, whose mappings are of fields
-    to values. They raise `ValueError` with one line: an unknown field with the nearest name, a value of another type.
-    A recipe has `???` for a value that must be set.
-    """
+    # Programs compose the four steps of `parse`: `read_line`, `read`, `override` and `run`, whose mappings are of
+    # fields to values. They raise `ValueError` with one line: an unknown field with the nearest name, a value of
+    # another type. A recipe has `???` for a value that must be set.
 
     def __init__(self, **kwargs: Any):
         check_trainer()
@@ -345,11 +343,8 @@ class RecipeParser(HfArgumentParser):
     def override(
         self, recipe: dict[str, Any], given: dict[str, Any], unset: Sequence[str] = (), told: str | None = None
     ) -> dict[str, Any]:
-        """
-        A recipe without the fields `unset`, and with the given ones in place of those that they exclude.
-
-        With `told`, the name of the program, what is replaced is printed.
-        """
+        """A recipe without the fields `unset`, and with the given ones in place of those that they exclude."""
+        # With `told`, the name of the program, what is replaced is printed.
         for name in unset:
             if name not in self.names:
                 raise ValueError(self._unknown(name, "--unset"))

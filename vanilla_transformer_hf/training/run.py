@@ -45,11 +45,9 @@ TASKS: dict[str, type[Task]] = {
 
 @dataclass
 class TrainingJob:
-    """
-    A run that is ready to start.
+    """A run that is ready to start."""
 
-    Its task, the Trainer with its data, and the start. Until `lock` ends, no other process can train in this folder.
-    """
+    # Its task, the Trainer with its data, and the start. Until `lock` ends, no other process can train in this folder.
 
     task: Task
     folder: Path
@@ -155,13 +153,9 @@ def _make_callbacks(training: TranslationTrainingArguments, checkpoint: Path | N
 
 
 def run_job(job: TrainingJob, keep_scores: bool = True) -> list[ScoredSet]:
-    """
-    Train, write the model in `output_dir`, score the held-out texts, and publish the result; returns the scores of
-    translations.
-
-    The model is written before anything else is done with it. If a later part fails, the others are done all the
-    same, and the same run, started again, does what is missing; then `UnfinishedRunError` is raised.
-    """
+    """Train, write the model in `output_dir`, score the held-out texts, publish; returns scores of translations."""
+    # The model is written before anything else is done with it. If a later part fails, the others are done all the
+    # same, and the same run, started again, does what is missing; then `UnfinishedRunError` is raised.
     trainer, args, folder, run = job.trainer, job.trainer.args, job.folder, job.task.run
     with job.lock, quiet_libraries(), trainer.signals.listening(), trainer.one_tracked_run():
         begin = f"continuing from {job.checkpoint}." if job.checkpoint else f"checkpoints in {args.output_dir}."

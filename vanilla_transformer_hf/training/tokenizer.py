@@ -39,11 +39,9 @@ COMMON = 90
 
 
 def get_tokenizer(run: RunArguments, corpus: Any, folder: Path, start: Start | None = None) -> PreTrainedTokenizerBase:
-    """
-    The tokenizer of the checkpoint that the run continues from, unless another one is named; else the named one or
-    that of the model, or of the models, that the run begins with; else, and with `tokenizer=new`, a new one, trained
-    once and kept in `folder`.
-    """
+    """The tokenizer that is named or that the run begins with; else a new one, trained once and kept in `folder`."""
+    # First that of the checkpoint that the run continues from, unless another one is named; else the named one or that
+    # of the model, or of the models; else, and with `tokenizer=new`, the new one.
     name, origins = run.model.tokenizer_from, find_origins(run.model)
     if start is not None and start.checkpoint is not None:
         names = {"tokenizer", "tokenizer_name_or_path", "model_name_or_path", "encoder_from", "decoder_from"}
@@ -169,13 +167,11 @@ def describe_tokenizer(tokenizer: PreTrainedTokenizerBase, run: RunArguments) ->
 
 
 def record_longest_source(tokenizer: PreTrainedTokenizerBase, run: RunArguments, train: Any) -> None:
-    """
-    Save the length of the training sentences as the tokenizer's `model_max_length`: translation splits longer texts,
-    because the model has never seen their length. It is `max_source_length`, or the longest sentence of the tokenized
-    `train` if that is shorter (`length` counts the longer side of a pair). The length that nearly all sentences stay
-    below is saved as `part_max_length`, to which longer sentences are split. A model that is fine-tuned keeps
-    larger values from its earlier training.
-    """
+    """Save the length of the training sentences as the tokenizer's `model_max_length`."""
+    # Translation splits longer texts, because the model has never seen their length. It is `max_source_length`, or the
+    # longest sentence of the tokenized `train` if that is shorter (`length` counts the longer side of a pair). The
+    # length that nearly all sentences stay below is saved as `part_max_length`, to which longer sentences are split. A
+    # model that is fine-tuned keeps larger values from its earlier training.
     is_further = run.model.model_name_or_path is not None
     longest = run.data.max_source_length
     if not run.data.streaming:
@@ -191,11 +187,9 @@ def record_longest_source(tokenizer: PreTrainedTokenizerBase, run: RunArguments,
 
 
 def record_sentences(tokenizer: PreTrainedTokenizerBase, run: RunArguments, corpus: Any) -> None:
-    """
-    Save the share of the training sources that have several sentences with the tokenizer, from a sample: translation
-    splits lines into sentences where a model has hardly seen two together. A model that is fine-tuned keeps a
-    larger share of its earlier training; nothing is recorded of a stream.
-    """
+    """Save the share of the training sources that have several sentences with the tokenizer, from a sample."""
+    # Translation splits lines into sentences where a model has hardly seen two together. A model that is fine-tuned
+    # keeps a larger share of its earlier training; nothing is recorded of a stream.
     if run.data.streaming:
         return
     rows = np.linspace(0, len(corpus) - 1, min(len(corpus), SENTENCE_SAMPLE)).astype(int)

@@ -69,10 +69,9 @@ class Vocabulary:
     kind: str
 
     def by_spelling(self) -> dict[bytes, int]:
-        """
-        Spelling -> id of its piece. Where only the ends of words are marked, " un" is the word of that name if there
-        is one, else a piece inside a word, and "ing" likewise.
-        """
+        """Spelling -> id of its piece."""
+        # Where only the ends of words are marked, " un" is the word of that name if there is one, else a piece inside
+        # a word, and "ing" likewise.
         found = dict[bytes, int]()
         mark = self.kind if self.kind in MARKS else ""
         goes_on = {piece: piece.endswith(mark) == (mark == "@@") for piece in self.pieces}
@@ -121,12 +120,9 @@ def roles_of(tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
 def match(
     parent: PreTrainedTokenizerBase, child: PreTrainedTokenizerBase, sides: Sequence[str], side: str
 ) -> torch.Tensor:
-    """
-    The id of the parent's token that each token of the child continues, or -1 (V,).
-
-    Pieces are matched by what they spell, special tokens by their role, other added tokens by name; a piece is looked
-    for in the first of the parent's `sides` first.
-    """
+    """The id of the parent's token that each token of the child continues, or -1 (V,)."""
+    # Pieces are matched by what they spell, special tokens by their role, other added tokens by name; a piece is
+    # looked for in the first of the parent's `sides` first.
     ours, theirs = vocabulary_of(child, side), [vocabulary_of(parent, each) for each in sides]
     roles = roles_of(parent)
     names = {name: roles[role] for role, name in roles_of(child).items() if role in roles}
@@ -163,13 +159,10 @@ def describe_transfer(run: RunArguments, tokenizer: PreTrainedTokenizerBase) -> 
 
 
 def transfer(model: Any, parent: PreTrainedTokenizerBase, tokenizer: PreTrainedTokenizerBase) -> None:
-    """
-    Give a model that `check_transfer` allows another vocabulary.
-
-    Tokens that its tokenizer `parent` has, too, keep their rows of the embeddings, of the output and of its bias. The
-    rows of new ones are drawn from a normal distribution with the parent's mean and deviation of each dimension
-    (Hewitt 2021), so that the layers see vectors of the size that they know; new biases are the parent's mean.
-    """
+    """Give a model that `check_transfer` allows another vocabulary."""
+    # Tokens that its tokenizer `parent` has, too, keep their rows of the embeddings, of the output and of its bias.
+    # The rows of new ones are drawn from a normal distribution with the parent's mean and deviation of each dimension
+    # (Hewitt 2021), so that the layers see vectors of the size that they know; new biases are the parent's mean.
     rows = matches(model.config, parent, tokenizer)
     target = rows["target"]
     source = rows.get("source", target)

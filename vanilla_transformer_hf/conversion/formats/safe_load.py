@@ -136,15 +136,13 @@ class Thing:
 
 
 class Costs:
-    """
-    What a pickle costs, found from its instructions in linear time: `torch.load(weights_only=True)` does not count it.
+    """What a pickle costs, by its instructions, in linear time: `torch.load(weights_only=True)` does not count it."""
 
-    A tuple that is the key of a dict is hashed, level by level in C: 300,000 in each other overflow the C stack, and
-    the process ends by a segmentation fault, which no `except` sees; 60 that each hold the one before twice take
-    years. Only tuples and what is made of them are hashed. A call reads all of its arguments, which may be one list or
-    text from the memo many times, and torch reads the list of allowed names for each call. `test_hostile_costs.py` has
-    each of these. Lists and dicts load, however deep they are in each other.
-    """
+    # A tuple that is the key of a dict is hashed, level by level in C: 300,000 in each other overflow the C stack, and
+    # the process ends by a segmentation fault, which no `except` sees; 60 that each hold the one before twice take
+    # years. Only tuples and what is made of them are hashed. A call reads all of its arguments, which may be one list
+    # or text from the memo many times, and torch reads the list of allowed names for each call.
+    # `test_hostile_costs.py` has each of these. Lists and dicts load, however deep they are in each other.
 
     def __init__(self):
         self.stack: list[Thing] = []

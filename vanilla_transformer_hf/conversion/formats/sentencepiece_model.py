@@ -65,11 +65,9 @@ def _piece(message: bytes) -> Piece:
 
 
 def check_charsmap(data: bytes):
-    """
-    A table of normalization (normalizer.cc): the size of a trie, the trie as a double array (darts-clone) of 32-bit
-    units, and texts with a zero behind each. The tokenizers library follows it without looking whether a unit leads
-    out of the array or of a text, and panics there.
-    """
+    """A table of normalization (normalizer.cc), which the tokenizers library follows without looking."""
+    # It is the size of a trie, the trie as a double array (darts-clone) of 32-bit units, and texts with a zero behind
+    # each. A unit that leads out of the array or of a text makes the library panic.
     if not data:
         return
     size = int.from_bytes(data[:4], "little")

@@ -119,11 +119,8 @@ def with_language_tags(tokenizer: VanillaTransformerTokenizer | None) -> Vanilla
 
 
 def words(tokens: Sequence[str], unk: str, joiner: str | None = None, where: str = "vocabulary") -> Tokenizer:
-    """
-    Words divided by white space, each with its place in `tokens` as its id; any other word is `unk`.
-
-    `joiner` is the mark that a toolkit's pieces of one word have at their ends ("@@"); decoding joins them.
-    """
+    """Words divided by white space, each with its place in `tokens` as its id; any other word is `unk`."""
+    # `joiner` is the mark that a toolkit's pieces of one word have at their ends ("@@"); decoding joins them.
     check_unique(tokens, where)
     backend = Tokenizer(models.WordLevel({token: index for index, token in enumerate(tokens)}, unk_token=unk))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -167,12 +164,9 @@ def byte_pairs(
     joiner: str | None = "@@",
     where: str = "vocabulary",
 ) -> Tokenizer:
-    """
-    Words divided by white space and cut into pieces by merges (Sennrich et al. 2016), as subword-nmt and fastBPE do.
-
-    A piece that does not end its word ends with `joiner` in `tokens`; None: a piece that does end its word ends with
-    "</w>". Each of `tokens` has its place as its id.
-    """
+    """Words divided by white space and cut by merges (Sennrich et al. 2016), as subword-nmt and fastBPE do."""
+    # A piece that does not end its word ends with `joiner` in `tokens`; None: a piece that does end its word ends with
+    # "</w>". Each of `tokens` has its place as its id.
     check_unique(tokens, where)
     inner = {}
     for index, token in enumerate(tokens):
@@ -195,16 +189,12 @@ def byte_pairs(
 def sentencepiece(
     model_path: Path, tokens: Sequence[str], unk: str, where: str = "vocabulary", only_listed: bool = False
 ) -> Tokenizer:
-    """
-    Pieces of a SentencePiece model, each with its place in `tokens` as its id; any other piece is `unk`.
-
-    With `only_listed` a unigram model cuts with the pieces of `tokens` and with single characters alone, as after
-    SentencePieceProcessor.SetVocabulary(tokens).
-
-    Tokens in angle brackets ("</s>", ">>de<<") are names, not text: a text that holds one is cut before its last
-    character. What is not in the model goes through it unchanged, and a toolkit finds it if it is a token all
-    the same, such as a letter of the other language; here, only if it is a single character.
-    """
+    """Pieces of a SentencePiece model, each with its place in `tokens` as its id; any other piece is `unk`."""
+    # With `only_listed` a unigram model cuts with the pieces of `tokens` and with single characters alone, as after
+    # SentencePieceProcessor.SetVocabulary(tokens). Tokens in angle brackets ("</s>", ">>de<<") are names, not text: a
+    # text that holds one is cut before its last character. What is not in the model goes through it unchanged, and a
+    # toolkit finds it if it is a token all the same, such as a letter of the other language; here, only if it is a
+    # single character.
     check_unique(tokens, where)
     model = read_sentencepiece(model_path)
     if model.model_type not in ("unigram", "bpe") or model.suffix_whitespace or not model.escape_whitespaces:

@@ -190,12 +190,9 @@ class Eole(OpenNMT):
         return table
 
     def _has_bias(self, stack: str, name: str) -> bool:
-        """
-        Whether a map of a layer has a bias: multi_headed_attn.py, transformer_mlp.py.
-
-        If add_qkvbias is given for the whole model, the output projections of the decoder have a bias and those of the
-        encoder do not. The config does not record this; the names in the file show it.
-        """
+        """Whether a map of a layer has a bias: multi_headed_attn.py, transformer_mlp.py."""
+        # If add_qkvbias is given for the whole model, the output projections of the decoder have a bias and those of
+        # the encoder do not. The config does not record this; the names in the file show it.
         options = self._stack(stack)
         if name.startswith("mlp"):
             return options["add_ffnbias"]

@@ -223,12 +223,9 @@ class SavedModel(Source):
     def processor_of(
         self, config: VanillaTransformerConfig, classes: Sequence[Any], names: Sequence[str], needed: Sequence[str]
     ) -> Any:
-        """
-        transformers' processor in the folder; None if files are missing.
-
-        `classes` are those of a processor, its feature extractor and its tokenizer, `names` files of the tokenizer
-        beside tokenizer.json, `needed` those without which there is no tokenizer, unless there is a tokenizer.json.
-        """
+        """transformers' processor in the folder; None if files are missing."""
+        # `classes` are those of a processor, its feature extractor and its tokenizer, `names` files of the tokenizer
+        # beside tokenizer.json, `needed` those without which there is no tokenizer, unless there is a tokenizer.json.
         if not self._has_tokenizer(needed) or not any((self.folder / name).is_file() for name in PROCESSOR_SETTINGS):
             return None
         with TemporaryDirectory() as place:  # transformers would open a file of any kind and size

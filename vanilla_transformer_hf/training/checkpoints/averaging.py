@@ -138,12 +138,9 @@ LEFT_BEHIND = {TRAINER_STATE_FILE, SAFE_WEIGHTS_INDEX_NAME, FACTS_FILE}
 
 
 def average_checkpoints(folders: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str]) -> Path:
-    """
-    Write a model folder, complete or not at all, whose weights are the mean of those of the given folders.
-
-    Config, generation config, tokenizer and code are copied from the last folder; the card describes the run and the
-    average. At most one file of the first folder is in memory.
-    """
+    """Write a model folder, complete or not at all, whose weights are the mean of those of the given folders."""
+    # Config, generation config, tokenizer and code are copied from the last folder; the card describes the run and the
+    # average. At most one file of the first folder is in memory.
     output = Path(output)
     check_new(output)
     checkpoints = open_checkpoints(folders)
@@ -233,12 +230,10 @@ def select_checkpoints(
 
 
 class AverageCheckpointsCallback(TrainerCallback):
-    """
-    At the end of training, sets the model to the average of the last `count` checkpoints of the run, or of the
-    best ones by `metric`: those in `folders`.
+    """At the end of training, sets the model to the average of `count` checkpoints, those in `folders`."""
 
-    The Trainer must keep them: `check_callbacks` looks at `save_total_limit`. Every process reads the checkpoints.
-    """
+    # The last of the run, or the best by `metric`. The Trainer must keep them: `check_callbacks` looks at
+    # `save_total_limit`. Every process reads the checkpoints.
 
     def __init__(self, count: int, metric: str | None = None):
         self.count, self.metric = count, metric

@@ -118,12 +118,10 @@ class EvaluationStopped(BaseException):
 
 
 class StopOnSignal(TrainerCallback):
-    """
-    On SIGTERM or Ctrl-C, finishes the current step or stops the current evaluation, saves a checkpoint and raises
-    `TrainingInterrupted`. A second signal stops at once and saves nothing.
+    """On SIGTERM or Ctrl-C, saves a checkpoint and raises `TrainingInterrupted`; a second signal saves nothing."""
 
-    Active inside `with callback.listening():`, in the main thread. With several processes, a signal to one stops all.
-    """
+    # It finishes the current step, or stops the current evaluation; the second one stops at once. Active inside `with
+    # callback.listening():`, in the main thread. With several processes, a signal to one stops all.
 
     SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -159,11 +157,9 @@ class StopOnSignal(TrainerCallback):
 
     @contextmanager
     def in_evaluation(self, args: TrainingArguments) -> Iterator[None]:
-        """
-        A context of one batch of an evaluation, in which a signal stops the evaluation at once.
-
-        With several processes it stops before the next batch, because the others would wait for the rest of this one.
-        """
+        """A context of one batch of an evaluation, in which a signal stops the evaluation at once."""
+        # With several processes it stops before the next batch, because the others would wait for the rest of this
+        # one.
         if args.world_size > 1:
             if self.received_by_any(args):
                 raise EvaluationStopped
@@ -218,12 +214,10 @@ class StopOnSignal(TrainerCallback):
 
 
 class EarlyStopping(TrainerCallback):
-    """
-    Stops training, with a checkpoint, after `patience` evaluations without a better `metric_for_best_model`.
+    """Stops training, with a checkpoint, after `patience` evaluations without a better `metric_for_best_model`."""
 
-    The evaluations are counted in the Trainer's log, which checkpoints hold: unlike with transformers' callback, a run
-    that is continued stops where it would have stopped uninterrupted, and one that has stopped stays stopped.
-    """
+    # The evaluations are counted in the Trainer's log, which checkpoints hold: unlike with transformers' callback, a
+    # run that is continued stops where it would have stopped uninterrupted, and one that has stopped stays stopped.
 
     def __init__(self, patience: int):
         self.patience = patience
@@ -249,12 +243,9 @@ class EarlyStopping(TrainerCallback):
 
 
 def resumable_files(checkpoint: Path, place: str) -> dict[str, Path | bytes]:
-    """
-    The files that are needed to continue from a checkpoint, to be published in the folder `place`.
-
-    The Trainer's pickled arguments are left out, because they may contain a token; paths of this machine are removed
-    from its log.
-    """
+    """The files that are needed to continue from a checkpoint, to be published in the folder `place`."""
+    # The Trainer's pickled arguments are left out, because they may contain a token; paths of this machine are removed
+    # from its log.
     files: dict[str, Path | bytes] = {}
     for path in sorted(checkpoint.iterdir()):
         is_hidden = path.name.startswith(".")

@@ -21,14 +21,12 @@ MOVING_AVERAGE_FILE = "moving_average.safetensors"
 
 
 class MovingAverageCallback(TrainerCallback):
-    """
-    Keeps an exponential moving average of the trained weights, which become the model's at the end of training.
+    """Keeps an exponential moving average of the trained weights, which become the model's at the end of training."""
 
-    After update t, average = d · average + (1 - d) · weights with d = min(decay, (1 + t) / (10 + t)), so that the
-    first, untrained weights are soon forgotten. It is kept in float32, saved in every checkpoint as
-    moving_average.safetensors and loaded when training continues. With `load_best_model_at_end` the model gets the
-    average of the best checkpoint. Evaluation uses it inside `applied()`.
-    """
+    # After update t, average = d · average + (1 - d) · weights with d = min(decay, (1 + t) / (10 + t)), so that the
+    # first, untrained weights are soon forgotten. It is kept in float32, saved in every checkpoint as
+    # moving_average.safetensors and loaded when training continues. With `load_best_model_at_end` the model gets the
+    # average of the best checkpoint. Evaluation uses it inside `applied()`.
 
     def __init__(self, decay: float, checkpoint: str | os.PathLike[str] | None = None):
         self.decay, self.checkpoint, self.updates = decay, checkpoint, 0
@@ -80,12 +78,9 @@ class MovingAverageCallback(TrainerCallback):
                     self.parameters[name].copy_(weight)
 
     def save(self, folder: str | os.PathLike[str], write: bool = True) -> None:
-        """
-        Write the average to a checkpoint's folder, unless `write` is false.
-
-        Sharded weights (FSDP2) are gathered, so every process must call this, and one writes. A Trainer that renames
-        complete checkpoints calls it before that; otherwise `on_save` does.
-        """
+        """Write the average to a checkpoint's folder, unless `write` is false."""
+        # Sharded weights (FSDP2) are gathered, so every process must call this, and one writes. A Trainer that renames
+        # complete checkpoints calls it before that; otherwise `on_save` does.
         tensors: dict[str, torch.Tensor] = {}
         for name, average in self.averages.items():
             whole = average.full_tensor() if isinstance(average, DTensor) else average

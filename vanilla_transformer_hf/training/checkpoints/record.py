@@ -51,12 +51,10 @@ class Changes:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """
-    What is known of a run.
+    """What is known of a run."""
 
-    `settings` are those that differ from the defaults, `matmul` is its library of matrix products, `data` are the
-    checksums of its texts, and `earlier` are its earlier parts: their last steps and different settings.
-    """
+    # `settings` are those that differ from the defaults, `matmul` is its library of matrix products, `data` are the
+    # checksums of its texts, and `earlier` are its earlier parts: their last steps and different settings.
 
     settings: dict[str, Any] = field(default_factory=dict)
     matmul: str | None = None

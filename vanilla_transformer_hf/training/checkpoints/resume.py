@@ -26,13 +26,11 @@ RATES_BY_LOSSES = ("reduce_lr_on_plateau", "greedy")
 
 @dataclass(frozen=True)
 class Start:
-    """
-    Where a run begins: at `checkpoint`, or anew.
+    """Where a run begins: at `checkpoint`, or anew."""
 
-    `matmul` is the run's library of matrix products so far, `changes` what is not as it was, and `earlier` are the
-    earlier parts of the run: their last steps and different settings. `damaged` are the skipped checkpoints with their
-    damage. `goes_back`: checkpoints after `checkpoint` are not the run's any more.
-    """
+    # `matmul` is the run's library of matrix products so far, `changes` what is not as it was, and `earlier` are the
+    # earlier parts of the run: their last steps and different settings. `damaged` are the skipped checkpoints with
+    # their damage. `goes_back`: checkpoints after `checkpoint` are not the run's any more.
 
     checkpoint: Path | None = None
     is_new: bool = True

@@ -16,12 +16,9 @@ from transformers import AutoModelForSeq2SeqLM, PreTrainedModel
 
 
 def shard(model: PreTrainedModel, settings: Any) -> None:
-    """
-    Shard a model's weights over all processes by Accelerate's plugin: each layer is one group, and all else another.
-
-    Accelerate does not change a model that is already sharded. By itself it would put input and output embeddings into
-    one group and then find their matrix in a second one, because encoder and decoder share it here.
-    """
+    """Shard a model's weights over all processes by Accelerate's plugin: each layer is one group, the rest another."""
+    # Accelerate does not change a model that is already sharded. By itself it would put input and output embeddings
+    # into one group and then find their matrix in a second one, because encoder and decoder share it here.
     if isinstance(model, FSDPModule):
         return
     policies: dict[str, Any] = {

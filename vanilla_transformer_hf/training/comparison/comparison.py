@@ -67,12 +67,9 @@ def run_comparison(
     processes: int = 1,
     tell: Callable[[str], None] = print,
 ) -> list[MeasuredRun]:
-    """
-    Train and measure the unfinished runs of a plan, several at a time; return the results of all runs, in order.
-
-    A run that fails is in the results with its error, and is tried again by the next call; finished and diverged ones
-    are not repeated.
-    """
+    """Train and measure the unfinished runs of a plan, several at a time; return the results of all runs, in order."""
+    # A run that fails is in the results with its error, and is tried again by the next call; finished and diverged
+    # ones are not repeated.
     continue_record(plan, output)
     with lock_folder(output):
         waiting = [run for run in plan.runs if (read_result(run) or {}).get("status") not in (FINISHED, DIVERGED)]

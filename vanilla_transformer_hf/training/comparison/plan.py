@@ -105,13 +105,10 @@ def plan_comparison(
     seconds: float | None = None,
     prog: str = "compare",
 ) -> Plan:
-    """
-    The runs of a comparison, variant by variant, each with every seed from the recipe's on. Nothing is written.
-
-    The recipe is overridden by the settings of the file of variants, these by `argv`, and those by the variant. The
-    model of the last step is measured, unless load_best_model_at_end is in the file of variants or in `argv`.
-    `seconds` is the budget of a run, instead of steps.
-    """
+    """The runs of a comparison, variant by variant, each with every seed from the recipe's on. Nothing is written."""
+    # The recipe is overridden by the settings of the file of variants, these by `argv`, and those by the variant. The
+    # model of the last step is measured, unless load_best_model_at_end is in the file of variants or in `argv`.
+    # `seconds` is the budget of a run, instead of steps.
     parser = RecipeParser(prog=prog)
     _, line, unset = parser.read_line(argv)
     budget = {} if seconds is None else {"max_steps": WITHOUT_LIMIT}

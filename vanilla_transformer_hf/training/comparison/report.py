@@ -182,12 +182,9 @@ def csv_table(rows: Sequence[Row]) -> str:
 
 
 def draw_comparison(runs: Sequence[MeasuredRun]) -> Figure:
-    """
-    The validation loss, without one the training loss, of every variant over the steps and the seconds of training.
-
-    It is the mean over the seeds; failed runs have no curve. For runs on a CPU the seconds are CPU time, which other
-    work on the machine changes less than wall-clock time.
-    """
+    """The validation loss, without one the training loss, of every variant over steps and seconds of training."""
+    # It is the mean over the seeds; failed runs have no curve. For runs on a CPU the seconds are CPU time, which other
+    # work on the machine changes less than wall-clock time.
     with_curves = [each for each in runs if "curves" in each.result]
     is_validated = any(each.result["curves"]["validation_loss"] for each in with_curves)
     kind = "validation_loss" if is_validated else "training_loss"

@@ -35,11 +35,10 @@ DIVERGED_BY = 1.0
 
 
 class Stopwatch(TrainerCallback, ExportableState):
-    """
-    Counts the seconds of training steps, without evaluations and checkpoints, and ends a run whose `budget` of seconds
-    is used. It counts wall-clock seconds and seconds of CPU time, which other work on the machine affects less.
-    Checkpoints store the counts, so that a continued run has the same budget.
-    """
+    """Counts the seconds of training steps, and ends a run whose `budget` of seconds is used."""
+
+    # Without evaluations and checkpoints; wall-clock seconds and seconds of CPU time, which other work on the machine
+    # affects less. Checkpoints store the counts, so that a continued run has the same budget.
 
     def __init__(self, budget: float | None = None):
         self.budget, self.seconds, self.cpu_seconds = budget, 0.0, 0.0

@@ -114,11 +114,8 @@ def unit_norms(maps: Any, names: list[str]) -> torch.Tensor:
 
 
 def choose_heads(importance: dict[tuple[str, int], torch.Tensor], share: float) -> dict[tuple[str, int], list[int]]:
-    """
-    The heads to keep, by attention: of all heads of the model, this share is removed, the least important first.
-
-    Importance is divided by its norm in each layer, as in the paper. The best head of each attention is kept.
-    """
+    """The heads to keep, by attention: of all heads of the model, this share is removed, the least important first."""
+    # Importance is divided by its norm in each layer, as in the paper. The best head of each attention is kept.
     scores = {key: value / value.norm().clamp(min=torch.finfo(value.dtype).tiny) for key, value in importance.items()}
     best = {(key, int(score.argmax())) for key, score in scores.items()}
     ranked = sorted(

@@ -29,11 +29,8 @@ def translate_training_text(
     processes: Count = 1,
     threads: Count | None = None,
 ) -> Path:
-    """
-    Write the pairs of training sources and the teacher's `n_best` translations as JSON lines; existing ones are kept.
-
-    Without `num_beams` it is the teacher's saved number, but at least `n_best`.
-    """
+    """Write pairs of training sources and the teacher's `n_best` translations as JSON lines, unless they are there."""
+    # Without `num_beams` it is the teacher's saved number, but at least `n_best`.
     for name, value in (("n_best", n_best), ("num_beams", num_beams)):
         if value is not None and value < 1:
             raise ValueError(f"{name}={value}: must be at least 1")

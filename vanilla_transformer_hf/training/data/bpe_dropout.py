@@ -19,13 +19,11 @@ from .tokenized_corpus import truncate
 
 
 class BpeDropout:
-    """
-    Segments words by byte pairs; before each step each possible merge is skipped with probability p; Provilkov et al.
-    2020, arXiv 1910.13267, algorithm 1.
+    """Segments words by byte pairs; each merge is skipped with probability p (Provilkov et al. 2020)."""
 
-    `tokenizers` has the same option, but draws from a generator that cannot be seeded: runs could neither be repeated
-    nor continued exactly. Here the tokens depend only on the text and on `key`.
-    """
+    # arXiv 1910.13267, algorithm 1: before each step, each possible merge. `tokenizers` has the same option, but draws
+    # from a generator that cannot be seeded: runs could neither be repeated nor continued exactly. Here the tokens
+    # depend only on the text and on `key`.
 
     def __init__(self, tokenizer: Tokenizer, probability: float):
         if not 0 <= probability <= 1:
@@ -86,12 +84,10 @@ class BpeDropout:
 
 @dataclass
 class BpeDropoutCollator(OfEpochs, TranslationCollator):
-    """
-    A `TranslationCollator` that segments the columns "source" and "target" differently in each epoch.
+    """A `TranslationCollator` that segments the columns "source" and "target" differently in each epoch."""
 
-    A batch has about the number of tokens that it was filled to, slightly more with a high dropout probability.
-    `limits` are the maximum number of tokens of a source and of a target sentence.
-    """
+    # A batch has about the number of tokens that it was filled to, slightly more with a high dropout probability.
+    # `limits` are the maximum number of tokens of a source and of a target sentence.
 
     probability: float = 0.0
     limits: tuple[int, int] = (256, 256)

@@ -23,12 +23,10 @@ def vocabulary_sizes(model_or_tokenizer: PreTrainedModel | PreTrainedTokenizerBa
 
 @dataclass
 class TranslationCollator(DataCollatorForSeq2Seq):
-    """
-    Pads a batch to its longest sentence; ids without an embedding in the model raise an error.
+    """Pads a batch to its longest sentence; ids without an embedding in the model raise an error."""
 
-    `__call__` returns `input_ids`, `attention_mask` (B, S) and `labels` (B, T), padded with -100, and `line` (B,) and
-    `token_type_ids` (B, S) where the pairs have them; the model makes the decoder input by shifting the labels.
-    """
+    # `__call__` returns `input_ids`, `attention_mask` (B, S) and `labels` (B, T), padded with -100, and `line` (B,)
+    # and `token_type_ids` (B, S) where the pairs have them; the model makes the decoder input by shifting the labels.
 
     source_vocab_size: int = 0
     target_vocab_size: int = 0

@@ -122,12 +122,10 @@ def make_tagged(seed: int = 0) -> list[tuple[str, str]]:
 
 
 def make_look_up(words: int, seed: int = 0) -> list[tuple[str, str]]:
-    """
-    (text, classes of its words): a text begins with a table of all letters in random order, each with a value, such as
-    "cz aw by", and continues with letters, whose classes are their values; the class of an entry is "entry".
-
-    Held-out texts have so many words; those for training 1/32 to all of them: the task is learnt from short texts.
-    """
+    """(text, classes of its words) of texts that begin with a table, which says what the letters behind it mean."""
+    # A table of all letters in random order, each with a value, such as "cz aw by", then letters, whose classes are
+    # their values; the class of an entry is "entry". Held-out texts have so many words; those for training 1/32 to all
+    # of them: the task is learnt from short texts.
     fewest = 2 * len(LETTERS)
     if not fewest <= words <= 100_000:
         raise ValueError(f"look_up={words}: must be from {fewest} to 100,000 words.")
@@ -147,12 +145,9 @@ def make_look_up(words: int, seed: int = 0) -> list[tuple[str, str]]:
 def write_labelled_corpus(
     folder: str | os.PathLike[str], divisor: int | None = None, seed: int = 0, look_up: int | None = None
 ) -> dict[str, int]:
-    """
-    Write `train`, `valid` and `test`, without common numbers, as `.en` and `.class` files; return the sizes.
-
-    A class says whether a number is divisible by `divisor`, or without one what each word counts; with `look_up` the
-    texts are those of `make_look_up`.
-    """
+    """Write `train`, `valid` and `test`, without common numbers, as `.en` and `.class` files; return the sizes."""
+    # A class says whether a number is divisible by `divisor`, or without one what each word counts; with `look_up` the
+    # texts are those of `make_look_up`.
     if look_up is not None:
         pairs = make_look_up(look_up, seed)
     else:
@@ -200,13 +195,10 @@ def write_numbers_corpus(
     numbers_per_line: tuple[int, int] | None = None,
     digits: int = 6,
 ) -> dict[str, int]:
-    """
-    Write `train`, `valid` and `test`, without common phrases, as `.en` and `.de` files; return the sizes.
-
-    Some lines of `train` end with a full stop, and some hold two or three phrases. With `numbers_per_line`, fewest and
-    most, the lines are lists (`make_lists`). With `both_directions` the files are `.source` and `.target`, and hold
-    each pair twice: from English, with the tag <2de> before the source, and from German, with <2en>.
-    """
+    """Write `train`, `valid` and `test`, without common phrases, as `.en` and `.de` files; return the sizes."""
+    # Some lines of `train` end with a full stop, and some hold two or three phrases. With `numbers_per_line`, fewest
+    # and most, the lines are lists (`make_lists`). With `both_directions` the files are `.source` and `.target`, and
+    # hold each pair twice: from English, with the tag <2de> before the source, and from German, with <2en>.
     if numbers_per_line is None and digits != 6:
         raise ValueError(f"digits={digits} has no effect without numbers_per_line.")
     pairs = make_pairs(seed) if numbers_per_line is None else make_lists(*numbers_per_line, digits, seed)

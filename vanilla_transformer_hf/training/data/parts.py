@@ -94,13 +94,11 @@ def refuse_several(data: DataArguments, reader: str) -> None:
 
 @dataclass(frozen=True)
 class Mixture:
-    """
-    The rows of each epoch, for corpora that stand one after the other in one table.
+    """The rows of each epoch, for corpora that stand one after the other in one table."""
 
-    Each corpus has the same number of rows in every epoch. They are taken from one shuffled pass through the corpus
-    after the other, so that no pair is seen more than once more often than another. Rows depend on the seed and the
-    epoch alone, not on processes and workers, so that a run can be continued anywhere.
-    """
+    # Each corpus has the same number of rows in every epoch. They are taken from one shuffled pass through the corpus
+    # after the other, so that no pair is seen more than once more often than another. Rows depend on the seed and the
+    # epoch alone, not on processes and workers, so that a run can be continued anywhere.
 
     names: tuple[str, ...]
     sizes: tuple[int, ...]  # of whole corpora, in pairs

@@ -23,15 +23,13 @@ class OfEpochs:
 
 
 class TokenBatchSampler(OfEpochs, Sampler[list[int]]):
-    """
-    Yields lists of row numbers, whose sentences, padded to the longest of them, have at most `max_tokens` tokens.
+    """Yields lists of row numbers, whose sentences, padded to the longest, have at most `max_tokens` tokens."""
 
-    In each epoch sentences of equal length are shuffled, and so are the batches; both depend only on `seed` and the
-    epoch, so a run can be continued inside an epoch. With another number of processes that epoch's batches may differ.
-    The number of batches is the same in each epoch and for each process: if the number of batches is not divisible by
-    the number of processes, the largest ones are split in two. No sentence is dropped or repeated. A pair's length is
-    that of its longer side; process i of n gets batches i, i + n, i + 2n, … of the same order.
-    """
+    # In each epoch sentences of equal length are shuffled, and so are the batches; both depend only on `seed` and the
+    # epoch, so a run can be continued inside an epoch. With another number of processes that epoch's batches may
+    # differ. The number of batches is the same in each epoch and for each process: if the number of batches is not
+    # divisible by the number of processes, the largest ones are split in two. No sentence is dropped or repeated. A
+    # pair's length is that of its longer side; process i of n gets batches i, i + n, i + 2n, … of the same order.
 
     def __init__(
         self,
@@ -86,12 +84,10 @@ class TokenBatchSampler(OfEpochs, Sampler[list[int]]):
 
 
 class MixedTokenBatchSampler(OfEpochs, Sampler[list[int]]):
-    """
-    `TokenBatchSampler`, with its `options`, for several corpora, of which an epoch has the rows of a `Mixture`.
+    """`TokenBatchSampler`, with its `options`, for several corpora, of which an epoch has the rows of a `Mixture`."""
 
-    All epochs have as many batches as the first: of one with a few more, some are left out by chance, and of one with
-    fewer, the largest are divided.
-    """
+    # All epochs have as many batches as the first: of one with a few more, some are left out by chance, and of one
+    # with fewer, the largest are divided.
 
     def __init__(self, lengths: np.ndarray, max_tokens: int, mixture: Mixture, **options: Any):
         self.lengths, self.max_tokens, self.mixture, self.options = lengths, max_tokens, mixture, options
@@ -114,14 +110,12 @@ class MixedTokenBatchSampler(OfEpochs, Sampler[list[int]]):
 
 
 class TokenBatchStream(IterableDataset[list[dict[str, Any]]]):
-    """
-    Batches, as lists of sentences, of a stream of tokenized pairs that is too large to be sorted; it never ends.
+    """Batches, as lists of sentences, of a stream of tokenized pairs that is too large to be sorted; it never ends."""
 
-    `buffer_size` sentences are read, made into batches and yielded in random order, before the next are read. Every
-    process reads the whole stream and keeps its share of the batches. The length of an epoch is unknown, so the stream
-    starts over by itself; a Trainer counts only steps, and a continued run reads the skipped part of the stream again.
-    The column `epoch` is added.
-    """
+    # `buffer_size` sentences are read, made into batches and yielded in random order, before the next are read. Every
+    # process reads the whole stream and keeps its share of the batches. The length of an epoch is unknown, so the
+    # stream starts over by itself; a Trainer counts only steps, and a continued run reads the skipped part of the
+    # stream again. The column `epoch` is added.
 
     def __init__(
         self,
@@ -200,11 +194,11 @@ class EpochLengthSampler(OfEpochs, LengthGroupedSampler):
 
 
 class CurriculumSampler(EpochLengthSampler):
-    """
-    Batches of like lengths, of the shortest rows at first: the competence-based curriculum of Platanios et al. 2019,
-    arXiv 1903.09848, with the length as the difficulty. A batch of step t is taken from the shortest c(t) of the rows,
-    c(t) = √(t (1 - c₀²) / T + c₀²), c₀ = 0.01; from step T on, batches are those of `EpochLengthSampler`.
-    """
+    """Batches of like lengths, of the shortest rows at first (Platanios et al. 2019, arXiv 1903.09848)."""
+
+    # The competence-based curriculum with the length as the difficulty. A batch of step t is taken from the shortest
+    # c(t) of the rows, c(t) = √(t (1 - c₀²) / T + c₀²), c₀ = 0.01; from step T on, batches are those of
+    # `EpochLengthSampler`.
 
     START = 0.01  # c₀
 

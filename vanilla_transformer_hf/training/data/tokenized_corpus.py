@@ -59,12 +59,10 @@ class CorpusFilter:
 
 @dataclass
 class TokenizedCorpus:
-    """
-    Token ids of a corpus, and the numbers of pairs that were truncated or left out, by verdict.
+    """Token ids of a corpus, and the numbers of pairs that were truncated or left out, by verdict."""
 
-    Columns of `data`: `input_ids` and `labels` (lists of int, end of sentence included), `length` (the longer of the
-    two), `line` (row number in the corpus, from 0), and the texts if requested.
-    """
+    # Columns of `data`: `input_ids` and `labels` (lists of int, end of sentence included), `length` (the longer of the
+    # two), `line` (row number in the corpus, from 0), and the texts if requested.
 
     data: datasets.Dataset
     verdicts: dict[int, int]

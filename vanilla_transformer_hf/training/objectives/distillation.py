@@ -18,12 +18,9 @@ from ...publishing.weight_files import weight_paths
 def distillation_rows(
     label_smoothing: float, weight: float, temperature: float, wanted: torch.Tensor, rows: LossRows
 ) -> torch.Tensor:
-    """
-    (1 - w) · smoothed cross-entropy + w τ² · KL(teacher ‖ student), where both distributions of the divergence are
-    softmax(logits / τ), as a `RowLoss`. The factor τ² keeps its gradients as large as those of the cross-entropy.
-
-    w is `weight`, τ `temperature`, and `wanted` are the teacher's logits (N, V).
-    """
+    """(1 - w) · smoothed cross-entropy + w τ² · KL(teacher ‖ student), as a `RowLoss`."""
+    # Both distributions of the divergence are softmax(logits / τ). The factor τ² keeps its gradients as large as those
+    # of the cross-entropy. w is `weight`, τ `temperature`, and `wanted` are the teacher's logits (N, V).
     scores = rows.logits.log_softmax(dim=-1)  # (1, R, V)
     soft = scores if temperature == 1 else (rows.logits / temperature).log_softmax(dim=-1)
     target = (wanted[rows.places].to(rows.logits.dtype) / temperature).log_softmax(dim=-1)  # (R, V)

@@ -111,13 +111,11 @@ def folded(model: Any) -> Iterator[None]:
 
 
 class HeadGatesCallback(TrainerCallback):
-    """
-    Gives the Trainer's model a gate on each head; `TranslationTrainer` calls it where there is no hook.
+    """Gives the Trainer's model a gate on each head; `TranslationTrainer` calls it where there is no hook."""
 
-    The gates are in the checkpoints' model.safetensors. After `train`, the Trainer's model is an ordinary one without
-    the closed heads. The loss is that of the model plus `penalty` · Σ P(gate ≠ 0) over all heads; `learning_rate` is
-    the peak of the gates' own.
-    """
+    # The gates are in the checkpoints' model.safetensors. After `train`, the Trainer's model is an ordinary one
+    # without the closed heads. The loss is that of the model plus `penalty` · Σ P(gate ≠ 0) over all heads;
+    # `learning_rate` is the peak of the gates' own.
 
     def __init__(self, penalty: float, learning_rate: float):
         self.penalty, self.learning_rate = penalty, learning_rate
@@ -152,11 +150,8 @@ class HeadGatesCallback(TrainerCallback):
 
 
 def remove_closed_heads(model: Any) -> Pruned:
-    """
-    A smaller, ordinary model without gates, whose outputs are those of the gated one, which is used up, in evaluation.
-
-    An attention whose gates are all closed keeps the head with the largest α, with zeros in its output projection.
-    """
+    """A smaller, ordinary model whose outputs are those of the gated one, which is used up, in evaluation."""
+    # An attention whose gates are all closed keeps the head with the largest α, with zeros in its output projection.
     kept = {}
     for key, projection in gated_projections(model).items():
         gates = projection.gates

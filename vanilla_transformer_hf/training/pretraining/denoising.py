@@ -112,13 +112,11 @@ def check_tokenizer(tokenizer: Any) -> None:
 
 @dataclass(kw_only=True)
 class DenoisingCollator(OfEpochs, TranslationCollator):
-    """
-    A `TranslationCollator` of texts (`labels`) that gets noise for the source, other noise in each epoch.
+    """A `TranslationCollator` of texts (`labels`) that gets noise for the source, other noise in each epoch."""
 
-    The noise of a text depends only on seed, epoch and its line: a run that continues has the same. A tag of a
-    language, with which `input_ids` may begin, stays before the source. `limit` is the maximum number of tokens of a
-    source.
-    """
+    # The noise of a text depends only on seed, epoch and its line: a run that continues has the same. A tag of a
+    # language, with which `input_ids` may begin, stays before the source. `limit` is the maximum number of tokens of a
+    # source.
 
     plan: NoisePlan
     tokens: NoiseTokens
@@ -185,12 +183,9 @@ def make_denoising_collators(
 
 
 def text_rows(where: str, texts: list[tuple[str, list[str], dict[str, Any] | None]]) -> Iterator[dict[str, str]]:
-    """
-    Each text as both sides of a pair, its tag before the source; `where` names the text in messages.
-
-    `texts` has for each file its path, the tags of its texts (two of pairs), and for pairs the arguments of
-    `iterate_rows`.
-    """
+    """Each text as both sides of a pair, its tag before the source; `where` names the text in messages."""
+    # `texts` has for each file its path, the tags of its texts (two of pairs), and for pairs the arguments of
+    # `iterate_rows`.
     for path, tags, pairs in texts:
         if pairs is None:
             for line in read_lines(path):

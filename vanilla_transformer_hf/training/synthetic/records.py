@@ -14,12 +14,9 @@ from ..checkpoints.record import changed_names
 def begin(
     record: Path, settings: dict[str, Any], made: Sequence[Path], instead: str, inputs: Sequence[Path] = ()
 ) -> None:
-    """
-    Record as JSON the settings that files depend on, before the first of the files, `made`, is begun.
-
-    `instead` says what to do if they were made with other settings; `inputs`, which are written after the record, are
-    removed where nothing is made of them yet.
-    """
+    """Record as JSON the settings that files depend on, before the first of the files, `made`, is begun."""
+    # `instead` says what to do if they were made with other settings; `inputs`, which are written after the record,
+    # are removed where nothing is made of them yet.
     known = read_object(record, {}) if record.is_file() else None
     now = json.loads(json.dumps(settings))
     # Translations that were begun have a journal beside them (`ResumableOutput`).

@@ -98,11 +98,8 @@ def whole_line(line: str) -> list[str]:
 
 
 def label_words(text: str, offsets: Sequence[tuple[int, int]], classes: Sequence[int]) -> list[int]:
-    """
-    One label per token: the first token of a word gets the class of the word, the others are ignored, as in BERT.
-
-    `offsets` are the start and end of each token in the text; a token may include the space before its word.
-    """
+    """One label per token: the first token of a word gets its class, the others are ignored, as in BERT."""
+    # `offsets` are the start and end of each token in the text; a token may include the space before its word.
     words, labels = list(re.finditer(r"\S+", text)), [IGNORED] * len(offsets)
     number = 0
     for place, (begin, end) in enumerate(offsets):

@@ -42,12 +42,10 @@ class Masks:
 
 @dataclass
 class RecognitionCollator:
-    """
-    Rows of `SourcesWithTexts` to the model's arguments: `input_features` (B, F, M), padded with zeros on the right,
-    and `attention_mask` (B, F), or `pixel_values` (B, C, H, W); and `labels` (B, T), padded with -100.
+    """Rows of `SourcesWithTexts` to the model's arguments, padded with zeros on the right; labels with -100."""
 
-    Masks depend on the seed and on the rows of a batch alone, so that a run continues exactly.
-    """
+    # `input_features` (B, F, M) and `attention_mask` (B, F), or `pixel_values` (B, C, H, W); and `labels` (B, T).
+    # Masks depend on the seed and on the rows of a batch alone, so that a run continues exactly.
 
     input_name: str
     masks: Masks = Masks()

@@ -39,12 +39,9 @@ def draw_curves(
     published: float | None = None,
     epochs: float | None = None,
 ) -> Figure:
-    """
-    Loss, learning rate and validation scores over the steps of a Trainer's log.
-
-    `best_step` is marked; if not given, that with the highest BLEU. `published` is BLEU of the finished model, drawn
-    as a line: it may be an average of checkpoints, decoded with more beams than during training.
-    """
+    """Loss, learning rate and validation scores over the steps of a Trainer's log."""
+    # `best_step` is marked; if not given, that with the highest BLEU. `published` is BLEU of the finished model, drawn
+    # as a line: it may be an average of checkpoints, decoded with more beams than during training.
     bleu = _points(log_history, "eval_bleu")
     if best_step is None and bleu:
         best_step = max(bleu, key=lambda step: (bleu[step], step))

@@ -220,12 +220,10 @@ Shown = tuple[Piece, Format | None]
 
 
 class DocxParagraph:
-    """
-    A paragraph of Word: runs, which are texts of one look, and what encloses them.
+    """A paragraph of Word: runs, which are texts of one look, and what encloses them."""
 
-    Word cuts runs where the spelling check or an editor once stood: neighbours that look alike are one text here, and
-    what looks as most of the paragraph does is its plain text. `namespace` is in braces.
-    """
+    # Word cuts runs where the spelling check or an editor once stood: neighbours that look alike are one text here,
+    # and what looks as most of the paragraph does is its plain text. `namespace` is in braces.
 
     def __init__(self, element: Any, namespace: str):
         self._element, self._w = element, namespace

@@ -27,10 +27,10 @@ Span = tuple[int, int]
 
 
 class Places:
-    """
-    A translation with the codes of its text, by attention to source words; without, and where it is the text, words
-    keep their order, which takes time that grows with the length and the number of codes alone.
-    """
+    """A translation with the codes of its text, by attention to source words."""
+
+    # Without, and where it is the text, words keep their order, which takes time that grows with the length and the
+    # number of codes alone.
 
     def __init__(self, source: str, target: str, weights: torch.Tensor | None):
         self._source, self._target = source, target

@@ -11,10 +11,9 @@ from .variables import declared_kinds, without_variables
 def string_pieces(
     pieces: Sequence[Piece], flags: Sequence[str] = (), keeps_lines: bool = True
 ) -> tuple[list[Piece], Writing]:
-    """
-    The pieces of a string, in which tags may stand as text, and how its characters are written. `flags` are of its
-    format, such as `python-format`; with `keeps_lines`, line breaks and tabs end sentences, else only wide spaces do.
-    """
+    """The pieces of a string, in which tags may stand as text, and how its characters are written."""
+    # `flags` are of its format, such as `python-format`; with `keeps_lines`, line breaks and tabs end sentences, else
+    # only wide spaces do.
     kinds = declared_kinds(flags)
 
     def is_letter(piece: Piece) -> bool:

@@ -71,12 +71,9 @@ def detached(element: Any) -> Any:
 
 @contextmanager
 def filled_anew(element: Any, *kept: str) -> Iterator[None]:
-    """
-    What is added to an element takes the place of all that it has, except children of these names.
-
-    The old children go last: codes among them move within the tree, and lxml (6.1) takes the square of the time for an
-    element that is put into a tree from outside.
-    """
+    """What is added to an element takes the place of all that it has, except children of these names."""
+    # The old children go last: codes among them move within the tree, and lxml (6.1) takes the square of the time for
+    # an element that is put into a tree from outside.
     border = etree.SubElement(element, "border")
     yield
     for child in [*border.itersiblings(preceding=True)]:
@@ -96,10 +93,9 @@ class Container:
 def mixed_pieces(
     element: Any, classify: Callable[[Any], Piece | None], is_around: Callable[[Any], bool], depth: int = 0
 ) -> Iterable[Piece]:
-    """
-    The pieces, not nested yet, of an element whose text and elements are mixed; it changes only in the tails of its
-    children once they are moved. `classify` makes a piece of an element around no text; None: it is left out.
-    """
+    """The pieces, not nested yet, of an element whose text and elements are mixed."""
+    # It changes only in the tails of its children once they are moved. `classify` makes a piece of an element around
+    # no text; None: it is left out.
     yield Piece("text", element.text or "")
     for child in element:
         tail = child.tail or ""

@@ -87,14 +87,10 @@ def join_alignments(
     first_words: Sequence[tuple[int, int]],
     repeated: Sequence[range],
 ) -> Alignment:
-    """
-    The alignment of a text and its translation, with all their white space, from those of its parts, in order.
-
-    Args:
-        first_words: For each part, the indices of its first source word and of its first target word in the texts;
-            words of invisible characters do not count. A target word that two parts share has the mean of both.
-        repeated: For each part, the indices of the words, such as a language tag, that stand before its own as well.
-    """
+    """The alignment of a text and its translation, with all their white space, from those of its parts, in order."""
+    # `first_words`: for each part, the indices of its first source word and of its first target word in the texts;
+    # words of invisible characters do not count. A target word that two parts share has the mean of both. `repeated`:
+    # for each part, the indices of the words, such as a language tag, that stand before its own as well.
     words = texts[0].split(), texts[1].split()
     columns, rows = ([place for place, word in enumerate(side) if word.strip(EDGES)] for side in words)
     weights, counts = torch.zeros(len(words[1]), len(words[0])), torch.zeros(len(words[1]), 1)
@@ -108,13 +104,10 @@ def join_alignments(
 
 
 def default_layer(layers: int) -> int:
-    """
-    The index of the decoder layer to read alignments from: the third of six, the second of four.
-
-    In the lower half of a decoder, attention goes to the source of the word that was read last; in the upper half, to
-    the source of the next word, which is not known there yet. The upper end of the lower half is best: Chen et al.
-    2020, "Accurate Word Alignment Induction from Neural Machine Translation", arXiv 2004.14837.
-    """
+    """The index of the decoder layer to read alignments from: the third of six, the second of four."""
+    # In the lower half of a decoder, attention goes to the source of the word that was read last; in the upper half,
+    # to the source of the next word, which is not known there yet. The upper end of the lower half is best: Chen et
+    # al. 2020, "Accurate Word Alignment Induction from Neural Machine Translation", arXiv 2004.14837.
     return max(0, layers // 2 - 1)
 
 
@@ -161,13 +154,10 @@ def attention_to_source(
     decoder_input_ids: torch.Tensor,
     layer: int | None = None,
 ) -> torch.Tensor:
-    """
-    Cross-attention (B, T, S) of targets after the decoder's start token (B, T + 1), averaged over heads, in float32.
-
-    In the lower half of the decoder it is the attention of the step that reads the target token (Chen et al. 2020), in
-    the upper half, and in a decoder of one layer, that of the previous step, which predicts it (Garg et al. 2019,
-    arXiv 1909.02074, who take the layer before the last: -2). The model's attention must be eager.
-    """
+    """Cross-attention (B, T, S) of targets after the start token (B, T + 1), averaged over heads, in float32."""
+    # In the lower half of the decoder it is the attention of the step that reads the target token (Chen et al. 2020),
+    # in the upper half, and in a decoder of one layer, that of the previous step, which predicts it (Garg et al. 2019,
+    # arXiv 1909.02074, who take the layer before the last: -2). The model's attention must be eager.
     outputs = model(
         input_ids=input_ids,
         attention_mask=attention_mask,

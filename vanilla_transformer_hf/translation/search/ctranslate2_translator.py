@@ -27,13 +27,11 @@ GNMT_AS_POWER = 0.6
 
 
 class CTranslate2Translator(TokenTranslator):
-    """
-    `generate()` by the export of a model in `folder`, for CTranslate2.
+    """`generate()` by the export of a model in `folder`, for CTranslate2."""
 
-    With `early_stopping=True`, a beam search ends with as many finished hypotheses as beams, as here; else with
-    `PATIENCE` times as many, which seldom finds another translation than the search of this package. Hypotheses are
-    ranked here where CTranslate2 lacks the length penalty. Scores are computed by the model of this package.
-    """
+    # With `early_stopping=True`, a beam search ends with as many finished hypotheses as beams, as here; else with
+    # `PATIENCE` times as many, which seldom finds another translation than the search of this package. Hypotheses are
+    # ranked here where CTranslate2 lacks the length penalty. Scores are computed by the model of this package.
 
     def __init__(self, model: Any, pad_token_id: int, max_positions: int, folder: Path, threads: int):
         super().__init__(model, pad_token_id, max_positions)

@@ -5,11 +5,11 @@ from transformers import LogitsProcessor
 
 
 class SampledToken(LogitsProcessor):
-    """
-    Draws each next token, of the `top_k` most likely or (0) of all, and of those with a probability of at least
-    `epsilon` (or the most likely one alone), and makes it the most likely one, which greedy search takes. Random
-    numbers are the generator's, or torch's: after `torch.manual_seed` the same batches give the same samples.
-    """
+    """Draws each next token, and makes it the most likely one, which greedy search takes."""
+
+    # Of the `top_k` most likely or (0) of all, and of those with a probability of at least `epsilon` (or the most
+    # likely one alone). Random numbers are the generator's, or torch's: after `torch.manual_seed` the same batches
+    # give the same samples.
 
     # The distribution of a row depends on its own scores alone (`model/search/plan.py`).
     treats_rows_alone = True

@@ -73,12 +73,11 @@ class LocalWorker:
 
 
 class WorkerPool:
-    """
-    Works in several processes, each with its own model and its share of the threads.
+    """Works in several processes, each with its own model and its share of the threads."""
 
-    Windows are handed out one by one to free processes; at most two for each process are held at a time. The processes
-    end with this one, even if it is killed. Devices are shared out where there are several and none is named.
-    """
+    # Windows are handed out one by one to free processes; at most two for each process are held at a time. The
+    # processes end with this one, even if it is killed. Devices are shared out where there are several and none is
+    # named.
 
     def __init__(
         self,
@@ -180,10 +179,9 @@ _state: State
 
 
 def begin(opener_and_work: bytes, device: str | None, threads: int, numbers: Any, counted: Any) -> None:
-    """
-    Set up a process; `numbers` has one for each. Its first task opens the model, and exceptions reach the main
-    process. `opener_and_work` is pickled, because reading it imports the models.
-    """
+    """Set up a process; `numbers` has one for each."""
+    # Its first task opens the model, and exceptions reach the main process. `opener_and_work` is pickled, because
+    # reading it imports the models.
     global _state
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process ends this one
     Thread(target=_end_with_parent, daemon=True).start()

@@ -41,13 +41,12 @@ class StreamOutput:
 
 
 class ResumableOutput(StreamOutput):
-    """
-    A file that is written as `path` + ".partial" and renamed when it is complete.
+    """A file that is written as `path` + ".partial" and renamed when it is complete."""
 
-    Beside it, `path` + ".partial.json" records the valid part: the number of input lines, their digest, the length and
-    digest of the output, the counts of the lines, and the settings. Bytes after the valid part, left by a kill, are
-    dropped. If nothing has been written yet, an error leaves no file. `restart` ignores what an earlier run has left.
-    """
+    # Beside it, `path` + ".partial.json" records the valid part: the number of input lines, their digest, the length
+    # and digest of the output, the counts of the lines, and the settings. Bytes after the valid part, left by a kill,
+    # are dropped. If nothing has been written yet, an error leaves no file. `restart` ignores what an earlier run has
+    # left.
 
     def __init__(self, path: str | os.PathLike[str], restart: bool = False):
         self.path = Path(path).resolve()

@@ -119,26 +119,19 @@ def pair_parts(
 def split_text(
     text: str, limit: int, count: Count, part_limit: int | None = None, language: str | None = None
 ) -> list[Span]:
-    """
-    The spans of a text's sentences, and of as few parts of about equal length as possible of those above `limit`
-    tokens.
-
-    Models are trained on sentences, so each is a part of its own, however short. `part_limit` is for parts of longer
-    ones: a model has seen few sentences as long as the longest, and drops text from parts of that length. The time is
-    linear.
-    """
+    """The spans of a text's sentences, and of as few parts of about equal length as possible of longer ones."""
+    # Longer than `limit` tokens. Models are trained on sentences, so each is a part of its own, however short.
+    # `part_limit` is for parts of longer ones: a model has seen few sentences as long as the longest, and drops text
+    # from parts of that length. The time is linear.
     limits = (limit, limit if part_limit is None else part_limit)
     return [*_fitting(text, [[span] for span in sentences(text, language)], -1, limits, count)]
 
 
 def sentences(text: str, language: str | None = None) -> list[Span]:
-    """
-    Start and end of the sentences of a text, without surrounding white space; a line break always ends a sentence.
-
-    A sentence ends only where the mark is unambiguous: not after abbreviations (those of Moses for the language, by
-    sacremoses), initials and ordinals, nor where a quotation continues in lower case. Of an unknown language, words
-    without a vowel count as abbreviations, short numbers as ordinals. The time is linear.
-    """
+    """Start and end of the sentences of a text, without white space around; a line break always ends a sentence."""
+    # A sentence ends only where the mark is unambiguous: not after abbreviations (those of Moses for the language, by
+    # sacremoses), initials and ordinals, nor where a quotation continues in lower case. Of an unknown language, words
+    # without a vowel count as abbreviations, short numbers as ordinals. The time is linear.
     if ANY_END.search(text, 0, len(text) - 1) is None:  # nearly all lines; this takes a tenth of the time
         return strip_spans(text, [(0, len(text))])
     spans, start, seen, has_words, is_lower = list[Span](), 0, 0, False, text.islower()

@@ -149,12 +149,9 @@ class TextEncoder:
         return len(self._frame)
 
     def kept(self, ids: Sequence[int]) -> list[int]:
-        """
-        The places of the tokens that truncation to `limit` leaves of a text's ids: its first, or last if that is the
-        tokenizer's `truncation_side`, with the special tokens around them.
-
-        The tokenizer does not truncate: in those of transformers that is a state that all threads share.
-        """
+        """The places of the tokens that truncation to `limit` leaves, with the special tokens around them."""
+        # The first of a text's ids, or the last if that is the tokenizer's `truncation_side`. The tokenizer does not
+        # truncate: in those of transformers that is a state that all threads share.
         alike = (one == other for one, other in zip(reversed(ids), reversed(self._frame)))
         behind = sum(itertools.takewhile(bool, alike))
         first, last = self.limit - behind, behind
@@ -189,10 +186,9 @@ class TextEncoder:
         raise ValueError(f"{side}{text[:40]!r}… has {length} tokens{why}")
 
     def __call__(self, texts: Sequence[str], tally: Tally | None = None) -> list[list[Part]]:
-        """
-        The parts of each text: its lines, or their sentences, and the parts of those that had to be split. White space
-        has none, nor has what is copied. A language tag holds until another one begins a line or sentence.
-        """
+        """The parts of each text: its lines, or their sentences, and the parts of those that had to be split."""
+        # White space has none, nor has what is copied. A language tag holds until another one begins a line or
+        # sentence.
         check_texts(texts)
         found = [self._lines(text) for text in texts]
         read = [part for parts, _ in found for part in parts if part.copied is None]
