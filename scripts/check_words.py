@@ -40,7 +40,7 @@ def places(text: str, words: dict[str, str]) -> Iterator[tuple[int, str]]:
 
 def files() -> Iterator[Path]:
     """The pages, and the files whose prose people read."""
-    yield from (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+    yield from (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "lessons").glob("*.ipynb")))
     for folder in SOURCES:
         found = (path for path in folder.rglob("*") if path.suffix in ENDINGS)
         yield from sorted(path for path in found if path != Path(__file__).resolve())

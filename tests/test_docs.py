@@ -31,6 +31,7 @@ import torch
 from hub_server import ROOT, Hub
 from make_spoken_digits import write_wave
 from new_process import run_script
+from printed import same_print
 from tokenizers import Tokenizer, models
 
 from benchmarks.__main__ import SUBCOMMANDS, parse_arguments
@@ -671,13 +672,26 @@ def test_python_of_readme(workspace):
     assert [type(text) for text in translations] == [str] * 2
 
 
+# Pages whose blocks go on from each other, and print numbers that CPUs round differently.
+NUMBERS = ("how_it_works.md", "lessons.md")
 OUTPUT = re.compile(r"(?:^# .*\n)+\Z", re.MULTILINE)
 PRINTING = [
     pytest.param(name, block, id=f"{name}-{number}")
     for name, page in PAGES.items()
     for number, block in enumerate(page.blocks("python"))
-    if OUTPUT.search(block) and name != "how_it_works.md"  # which has a test of its own, with numbers
+    if OUTPUT.search(block) and name not in (*NUMBERS, "lessons_zh.md")  # which has the blocks of lessons.md
 ]
+
+
+def run_blocks(name: str, monkeypatch, capsys) -> dict:
+    """Run the blocks of such a page in order; each prints the comments at its end. Returns what they name."""
+    monkeypatch.chdir(ROOT)
+    names: dict = {}
+    for block in PAGES[name].blocks("python"):
+        code = OUTPUT.sub("", block)
+        exec(compile(code, name, "exec"), names)
+        same_print(capsys.readouterr().out, block.removeprefix(code).replace("# ", ""))
+    return names
 
 
 def needs_quickstart():
@@ -727,22 +741,16 @@ def test_the_model_in_code_has_the_shapes_that_its_page_says(monkeypatch, capsys
         assert attrgetter(span)(modeling_vanilla_transformer) is not None, span
 
 
+def test_solutions_print_the_comments_at_their_ends(monkeypatch, capsys):
+    assert run_blocks("lessons.md", monkeypatch, capsys)["best"]
+
+
 def test_how_it_works_prints_and_draws_what_its_page_says(monkeypatch, capsys):
     """
     Each block prints the comments at its end, to about the last digit, since CPUs round sums differently. Other
     numbers of the page are among them, or on the pages that it links to. The pictures show the same model.
     """
-    page, number = PAGES["how_it_works.md"], re.compile(r"-?\d+(?:\.(\d+))?")
-    monkeypatch.chdir(ROOT)
-    names: dict = {}
-    for block in page.blocks("python"):
-        code = re.sub(r"(^# .*\n)+\Z", "", block, flags=re.MULTILINE)
-        exec(compile(code, page.path.name, "exec"), names)
-        printed, shown = capsys.readouterr().out, block.removeprefix(code).replace("# ", "")
-        assert number.sub("0", printed).split() == number.sub("0", shown).split()
-        for one, other in zip(number.finditer(printed), number.finditer(shown), strict=True):
-            last = 10.0 ** -len(other[1]) if other[1] else 0
-            assert float(one[0]) == pytest.approx(float(other[0]), abs=1.01 * last, rel=0), f"{one[0]}: {other[0]}"
+    page, names = PAGES["how_it_works.md"], run_blocks("how_it_works.md", monkeypatch, capsys)
     texts = [PAGES[f"{name}.md"].text for name in ("predecessors", "variants", "results")]
     known = re.findall(r"\d+\.\d+", " ".join([*page.blocks("python"), *texts]))
     assert set(re.findall(r"\d+\.\d+", FENCE.sub("", page.text))) <= set(known)

@@ -90,6 +90,8 @@ ASKED = {
     "convert marian": "conversion",
     "label smoothing": "claims",
     "glossary": "glossary",
+    "lesson": "lessons",
+    "exercises": "lessons",
 }
 
 

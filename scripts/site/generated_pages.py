@@ -5,12 +5,14 @@ the config's fields, the help of every command, the pages that lie outside docs/
 
 import contextlib
 import io
+import json
 import os
 import posixpath
 import re
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -127,12 +129,14 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
-    """Links to files outside docs/ lead to the pages that show them."""
+    """Links to files outside docs/ lead to the pages that show them; notebooks have such links, too."""
     folder = posixpath.dirname(page.file.src_uri)
     home = "docs" if page.file.src_uri not in FROM_ROOT else ""
+    is_notebook = page.file.src_uri.endswith(".ipynb.md")
+    origin = folder.removeprefix("source/") if is_notebook else posixpath.join(home, folder)
 
     def replace(match: re.Match[str]) -> str:
-        target = posixpath.normpath(posixpath.join(home, folder, match[1]))
+        target = posixpath.normpath(posixpath.join(origin, match[1]))
         if target.startswith("docs/"):
             place = target.removeprefix("docs/")
         elif target in FROM_ROOT:
@@ -141,7 +145,8 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
             place = "index.md" if target == "README.md" else f"source/{target}.md"
         return f"]({posixpath.relpath(place, folder or '.')}{match[2] or ''})"
 
-    return LINK.sub(replace, markdown) if page.file.generated_by is None or home == "" else markdown
+    is_ours = page.file.generated_by is None or home == "" or is_notebook
+    return LINK.sub(replace, markdown) if is_ours else markdown
 
 
 def on_page_content(html: str, page: Page, **_: object) -> str:
@@ -178,8 +183,19 @@ def linked_file(path: str) -> str:
     """A page with the text of a file of the repository."""
     name = path.removeprefix("source/").removesuffix(".md")
     text = (ROOT / name).read_text(encoding="utf-8")
+    if name.endswith(".ipynb"):
+        return "\n\n".join(cell_text(cell) for cell in json.loads(text)["cells"]) + "\n"
     language = {".py": "python", ".yaml": "yaml", ".yml": "yaml", ".sh": "bash"}.get(Path(name).suffix, "text")
     return f"# {Path(name).name}\n\n`{name}` of the repository.\n\n````{language}\n{text.rstrip()}\n````\n"
+
+
+def cell_text(cell: dict[str, Any]) -> str:
+    """A cell of a notebook as Markdown, with what its code prints."""
+    source = "".join(cell["source"])
+    if cell["cell_type"] == "markdown":
+        return source
+    printed = "".join(line for output in cell["outputs"] for line in output["text"])
+    return f"```python\n{source}\n```" + (f"\n\n```text\n{printed}\n```" if printed else "")
 
 
 def api_pages() -> dict[str, str]:
