@@ -143,6 +143,8 @@ FOREIGN = {
     **dict.fromkeys(
         ("--actors", "--address", "--column", "--cpus_per_actor", "--gpus_per_actor"), "examples/translate_ray.py"
     ),
+    **dict.fromkeys(("--paired-ar", "--paired-bs"), "sacrebleu"),
+    "--to_json": "comet-score",
     "--checks": "schemathesis",
     "--config_file": "accelerate launch",
     "--clear-fuzzy": "msgattrib",
@@ -189,6 +191,8 @@ def workspace(tmp_path_factory):
     (folder / "page.html").write_text("<p>one <b>two</b></p>", encoding="utf-8")
     write_captions(folder)
     (folder / "outputs" / "quickstart-data").mkdir(parents=True)
+    for name, lines in (("beams", GERMAN), ("greedy", ["eins", *GERMAN[1:]])):
+        (folder / f"{name}.de").write_text("\n".join(lines), encoding="utf-8")
     for language, lines in (("en", ENGLISH), ("de", GERMAN)):
         for kind in ("", ".lc.norm.tok"):
             text = "\n".join(filter(None, lines))

@@ -89,6 +89,7 @@ ROWS = {
 HELPS = [
     *(["train", "--help"], ["train", "--help-all"], ["compare", "--help"], ["back-translate", "--help"]),
     *(["distill", "--help"], ["prune", "--help"], ["average", "--help"], ["clean", "--help"]),
+    ["score-systems", "--help"],
 ]
 
 

@@ -16,11 +16,11 @@ A file of variants names the fields of the recipe that each of them changes:
       pre: {encoder_norm_position: pre, decoder_norm_position: pre}
 
 Any field of a recipe can be given on the command line, for all variants; vanilla-transformer train --help-all shows
-them. The folder of --output receives table.md, table.csv, curves.png, lengths.md (scores by length of the source), and
-every model in runs/. The same command continues after an interruption: finished runs are not repeated, and failed ones
-are tried again. Variants and seeds can be added; other settings are an error. A run that fails or diverges is in the
-table with its error, and the exit status is 1. The model of the last step is measured, or with
---load_best_model_at_end true that of the best checkpoint.
+them. The folder of --output receives table.md, table.csv, curves.png, lengths.md (scores by length of the source),
+differences.md (which scores differ by more than chance), and every model in runs/. The same command continues after an
+interruption: finished runs are not repeated, and failed ones are tried again. Variants and seeds can be added; other
+settings are an error. A run that fails or diverges is in the table with its error, and the exit status is 1. The model
+of the last step is measured, or with --load_best_model_at_end true that of the best checkpoint.
 """
 
 import os
@@ -96,6 +96,6 @@ def main(prog: str, argv: list[str]) -> None:
     seeds = ", ".join(str(seed) for seed in dict.fromkeys(each.run.seed for each in runs))
     about = f"`{Path(recipe).stem}`, `{Path(variants).stem}`: {budget} a run; seeds: {seeds}."
     print(write_report(runs, arguments.output, about), flush=True)
-    print(f"{arguments.output}: table.md, table.csv, curves.png, lengths.md and the runs written.")
+    print(f"{arguments.output}: tables, curves.png and the runs written.")
     if any(each.result["status"] != FINISHED for each in runs):
         sys.exit(1)

@@ -17,7 +17,7 @@ from ..model.config.release import VERSION
 
 PROG = "vanilla-transformer"
 # These open no model.
-WITHOUT_MODELS = {"clean", "numbers-corpus", "verify"}
+WITHOUT_MODELS = {"clean", "numbers-corpus", "score-systems", "verify"}
 
 # Name of a command -> what it does. Its module has the same name, with underscores.
 COMMANDS = {
@@ -26,6 +26,7 @@ COMMANDS = {
     "translate": "translate text, one sentence per line",
     "serve": "translate over HTTP, the requests of all clients together",
     "score": "log-probability and perplexity of given translations",
+    "score-systems": "whether translations are better than others by more than chance",
     "align": "align the words of sentences with those of their translations",
     "attention": "draw the attention weights of every head for one sentence",
     "explore": "look at every number of a model in the browser",

@@ -95,18 +95,23 @@ def score_translations(
     from .evaluate_module import TranslationScores, checked  # imports datasets, which only scoring needs
 
     texts, rows = checked(translations, references, name="translations")
-    if tokenize is None and sum(text.endswith(" .") for text in texts) >= TOKENIZED_LINES:
-        warnings.warn(
-            "many translations end in ' .', so the text seems to be tokenized: BLEU of tokenized text is comparable "
-            "only with tokenize='none' (bleu_tokenize: none in a recipe).",
-            stacklevel=2,
-        )
+    warn_of_tokenized(texts, tokenize)
     # The class itself: evaluate.load() would first copy its file into the user's cache. With keep_in_memory nothing is
     # written to the folder that `evaluate` makes.
     with tempfile.TemporaryDirectory() as folder:
         module = TranslationScores(keep_in_memory=True, cache_dir=folder)
         found: Any = module.compute(predictions=texts, references=rows, target_lang=target_lang, tokenize=tokenize)
     return Scores(**found)
+
+
+def warn_of_tokenized(texts: Sequence[str], tokenize: str | None) -> None:
+    """Warn if many texts end as tokenized ones do, but BLEU would tokenize them; as sacreBLEU, which prints it."""
+    if tokenize is None and sum(text.endswith(" .") for text in texts) >= TOKENIZED_LINES:
+        warnings.warn(
+            "many translations end in ' .', so the text seems to be tokenized: BLEU of tokenized text is comparable "
+            "only with tokenize='none' (bleu_tokenize: none in a recipe).",
+            stacklevel=3,
+        )
 
 
 # Variety below which a score says nothing of the model: chrF of "." for every source can be above that of a model

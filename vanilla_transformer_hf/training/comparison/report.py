@@ -18,7 +18,9 @@ from matplotlib.figure import Figure
 
 from ...common.files import open_output
 from ...evaluation.scores import read_predictions, score_translations
+from ...evaluation.systems import compare_systems
 from .comparison import MeasuredRun
+from .plan import PlannedRun
 from .run import FINISHED
 
 
@@ -39,18 +41,41 @@ def split_by_length(rows: Sequence[tuple[str, str, str]]) -> dict[str, list[tupl
     return found
 
 
+def read_translations(runs: Sequence[MeasuredRun]) -> tuple[str, dict[PlannedRun, list[tuple[str, str, str]]]]:
+    """The text that finished runs have translated, test or validation, and its rows by run; none if there is none."""
+    finished = [each.run for each in runs if each.result["status"] == FINISHED]
+    for role in ("test", "validation"):
+        files = {run: run.place / f"predictions.{role}.tsv" for run in finished}
+        if found := {run: read_predictions(path) for run, path in files.items() if path.is_file()}:
+            return role, found
+    return "", {}
+
+
+def differences_table(runs: Sequence[MeasuredRun]) -> str:
+    """Scores of the variants' translations, each with the first seed, and which differ from the first variant's."""
+    role, found = read_translations(runs)
+    one_seed = {run.variant: rows for run, rows in found.items() if run.seed == min(run.seed for run in found)}
+    if len(one_seed) < 2:
+        return ""
+    settings = next(iter(found)).settings
+    references = [row[2] for row in next(iter(one_seed.values()))]
+    systems = {variant: [row[1] for row in rows] for variant, rows in one_seed.items()}
+    compared = compare_systems(systems, [references], settings.get("target_lang"), settings.get("bleu_tokenize"))
+    return f"The {role} text, one seed; the chance of seeds is in the deviations of table.md.\n\n{compared}"
+
+
 def lengths_table(runs: Sequence[MeasuredRun]) -> str:
     """In Markdown, chrF and exact match of each finished variant by length of the source, means over the seeds."""
-    finished = [each for each in runs if each.result["status"] == FINISHED]
-    role = next((role for role in ("test", "validation") if _files(finished, role)), None)
-    if role is None:
+    role, found = read_translations(runs)
+    if not found:
         return ""
     tables = {}
-    for variant in dict.fromkeys(each.run.variant for each in finished):
-        own = [split_by_length(read_predictions(path)) for path in _files(finished, role, variant)]
-        tables[variant] = {name: [parts[name] for parts in own] for name in (own[0] if own else {})}
+    for variant in dict.fromkeys(run.variant for run in found):
+        own = [split_by_length(rows) for run, rows in found.items() if run.variant == variant]
+        tables[variant] = {name: [parts[name] for parts in own] for name in own[0]}
     ranges = {name: len(parts[0]) for table in tables.values() for name, parts in table.items()}
-    how = (finished[0].run.settings.get("target_lang"), finished[0].run.settings.get("bleu_tokenize"))
+    settings = next(iter(found)).settings
+    how = settings.get("target_lang"), settings.get("bleu_tokenize")
     head = ["words of the source", *ranges]
     lines = [head, ["---", *("---:" for _ in ranges)], ["sentences", *(f"{count:,}" for count in ranges.values())]]
     for variant, table in tables.items():
@@ -66,11 +91,6 @@ def lengths_table(runs: Sequence[MeasuredRun]) -> str:
     return f"The {role} text by the length of its sources.\n\n" + "".join(
         f"| {' | '.join(line)} |\n" for line in lines
     )
-
-
-def _files(runs: Sequence[MeasuredRun], role: str, variant: str | None = None) -> list[Path]:
-    paths = [each.run.place / f"predictions.{role}.tsv" for each in runs if variant in (None, each.run.variant)]
-    return [path for path in paths if path.is_file()]
 
 
 @dataclass(frozen=True)
@@ -227,16 +247,20 @@ def draw_comparison(runs: Sequence[MeasuredRun]) -> Figure:
 
 
 def write_report(runs: Sequence[MeasuredRun], output: Path, about: str = "") -> str:
-    """Write `table.md`, `table.csv`, `curves.png` and, if texts were translated, `lengths.md`; return the table."""
+    """
+    Write `table.md`, `table.csv`, `curves.png` and, if texts were translated, `lengths.md` and `differences.md`;
+    return the table.
+    """
     rows = make_rows(runs)
     table = markdown_table(rows, about)
     with open_output(output / "table.md") as file:
         file.write(table.encode())
     with open_output(output / "table.csv") as file:
         file.write(csv_table(rows).encode())
-    if by_length := lengths_table(runs):
-        with open_output(output / "lengths.md") as file:
-            file.write(by_length.encode())
+    for name, text in (("lengths.md", lengths_table(runs)), ("differences.md", differences_table(runs))):
+        if text:
+            with open_output(output / name) as file:
+                file.write(text.encode())
     with open_output(output / "curves.png") as file:
         draw_comparison(runs).savefig(file, format="png", dpi=110)
     return table
