@@ -55,8 +55,9 @@ def test_smaller_texts_are_the_beginning_of_larger_ones(given, tmp_path):
 def test_peers_have_the_sizes_of_the_recipe(given):
     text = low_data.write_text(parsed(given, "--sizes", "30"))["30"]
     ours = yaml.safe_load(RECIPES["low_resource"].read_text(encoding="utf-8"))
-    marian = low_data.marianmt_settings(row_of("marianmt"))["sizes"]
+    marian = low_data.marianmt_settings(row_of("marianmt", learning_rate=1e-3))["sizes"]
     assert {name: ours[name] for name in marian} == marian and len(marian) == 9
+    assert low_data.marianmt_settings(row_of("marianmt", learning_rate=1e-3))["learning_rate"] == 1e-3
     found = low_data.joeynmt_settings(row_of("joeynmt"), text, ["en", "de"])
     for side in ("encoder", "decoder"):
         stack = found["config"]["model"][side]

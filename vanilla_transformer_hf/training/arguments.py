@@ -271,6 +271,7 @@ class OwnTrainingArguments:
     eval_strategy: Literal["no", "steps", "epoch"] = _help(
         "when the validation text is scored: never, every eval_steps, or after each epoch", "no"
     )
+    per_device_eval_batch_size: int = _help("sentences that each device scores at once", 64)
     eval_steps: float | None = _help(
         "steps between evaluations, or their share of all steps if less than 1; logging_steps if not given"
     )
