@@ -16,8 +16,9 @@ For lengths as they are with weights as large as the base model's, train that fo
 
 Multi30k has fewer than 37,000 tokens; `--vocab_size 37000` fills the trained matrices up with zeros for that.
 
-Other sections: "first_token", time to the first token; "sentence", one sentence by itself; "batch", "beam" and
-"length", how time and memory grow.
+Other sections: "first_token", time to the first token; "sentence", one sentence by itself; "samples", drawn with
+transformers' defaults, and "scores", with `output_scores`, without CTranslate2; "batch", "beam" and "length", how time
+and memory grow.
 
 On a GPU, each engine has one process for all loads, because torch counts the GPU's memory by load, and they start side
 by side; memory is what torch allocates there. In two minutes, once packages are installed:
@@ -54,7 +55,7 @@ from vanilla_transformer_hf.common.matmul import MATMULS
 from .generation_models import random_model, write_models
 from .generation_torch import DTYPES
 from .training import SIZES, check_device, choose_products
-from .turns import Engine, OutOfTimeError, TimeLimit, take_turns
+from .turns import CLOCKS, Engine, OutOfTimeError, TimeLimit, take_turns
 
 
 SENTENCES, TOKENS = 32, 32
@@ -88,9 +89,17 @@ SECTIONS: dict[str, list[tuple[int, int, int, int | None]]] = {
     "speed": [(SENTENCES, TOKENS, TOKENS, None)],
     "first_token": [(size, TOKENS, 1, None) for size in (1, SENTENCES)],
     "sentence": [(1, TOKENS, TOKENS, None)],
+    "samples": [(size, TOKENS, TOKENS, 1) for size in (1, SENTENCES)],
+    "scores": [(SENTENCES, TOKENS, TOKENS, None)],
     "batch": [(size, TOKENS, TOKENS, None) for size in (1, 8, 32, 128)],
     "beam": [(SENTENCES, TOKENS, TOKENS, beams) for beams in (1, 2, 4, 8, 16)],
     "length": [(4, length, length, None) for length in (16, 64, 256, 1024)],
+}
+
+# Section -> its settings of `generate()`.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "samples": {"do_sample": True},
+    "scores": {"return_dict_in_generate": True, "output_scores": True},
 }
 
 # Section -> the quantity that grows: its key in a measurement, and its name.
@@ -148,6 +157,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=5, help="turns of each engine (default: 5)")
     parser.add_argument("--seconds", type=float, default=1.0, help="minimum seconds of a turn (default: 1)")
     parser.add_argument(
+        "--clock", choices=CLOCKS, default="wall", help="processor: CPU time, on a busy machine (default: wall)"
+    )
+    parser.add_argument(
         "--threads", nargs="+", type=int, help="of each engine (default: 1, and all cores; on a GPU, all cores)"
     )
     parser.add_argument(
@@ -202,7 +214,8 @@ def write_load(load: Load, folder: Path) -> dict[str, Any]:
     """Write the batches of a load; what an engine has to know of it."""
     batches = folder / "batches.json"
     batches.write_text(json.dumps(load.batches))
-    return {"batches": str(batches), "beams": load.beams, "new_tokens": load.new_tokens}
+    about = {"beams": load.beams, "new_tokens": load.new_tokens, "options": OPTIONS.get(load.section, {})}
+    return {"batches": str(batches), **about}
 
 
 def start_engine(
@@ -221,6 +234,7 @@ def start_engine(
         "device": arguments.device,
         "threads": threads,
         "seconds": arguments.seconds,
+        "clock": arguments.clock,
     }
     return Engine(f"{row.name} {row.dtype}", "generation_engine", settings, threads, limit=limit)
 
@@ -349,7 +363,9 @@ def measure_all(
         engines = Engines(folder, arguments, limit)
         stack.callback(engines.stop)
         for load, threads in product(loads, arguments.threads):
-            part = [row for row in rows if row.plain or load.section == "speed"]
+            part = [row for row in rows if row.plain or load.section in ("speed", *OPTIONS)]
+            if load.section in OPTIONS:
+                part = [row for row in part if row.engine != "ctranslate2"]
             if len(load.batches) == 1:
                 part = [row for row in part if row.engine != "batch_by_batch"]
             search = "greedy" if load.beams == 1 else f"beam {load.beams}"

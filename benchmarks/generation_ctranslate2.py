@@ -30,7 +30,7 @@ def open_ctranslate2(settings: dict[str, Any]) -> Searcher:
         intra_threads=settings["threads"],
     )
 
-    def configure(beams: int, new_tokens: int) -> None:
+    def configure(beams: int, new_tokens: int, options: dict[str, Any]) -> None:
         limits.update(beam_size=beams, max_decoding_length=new_tokens)
 
     def search(batches: list[list[list[str]]]) -> list[Any]:

@@ -13,17 +13,18 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .turns import Turns, memory_now
+from .turns import CLOCKS, Turns, memory_now
 
 
 class Searcher(NamedTuple):
     """
-    An opened engine: functions that take the number of beams and of new tokens, convert the source ids of a batch to
-    its input, the inputs of all batches to outputs, and an output to target ids without start, end and padding. All
-    work is done when `search` returns. `memory` is the peak in MiB since `forget_peak`.
+    An opened engine: functions that take the number of beams and of new tokens and other settings of `generate()`,
+    convert the source ids of a batch to its input, the inputs of all batches to outputs, and an output to target ids
+    without start, end and padding. All work is done when `search` returns. `memory` is the peak in MiB since
+    `forget_peak`.
     """
 
-    configure: Callable[[int, int], None]
+    configure: Callable[[int, int, dict[str, Any]], None]
     prepare: Callable[[list[list[int]]], Any]
     search: Callable[[list[Any]], list[Any]]
     ids: Callable[[Any], list[list[int]]]
@@ -51,27 +52,31 @@ def forget_peak() -> None:
         clear.write_text("5")
 
 
-def one_turn(searcher: Searcher, inputs: list[Any], least_seconds: float) -> dict[str, Any]:
-    """Repeat whole passes over all batches until `least_seconds` have passed."""
-    passes, start = 0, time.perf_counter()
+def one_turn(
+    searcher: Searcher, inputs: list[Any], least_seconds: float, clock: Callable[[], float] = time.perf_counter
+) -> dict[str, Any]:
+    """Repeat whole passes over all batches until `least_seconds` of this clock have passed."""
+    passes, start = 0, clock()
     seconds = 0.0
     while not passes or seconds < least_seconds:
         outputs = searcher.search(inputs)
         passes += 1
-        seconds = time.perf_counter() - start
+        seconds = clock() - start
     return {"seconds": seconds / passes, "outputs": [ids for output in outputs for ids in searcher.ids(output)]}
 
 
-def work(searcher: Searcher, load: dict[str, Any], turns: Turns, least_seconds: float) -> dict[str, Any]:
+def work(
+    searcher: Searcher, load: dict[str, Any], turns: Turns, least_seconds: float, clock: Callable[[], float]
+) -> dict[str, Any]:
     """Take turns at a load until the parent sends another one, which is returned."""
-    searcher.configure(load["beams"], load["new_tokens"])
+    searcher.configure(load["beams"], load["new_tokens"], load["options"])
     inputs = [searcher.prepare(batch) for batch in json.loads(Path(load["batches"]).read_text())]
     searcher.forget_peak()
     opened = searcher.memory()
     searcher.search(inputs[:1])
     following = turns.report({})
     while not following:
-        result = one_turn(searcher, inputs, least_seconds)
+        result = one_turn(searcher, inputs, least_seconds, clock)
         result["peak_mib"] = searcher.memory()
         result["search_mib"] = result["peak_mib"] - opened
         result["anonymous_mib"] = memory_now("RssAnon")
@@ -84,7 +89,7 @@ def main(settings: dict[str, Any]) -> None:
     searcher = getattr(import_module(ENGINES[settings["engine"]], __package__), f"open_{settings['engine']}")(settings)
     load = settings["load"]
     while True:
-        load = work(searcher, load, turns, settings["seconds"])
+        load = work(searcher, load, turns, settings["seconds"], CLOCKS[settings["clock"]])
 
 
 if __name__ == "__main__":

@@ -25,8 +25,9 @@ def make_searcher(model: PreTrainedModel, settings: dict[str, Any], streams: boo
         name: getattr(model.config, name) for name in ("pad_token_id", "eos_token_id", "decoder_start_token_id")
     }
 
-    def configure(beams: int, new_tokens: int) -> None:
-        model.generation_config = GenerationConfig(**special, num_beams=beams, max_new_tokens=new_tokens, **options)
+    def configure(beams: int, new_tokens: int, others: dict[str, Any]) -> None:
+        found = {**special, **options, **others, "num_beams": beams, "max_new_tokens": new_tokens}
+        model.generation_config = GenerationConfig(**found)
 
     def prepare(batch: list[list[int]]) -> dict[str, torch.Tensor]:
         rows = [torch.tensor(row) for row in batch]
@@ -36,7 +37,8 @@ def make_searcher(model: PreTrainedModel, settings: dict[str, Any], streams: boo
         mask = (torch.arange(padded.shape[1]) < lengths).long()
         return {"input_ids": padded.to(device), "attention_mask": mask.to(device)}
 
-    def search(batches: list[dict[str, torch.Tensor]]) -> list[torch.Tensor]:
+    def search(batches: list[dict[str, torch.Tensor]]) -> list[Any]:
+        torch.manual_seed(0)  # of samples
         if streams:
             outputs = model.generate_stream(batches, **quantized)  # type: ignore
         else:
@@ -46,9 +48,9 @@ def make_searcher(model: PreTrainedModel, settings: dict[str, Any], streams: boo
             torch.cuda.synchronize(device)
         return found
 
-    def ids(output: torch.Tensor) -> list[list[int]]:
+    def ids(output: Any) -> list[list[int]]:
         ends = (special["eos_token_id"], special["pad_token_id"])
-        rows = [row[1:] for row in output.tolist()]
+        rows = [row[1:] for row in getattr(output, "sequences", output).tolist()]
         return [row[: next((at for at, index in enumerate(row) if index in ends), None)] for row in rows]
 
     if device.type == "cuda":

@@ -34,10 +34,17 @@ from .turns import CLOCKS, Engine, OutOfTimeError, TimeLimit, take_turns
 # Name -> preset of the config, and the fields that differ. "smoke" is for tests; its speed means nothing.
 SIZES: dict[str, tuple[str, dict[str, Any]]] = {
     "base": ("base", {"vocab_size": 37_000}),
-    "tiny": ("multi30k_tiny", {"vocab_size": 10_000}),
+    "small": (
+        "multi30k_tiny",
+        {"d_model": 256, "encoder_layers": 3, "decoder_layers": 3, "encoder_ffn_dim": 1024, "decoder_ffn_dim": 1024},
+    ),
+    "tiny": ("multi30k_tiny", {}),  # of the model in model_cards/
     "smoke": ("multi30k_tiny", {"vocab_size": 400, "d_model": 16, "encoder_layers": 1, "decoder_layers": 1}),
 }
 
+
+# Instructions, by Linux's names, that decide how fast float32, int8 and bfloat16 are.
+INSTRUCTIONS = ("avx2", "avx512f", "avx_vnni", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
 
 # The environment variables that the command `train` sets before torch allocates memory.
 SCRIPT_ENVIRONMENT = {"THP_MEM_ALLOC_ENABLE": "1"}
@@ -93,17 +100,22 @@ def check_device(arguments: argparse.Namespace) -> None:
 
 
 def choose_products(device: str) -> tuple[str, dict[str, Any]]:
-    """The library of float32 products on a CPU, and what --json tells of it and the device; one of both is printed."""
+    """The library of float32 products on a CPU, and what --json tells of it and the device; both are printed."""
+    print(describe_device(device))
     probed = probe_matmul() if device == "cpu" else []
     chosen = choose_matmul("auto", probed) if probed else "default"
-    print(describe_matmul(chosen, probed) if probed else describe_device(device))
+    if probed:
+        print(describe_matmul(chosen, probed))
     return chosen, {"device": describe_device(device), "matmul": [row._asdict() for row in probed]}
 
 
 def describe_device(device: str) -> str:
-    """The name of the device, and whether its float32 products are rounded to TF32."""
+    """A GPU's name, and whether its float32 products are rounded to TF32; of a CPU the instructions that count."""
     if device == "cpu":
-        return "cpu"
+        about = Path("/proc/cpuinfo")
+        there = about.read_text().split() if about.exists() else []
+        found = [name for name in INSTRUCTIONS if name in there]
+        return " ".join([f"cpu, torch's kernels: {torch.backends.cpu.get_cpu_capability()}; has:", *(found or ["?"])])
     return f"{torch.cuda.get_device_name()}, TF32 {'on' if torch.backends.cuda.matmul.allow_tf32 else 'off'}"
 
 

@@ -271,7 +271,7 @@ def test_engines_of_a_gpu_run_from_load_to_load(monkeypatch):
 
     def start_on_cpu(row, work, folder, arguments, *others):
         started.append(row.engine)
-        return start(row, work, folder, argparse.Namespace(device="cpu", seconds=0.0), *others)
+        return start(row, work, folder, argparse.Namespace(device="cpu", seconds=0.0, clock="wall"), *others)
 
     monkeypatch.setattr(generation, "start_engine", start_on_cpu)
     parser = argparse.ArgumentParser()
@@ -342,7 +342,7 @@ def test_engines_find_the_same(tmp_path, beams):
         settings = {"folder": str(folder), "dtype": "float32", "fp32_precision": None, "device": "cpu", "threads": 1}
         module = importlib.import_module(generation_engine.ENGINES[name], generation_engine.__package__)
         searcher = getattr(module, f"open_{name}")(settings)
-        searcher.configure(beams, 12)
+        searcher.configure(beams, 12, {})
         result = generation_engine.one_turn(searcher, [searcher.prepare(batch)], least_seconds=0.0)
         found[name] = result["outputs"]
         assert result["seconds"] > 0
@@ -364,7 +364,7 @@ def test_outputs_are_cut_at_their_end(tmp_path):
     module = importlib.import_module(generation_engine.ENGINES["ours"], generation_engine.__package__)
     settings = {"folder": str(tmp_path / "ours"), "dtype": "float32", "fp32_precision": None, "device": "cpu"}
     searcher = module.open_ours(settings)
-    searcher.configure(1, 12)
+    searcher.configure(1, 12, {})
     assert [searcher.ids(found) for found in searcher.search([searcher.prepare([[5, 6], [7]])])] == [[[], []]]
     assert searcher.ids(torch.tensor([[0, 5, 1, 0], [0, 6, 7, 8]])) == [[5], [6, 7, 8]]
 

@@ -175,9 +175,9 @@ def test_a_call_without_it_is_exact_again(decided_model, source):
     ("options", "message"),
     [
         ({"quantization": "int4"}, "quantization='int4': expected 'int8' or None"),
-        ({"quantization": "int8", "do_sample": True}, "quantization: not possible together with sampling"),
+        ({"quantization": "int8", "use_cache": False}, "quantization: not possible together with use_cache=False"),
     ],
-    ids=["unknown", "sampling"],
+    ids=["unknown", "without a cache"],
 )
 def test_refusals(decided_model, source, options, message):
     with pytest.raises(ValueError, match=message):

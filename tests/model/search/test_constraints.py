@@ -323,7 +323,7 @@ def range_ids(*limits):
         ),
         ({"shortlist": [EOS]}, "shortlist: must name a token that does not end a sentence"),
         ({"shortlist": [5, -1]}, "shortlist: token id -1 lies outside the vocabulary"),
-        ({"shortlist": [5], "do_sample": True}, "shortlist: not possible together with sampling"),
+        ({"prefixes": [[5]] * 9, "do_sample": True}, "prefixes: not possible together with sampling"),
         ({"shortlist": [5], "custom_generate": lambda *a, **k: 0}, "shortlist: not .* custom_generate"),
         ({"prefixes": [[5]] * 9, "use_cache": False}, "prefixes: not possible together with use_cache=False"),
     ],

@@ -185,19 +185,124 @@ class AfterFive(StoppingCriteria):
         return torch.full((len(input_ids),), input_ids.shape[1] >= 5)
 
 
+class LikeTheFirst(LogitsProcessor):
+    """Moves all rows towards the first: no row may leave."""
+
+    def __call__(self, input_ids, scores):
+        return scores + 0.3 * scores[:1]
+
+
+class EvenSums(StoppingCriteria):
+    """Ends some sequences, by their tokens and the scores of the last step, if these are kept."""
+
+    def __call__(self, input_ids, scores, **kwargs):
+        return (input_ids.sum(dim=1) + (len(scores) if scores else 0)) % 4 == 0
+
+
+SCORES = {"return_dict_in_generate": True, "output_scores": True}
+SAMPLES = {"do_sample": True, "pad_token_id": 2}
+WHOLE_ROWS = {
+    "samples": SAMPLES,
+    "samples of a few": {**SAMPLES, "top_k": 5, "temperature": 0.7},
+    "samples by warpers": {
+        **SAMPLES,
+        "top_k": 0,
+        "top_p": 0.9,
+        "min_p": 0.01,
+        "typical_p": 0.9,
+        "epsilon_cutoff": 1e-4,
+    },
+    "a processor of samples": {**SAMPLES, "logits_processor": [LikeTheFirst()]},
+    "scores of samples": {**SAMPLES, **SCORES, "output_logits": True},
+    "limits of samples": {**SAMPLES, "max_extra_tokens": 2},
+    "prompts of samples": {**SAMPLES, "decoder_input_ids": torch.arange(5, 23).view(9, 2)},
+    "a processor": {"logits_processor": LogitsProcessorList([AddTen()])},
+    "a processor of all rows": {"logits_processor": [LikeTheFirst()], "length_penalty": 0.6, "pad_token_id": 2},
+    "a criterion": {"stopping_criteria": [AfterFive()]},
+    "a criterion of rows": {"stopping_criteria": [EvenSums()], "pad_token_id": 2},
+    "a criterion that reads scores": {"stopping_criteria": [EvenSums()], "pad_token_id": 2, **SCORES},
+    "prefix_allowed_tokens_fn": {"prefix_allowed_tokens_fn": lambda batch, ids: [5, 6 + batch, 7, EOS]},
+    "repetition_penalty": {"repetition_penalty": 1.3},
+    "max_time": {"max_time": 1000.0},
+    "scores": {**SCORES, "pad_token_id": 2},
+    "scores of an early end": {**SCORES, "early_stopping": True, "pad_token_id": 2},
+    "logits": {"return_dict_in_generate": True, "output_logits": True, "min_new_tokens": 3, "pad_token_id": 2},
+    "an empty dictionary": {"return_dict_in_generate": True, "pad_token_id": 2},
+}
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize("name", WHOLE_ROWS)
+def test_what_reads_whole_rows_is_searched_here(decided_model, source, name, beams, monkeypatch):
+    model, found = decided_model(), []
+    for each in (host(model), model):
+        if each is model:
+            forbid_host_loops(monkeypatch)
+        torch.manual_seed(3)
+        options = {"max_new_tokens": 14, **WHOLE_ROWS[name]}
+        found.append(each.generate(**source, num_beams=beams, num_return_sequences=min(beams, 2), **options))
+    theirs, ours = found
+    assert torch.equal(getattr(ours, "sequences", ours), getattr(theirs, "sequences", theirs))
+    for output in ("scores", "logits", "sequences_scores"):
+        expected = getattr(theirs, output, None)
+        if expected is not None:
+            torch.testing.assert_close(getattr(ours, output), expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "options", [{"top_k": 0}, {"top_k": 7, "quantization": None}, {"output_scores": True}], ids=str
+)
+def test_samples_of_a_sentence_are_those_of_transformers(decided_model, source, options, monkeypatch):
+    """Also where sentences end at different steps, and leave the batch."""
+    model, most, keep = decided_model(), [], Search.keep_rows
+    with torch.no_grad():
+        model.lm_head.bias[EOS] += 3
+    monkeypatch.setattr(Search, "keep_rows", lambda self, rows: (most.append(len(rows)), keep(self, rows))[1])
+    options = {
+        "do_sample": True,
+        "num_return_sequences": 3,
+        "max_new_tokens": 25,
+        "return_dict_in_generate": True,
+        **options,
+    }
+    found = []
+    for each in (model, host(model)):
+        torch.manual_seed(7)
+        found.append(each.generate(**source, **options).sequences)
+    assert torch.equal(*found) and len(found[0]) == 27
+    assert (len(most) > 1) == ("output_scores" not in options)
+    torch.manual_seed(8)
+    assert not torch.equal(model.generate(**source, **options).sequences, found[0])
+
+
+def test_samples_have_the_options_of_this_search(decided_model, source, no_loop_of_the_host):
+    model = decided_model()
+    options = {"do_sample": True, "max_new_tokens": 9, "num_return_sequences": 2, "top_k": 0}
+    torch.manual_seed(0)
+    found = model.generate(**source, **options, shortlist=[EOS, *range(20, 60)], prefixes=[[7, 8]] * 9)
+    assert (found[:, 1:3] == torch.tensor([7, 8])).all() and found[:, 3:].max() < 60
+    assert set(found[:, 3:].unique().tolist()) <= {0, EOS, *range(20, 60)}
+    torch.manual_seed(0)
+    together = model.generate(**source, **options, ensemble=[model])
+    torch.manual_seed(0)
+    assert torch.equal(model.generate(**source, **options), together)
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_nan_scores_are_an_error_of_samples(decided_model, source, beams):
+    model = decided_model()
+    with torch.no_grad():
+        model.model.decoder.layers[0].fc1.weight[0, 0] = math.nan
+    with pytest.raises(ValueError, match="sentence 0 of the batch: the model's scores are NaN"):
+        model.generate(**source, do_sample=True, num_beams=beams, max_new_tokens=5)
+
+
 ELSEWHERE = {
-    "sampling": {"do_sample": True, "top_k": 5},
-    "AddTen": {"logits_processor": LogitsProcessorList([AddTen()])},
-    "AfterFive": {"stopping_criteria": [AfterFive()]},
-    "PrefixConstrainedLogitsProcessor": {"prefix_allowed_tokens_fn": lambda batch, ids: [5, 6, 7, EOS]},
-    "RepetitionPenaltyLogitsProcessor": {"repetition_penalty": 1.3},
     "use_cache=False": {"use_cache": False},
     "a cache of its own kind": {"cache_implementation": "static", "disable_compile": True},
     CACHE: {CACHE: EncoderDecoderCache},
-    "output_scores": {"return_dict_in_generate": True, "output_scores": True},
     "output_hidden_states": {"return_dict_in_generate": True, "output_hidden_states": True},
     "decoder_attention_mask": {"decoder_attention_mask": torch.ones(9, 1, dtype=torch.long)},
-    "MaxTimeCriteria": {"max_time": 1000.0},
 }
 
 

@@ -148,6 +148,8 @@ class BeamSearch(Search):
         origins = (rows.places[:, None] * plan.beams + found.parents)[..., None]
         origins = torch.cat((take(rows.running_parents, found.parents), origins), dim=-1)  # (A, K, L + 1 - P)
         ends = (length >= rows.limits)[:, None] | plan.ends(found.tokens)  # (A, K)
+        if plan.criteria:
+            ends = ends | self._stopped(sequences.flatten(0, 1)).view_as(ends)
         if self.coverage_penalty:
             rows.coverage = rows.coverage + self.decoder.attention * (length > rows.given)[:, None, None]
         self._finish(found, sequences=sequences, origins=origins, ends=ends)
@@ -166,21 +168,36 @@ class BeamSearch(Search):
     @property
     def _has_whole_vocabulary(self) -> bool:
         """Whether an option needs the scores of the whole vocabulary rather than those of a shortlist."""
-        return bool(self.plan.processors) or self.constraints.phrases is not None or self.plan.groups > 1
+        plan = self.plan
+        reads_all = bool(plan.processors) or plan.keeps_rows or plan.config.do_sample
+        return reads_all or self.constraints.phrases is not None or plan.groups > 1
 
     def _log_probs(self) -> torch.Tensor:
-        """Log-probabilities of the next tokens of each running hypothesis (A, n, V); of a shortlist (A, n, S)."""
-        flat = self.decoder.log_probs(self.rows.running[:, :, -1]).flatten(0, 1)  # (A n, V)
-        if self.constraints.shortlist is not None and self._has_whole_vocabulary:
-            flat = self.constraints.shortlist.spread(flat)
+        """Log-probabilities of the next tokens of each running hypothesis (A, n, V)."""
+        tokens, shortlist = self.rows.running[:, :, -1], self.constraints.shortlist
+        if self.plan.keeps_rows:  # what reads the rows may keep them, so they are not in memory that is used again
+            logits = self.decoder.next_logits(tokens).flatten(0, 1).float()
+            logits = logits if shortlist is None else shortlist.spread(logits)
+            self._note("logits", logits)
+            flat = logits.log_softmax(dim=-1)
+        else:
+            flat = self.decoder.log_probs(tokens).flatten(0, 1)  # (A n, V)
+            flat = flat if shortlist is None else shortlist.spread(flat)
         if self.plan.processors:
             flat = self._process(flat)
+        self._note("scores", flat)
         log_probs: torch.Tensor = flat.unflatten(0, (-1, self.plan.beams))
         return log_probs
 
     def _candidates(self, log_probs: torch.Tensor) -> Candidates:
-        """The best continuations, of log-probabilities (A, n, V)."""
+        """The best continuations, or some that are drawn, of log-probabilities (A, n, V)."""
         rows, phrases = self.rows, self.constraints.phrases
+        if self.plan.config.do_sample:
+            scores = (log_probs + rows.running_scores[..., None]).flatten(1)  # (A, n V)
+            places = self._draw(scores, self.count)  # (A, K)
+            scores, order = scores.gather(1, places).sort(dim=1, descending=True)
+            places = places.gather(1, order)
+            return Candidates(scores, places // log_probs.shape[-1], tokens=places % log_probs.shape[-1])
         values, ids = self._likely(log_probs, rows.places)
         found = self._ranked(values, ids, running_scores=rows.running_scores)
         if phrases is not None:

@@ -2,8 +2,8 @@
 `generate()` with the search of this package, and with options that transformers does not have.
 
 transformers' `generate()` prepares its inputs and then runs one of its loops, or a function in the place of the loop.
-Here that is `run_search`, which computes with an `IncrementalDecoder`, for greedy and beam search of models and calls
-without anything that only transformers' loops can do (`obstacles` in `plan.py`).
+Here that is `run_search`, which computes with an `IncrementalDecoder`, for greedy search, beam search and samples of
+models and calls without anything that only transformers' loops can do (`obstacles` in `plan.py`).
 """
 
 import copy
@@ -14,7 +14,11 @@ from typing import Any
 
 import torch
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache, QuantizedCache
-from transformers.generation import GenerateBeamEncoderDecoderOutput, GenerationConfig
+from transformers.generation import (
+    GenerateBeamEncoderDecoderOutput,
+    GenerateEncoderDecoderOutput,
+    GenerationConfig,
+)
 
 from ..config.attention_kinds import attends_to_pieces
 from ..config.front_ends import reads_tokens, shortened_padding, source_length
@@ -69,7 +73,8 @@ def check_token_ids(ids: torch.Tensor, vocab_size: int, name: str) -> None:
 # transformers types self as a protocol that its own models do not meet either.
 class VanillaTransformerGenerationMixin(HostGenerationMixin):
     """
-    transformers' `generate()` with faster loops for greedy and beam search, and with options of this package.
+    transformers' `generate()` with faster loops for greedy and beam search and for samples, which are those of
+    transformers' loops for a seed, and with options of this package.
 
     Four are arguments of `generate()` and entries of generation_config.json:
 
@@ -82,7 +87,7 @@ class VanillaTransformerGenerationMixin(HostGenerationMixin):
     - `decoder_prompt_ids`: target ids behind the start token that every output begins with, as the language and the
       task of Whisper; a call with `decoder_input_ids` has those instead.
 
-    The others can only be arguments, for greedy and beam search:
+    The others can only be arguments:
 
     - `ensemble`: a list of other models with the same source and target ids; the search ranks by the logarithm of the
       mean of all their probabilities, the model's own included.
@@ -340,7 +345,7 @@ def run_search(
     What transformers' `generate()` runs as its loop. It returns what `generate()` returns, a search that others may
     join, or, as a string, what of the call needs transformers' own loop.
     """
-    reasons = loop_obstacles(logits_processor, stopping_criteria, generation_config)
+    reasons = loop_obstacles(request, stopping_criteria, generation_config)
     if reason := next(reasons, None) or model._search_obstacle(kwargs):
         return reason
     plan = plan_search(request, model, input_ids, logits_processor, stopping_criteria, generation_config)
@@ -355,11 +360,13 @@ def run_search(
 
 
 def answer(search: Any) -> Any:
-    """The return value of `generate()` for a finished search: token ids, or transformers' output of a beam search."""
+    """The return value of `generate()` for a finished search: token ids, or transformers' outputs without a cache."""
     search.check_scores()
+    plan, outputs = search.plan, {name: tuple(steps) for name, steps in search.outputs.items()}
     if isinstance(search, GreedySearch):
-        return search.results["running"][:, : search.length]
-    plan, found = search.plan, search.best()
+        sequences = search.results["running"][:, : search.length]
+        return GenerateEncoderDecoderOutput(sequences, **outputs) if plan.config.return_dict_in_generate else sequences
+    found = search.best()
     longest = int(found["finished_lengths"].max())
     sequences = found["finished"][:, : plan.prompt.shape[1] + longest]
     if not plan.config.return_dict_in_generate:
@@ -370,6 +377,7 @@ def answer(search: Any) -> Any:
         sequences_scores=found["finished_scores"],
         beam_indices=found["finished_parents"][:, :longest],
         phrases_met=None if missing is None else missing == 0,
+        **outputs,
     )
 
 

@@ -76,8 +76,8 @@ class CausalDecoder(IncrementalDecoder):
 
 class VanillaTransformerCausalGenerationMixin(VanillaTransformerGenerationMixin):
     """
-    transformers' `generate()` of a language model, with greedy and beam search of this package where the prompts are
-    padded on the left. As there, the result begins with the prompt.
+    transformers' `generate()` of a language model, with the search of this package where the prompts are padded on the
+    left. As there, the result begins with the prompt.
 
     The options are those of `VanillaTransformerGenerationMixin`, except that there is no source: without any limit of
     length there are at most 50 new tokens, `max_extra_tokens` is the most new tokens, and `coverage_penalty` is

@@ -22,6 +22,14 @@ PROCESSORS = {
     "SequenceBiasLogitsProcessor",
     "SuppressTokensAtBeginLogitsProcessor",
     "SuppressTokensLogitsProcessor",
+    # Of sampling.
+    "EpsilonLogitsWarper",
+    "EtaLogitsWarper",
+    "MinPLogitsWarper",
+    "TemperatureLogitsWarper",
+    "TopKLogitsWarper",
+    "TopPLogitsWarper",
+    "TypicalLogitsWarper",
 }
 # Processors that count tokens from the end of the decoder prompt, which prefixes would move for each row.
 COUNTING_PROCESSORS = {

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
-from transformers.generation import GenerationMixin, StoppingCriteria
+from transformers.generation import GenerationMixin, StoppingCriteria, StoppingCriteriaList
 from transformers.integrations import is_fsdp_managed_module
 from transformers.modeling_utils import PreTrainedModel
 
@@ -42,7 +42,7 @@ FOR_HOST_LOOPS = ("custom_generate", "streamer", "assistant_model", "synced_gpus
 # Settings for ways in which only transformers' loops compute, or outputs that only they return.
 HOST_SETTINGS = (
     *("is_assistant", "prefill_chunk_size", "low_memory"),
-    *("output_scores", "output_logits", "output_attentions", "output_hidden_states"),
+    *("output_attentions", "output_hidden_states"),
 )
 
 
@@ -146,10 +146,14 @@ class SearchPlan:
     prompt: torch.Tensor  # first tokens of the hypotheses of each row (A, P)
     limits: torch.Tensor  # largest number of tokens of a hypothesis of each row, prompt and prefix included (A)
     beams: int  # hypotheses of each row
-    groups: int  # rows of each sentence, which follow each other
+    groups: int  # rows of each sentence, which follow each other: groups of beams, or samples
     eos: torch.Tensor | None  # ids that end a sentence
     pad: int | None  # id that fills ended hypotheses
-    processors: Sequence[Any]  # of logits; each treats rows alone
+    processors: Sequence[Any]  # of logits
+    criteria: StoppingCriteriaList  # that are neither an end nor a length
+    outputs: Sequence[str]  # what of each step the call returns: "scores", "logits"
+    # Whether all rows stay to the end, as in transformers' loops, because something reads them together.
+    keeps_rows: bool
     constraints: Constraints
     after_step: Sequence[Callable[[], None]]  # called after each step of a search that runs to its end
 
@@ -174,8 +178,9 @@ def plan_search(
     request: SearchRequest, model: Any, prompts: torch.Tensor, processors: Any, criteria: Any, config: Any
 ) -> SearchPlan:
     """The plan for what `generate()` hands to a loop: prompts (B n, P), processors, criteria and its config."""
-    groups = request.options.num_beam_groups if config.num_beams > 1 else 1
-    prompt = prompts[:: config.num_beams // groups]
+    groups = request.options.num_beam_groups if config.num_beams > 1 else config.num_return_sequences
+    beams = max(1, config.num_beams // groups)
+    prompt = prompts[::beams]
     eos, pad = config._eos_token_tensor, config._pad_token_tensor
     constraints = Constraints.read(
         request.requests,
@@ -201,16 +206,23 @@ def plan_search(
         if len(full := (limits <= prompt.shape[1] + given).nonzero()):
             row = int(full[0]) // groups
             raise ValueError(f"prefixes[{row}]: leaves no room for another token within max_length")
+    own_criteria = StoppingCriteriaList(each for each in criteria if is_own_criterion(each))
+    outputs = [
+        name for name in ("scores", "logits") if config.return_dict_in_generate and getattr(config, f"output_{name}")
+    ]
     return SearchPlan(
         request,
         config,
         prompt=prompt,
         limits=limits,
-        beams=config.num_beams // groups,
+        beams=beams,
         groups=groups,
         eos=eos,
         pad=None if pad is None else int(pad),
         processors=processors,
+        criteria=own_criteria,
+        outputs=outputs,
+        keeps_rows=bool(own_criteria or outputs) or not all(map(treats_rows_alone, processors)),
         constraints=constraints,
         after_step=[one.function for one in criteria if isinstance(one, StepHook)],
     )
@@ -229,8 +241,6 @@ def given(names: Iterable[str], kwargs: dict[str, Any]) -> Iterator[str]:
 def obstacles(model: Any, settings: Settings, kwargs: dict[str, Any], by_position: int) -> Iterator[str]:
     """What of a call only transformers' loops can do: arguments, settings and properties of the model."""
     get = settings.get
-    if get("do_sample"):
-        yield "sampling"
     if get("use_cache", True) is False:
         yield "use_cache=False"
     if get("cache_implementation", "dynamic") != "dynamic":
@@ -239,23 +249,33 @@ def obstacles(model: Any, settings: Settings, kwargs: dict[str, Any], by_positio
     if by_position > 1:  # the first is `prefix_allowed_tokens_fn`, the next are some of those
         yield "arguments by position"
     yield from filter(get, HOST_SETTINGS)
-    if get("return_dict_in_generate") and ((get("num_beams") or 1) == 1 or not model.config.is_encoder_decoder):
-        yield "a dictionary of outputs"
+    if get("return_dict_in_generate") and not model.config.is_encoder_decoder:
+        yield "a dictionary of outputs"  # with the cache, from which a conversation continues
     if (reason := why_not(model)) is not None:
         yield reason
 
 
-def loop_obstacles(processors: Any, criteria: Any, config: Any) -> Iterator[str]:
+def loop_obstacles(request: SearchRequest, criteria: Any, config: Any) -> Iterator[str]:
     """What of that which transformers has made of a call only its loops can do."""
-    if (mode := config.get_generation_mode()) not in ("greedy_search", "beam_search"):
+    if (mode := config.get_generation_mode()) not in ("greedy_search", "sample", "beam_search", "beam_sample"):
         yield mode.value.replace("_", " ")
-    for one in processors:
-        # A user's own may declare that it treats each row alone.
-        if host_name(one) not in PROCESSORS and not getattr(one, "treats_rows_alone", False):
-            yield type(one).__name__
-    for one in criteria:
-        if host_name(one) not in ("EosTokenCriteria", "MaxLengthCriteria") and type(one) is not StepHook:
-            yield type(one).__name__
+    if mode == "beam_sample" and (
+        request.options.num_beam_groups > 1 or {"prefixes", "required_phrases"} & {*request.requests}
+    ):
+        yield "sampling"
+    # Without an id for ends, transformers' loops continue sentences that a criterion has ended, until all are.
+    if config._eos_token_tensor is None and config.num_beams == 1:
+        yield from (type(each).__name__ for each in criteria if is_own_criterion(each))
+
+
+def treats_rows_alone(processor: Any) -> bool:
+    """Whether a processor of logits treats each row alone, which a user's own may declare."""
+    return host_name(processor) in PROCESSORS or getattr(processor, "treats_rows_alone", False)
+
+
+def is_own_criterion(criterion: Any) -> bool:
+    """Whether a criterion is to be asked whether sentences have ended."""
+    return host_name(criterion) not in ("EosTokenCriteria", "MaxLengthCriteria") and type(criterion) is not StepHook
 
 
 def called_methods(names: Sequence[str]) -> list[str]:

@@ -1,5 +1,5 @@
 """
-Greedy search, the base of beam search, and several searches that run as one.
+Greedy search and samples, the base of beam search, and several searches that run as one.
 
 They return the results of transformers' own loops, but faster: a sentence that cannot change any more leaves the
 batch, and sentences of the next batch may take its place.
@@ -131,6 +131,7 @@ class Search(ABC):
         self.is_done, self.is_nan = (torch.zeros_like(self.rows.written) for _ in range(2))
         self.unfinished, self.length = count, self.prompt_length  # rows; most tokens of those that are done
         self.waits = False  # whether others will take the places of sentences that are done
+        self.outputs: dict[str, list[torch.Tensor]] = {name: [] for name in plan.outputs}  # of each step (A n, V)
 
     @abstractmethod
     def first_rows(self) -> Rows:
@@ -192,6 +193,8 @@ class Search(ABC):
             and constraints.phrases is None
             and "recorder" not in self.plan.request.requests
         )
+        # Samples depend on how many are drawn at once.
+        is_free = is_free and not (self.plan.config.do_sample or self.plan.keeps_rows)
         return self.decoder.can_absorb and self.prompt_length == 1 and is_free and self.plan.groups == 1
 
     def absorb(self, other: "Search", rows: slice) -> None:
@@ -284,6 +287,31 @@ class Search(ABC):
             )
         return scores.flatten(0, 1)
 
+    def _note(self, name: str, scores: torch.Tensor) -> None:
+        """Keep the scores of a step (A n, V), if the call returns them."""
+        if name in self.outputs:
+            self.outputs[name].append(scores)
+
+    def _stopped(self, ids: torch.Tensor) -> torch.Tensor:
+        """Which sequences (R, L) the stopping criteria of the call end (R)."""
+        scores = self.outputs.get("scores")
+        stopped: torch.Tensor = self.plan.criteria(ids, scores if scores is None else tuple(scores))
+        return stopped
+
+    def _draw(self, scores: torch.Tensor, count: int) -> torch.Tensor:
+        """
+        So many columns of each row of scores (A, W), drawn without replacement by softmax(scores): (A, count). The
+        random numbers are those of transformers' loops, which draw for sentences that are done, too.
+        """
+        places, every = self.rows.places, scores.softmax(dim=-1)
+        if (is_nan := every[:, 0].isnan()).any():  # a row is as a whole
+            self.is_nan[places] = is_nan
+            self.check_scores()
+        if len(places) == len(self.is_done):
+            return every.multinomial(count)
+        every = every.new_ones(len(self.is_done), every.shape[1]).index_copy_(0, places, every)
+        return every.multinomial(count)[places]
+
     def _dismiss(self, done: torch.Tensor) -> None:
         """Write the results of rows that are done (A), and drop these rows from the batch."""
         rows = self.rows
@@ -308,12 +336,13 @@ class Search(ABC):
             search.unfinished -= int(its.sum())
         self._drop_finished_searches()
         rows.written = rows.written | new
-        if not self.waits and rows.written.sum() >= LEAVING_SHARE * len(rows):
+        share = 1 if self.plan.keeps_rows else LEAVING_SHARE
+        if not self.waits and rows.written.sum() >= share * len(rows):
             self.keep_rows((~rows.written).nonzero()[:, 0])
 
 
 class GreedySearch(Search):
-    """The most likely token at each step, as in transformers' `_sample` without sampling. `decoder` has one beam."""
+    """The most likely token at each step, or one that is drawn, as in transformers' `_sample`, for one beam."""
 
     def first_rows(self) -> GreedyRows:
         padding = 0 if self.plan.pad is None else self.plan.pad
@@ -332,10 +361,14 @@ class GreedySearch(Search):
 
     def step(self) -> None:
         shortlist, prefixes, rows = self.constraints.shortlist, self.constraints.prefixes, self.rows
-        if self.plan.processors:
-            logits = self.decoder.next_logits(rows.running[:, -1:])[:, 0]  # (A, V)
+        plan, draws = self.plan, self.plan.config.do_sample
+        if draws or plan.processors or plan.outputs:
+            logits = self.decoder.next_logits(rows.running[:, -1:])[:, 0].float()  # (A, V)
             logits = logits if shortlist is None else shortlist.spread(logits)
-            tokens = first_highest(self._process(logits.float()))  # (A)
+            self._note("logits", logits)
+            scores = self._process(logits.clone() if "logits" in self.outputs else logits)
+            self._note("scores", scores)
+            tokens = self._draw(scores, 1)[:, 0] if draws else first_highest(scores)  # (A)
         else:
             tokens = self.decoder.next_tokens(rows.running[:, -1:])  # (A)
             tokens = tokens if shortlist is None else shortlist.ids[tokens]
@@ -343,7 +376,8 @@ class GreedySearch(Search):
             tokens = prefixes.instead_of(tokens, rows.places, step=rows.running.shape[1] - self.prompt_length)
         tokens = tokens.masked_fill(rows.written, rows.padding)
         rows.running = torch.cat((rows.running, tokens[:, None]), dim=1)
-        self._dismiss((rows.running.shape[1] >= rows.limits) | self.plan.ends(tokens))
+        done = (rows.running.shape[1] >= rows.limits) | plan.ends(tokens)
+        self._dismiss(done | self._stopped(rows.running) if plan.criteria else done)
 
 
 def run_together(searches: Iterable[Any]) -> Iterator[Any]:
