@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
-from transformers.generation import GenerationMixin, StoppingCriteria, StoppingCriteriaList
+from transformers.generation import GenerationMixin, StoppingCriteria
 from transformers.integrations import is_fsdp_managed_module
 from transformers.modeling_utils import PreTrainedModel
 
@@ -150,7 +150,7 @@ class SearchPlan:
     eos: torch.Tensor | None  # ids that end a sentence
     pad: int | None  # id that fills ended hypotheses
     processors: Sequence[Any]  # of logits
-    criteria: StoppingCriteriaList  # that are neither an end nor a length
+    criteria: Sequence[StoppingCriteria]  # that are neither an end nor a length
     outputs: Sequence[str]  # what of each step the call returns: "scores", "logits"
     # Whether all rows stay to the end, as in transformers' loops, because something reads them together.
     keeps_rows: bool
@@ -206,7 +206,7 @@ def plan_search(
         if len(full := (limits <= prompt.shape[1] + given).nonzero()):
             row = int(full[0]) // groups
             raise ValueError(f"prefixes[{row}]: leaves no room for another token within max_length")
-    own_criteria = StoppingCriteriaList(each for each in criteria if is_own_criterion(each))
+    own_criteria = [each for each in criteria if is_own_criterion(each)]
     outputs = [
         name for name in ("scores", "logits") if config.return_dict_in_generate and getattr(config, f"output_{name}")
     ]

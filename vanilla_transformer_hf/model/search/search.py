@@ -294,8 +294,10 @@ class Search(ABC):
 
     def _stopped(self, ids: torch.Tensor) -> torch.Tensor:
         """Which sequences (R, L) the stopping criteria of the call end (R)."""
-        scores = self.outputs.get("scores")
-        stopped: torch.Tensor = self.plan.criteria(ids, scores if scores is None else tuple(scores))
+        scores: Any = tuple(self.outputs["scores"]) if "scores" in self.outputs else None
+        stopped = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
+        for criterion in self.plan.criteria:
+            stopped = stopped | criterion(ids, scores)
         return stopped
 
     def _draw(self, scores: torch.Tensor, count: int) -> torch.Tensor:
