@@ -4,7 +4,6 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
-from transformers.generation import StoppingCriteriaList
 
 from ..model.search.plan import StepHook
 from ..model.search.search import Search
@@ -33,11 +32,6 @@ Found = list[tuple[Work, torch.Tensor]]
 
 class NotSharedError(Exception):
     """The model or the arguments of `generate()` do not allow that sentences join a running search."""
-
-
-def after_each_step(function: Callable[[], None]) -> StoppingCriteriaList:
-    """The argument of `generate()` by which it calls a function after each step, which may end it by an exception."""
-    return StoppingCriteriaList([StepHook(function)])
 
 
 class SharedSearch:
@@ -71,7 +65,7 @@ class SharedSearch:
         def refuse() -> None:
             raise NotSharedError
 
-        ids, criteria = [work.part.ids for work in works], after_each_step(refuse)
+        ids, criteria = [work.part.ids for work in works], [StepHook(refuse)]
         begun = self._translator.begin(ids, stopping_criteria=criteria, **self._options)
         if not isinstance(begun, Search):
             self._ready += zip(works, begun)
@@ -165,7 +159,7 @@ class SeparateSearch:
 
         def search(pause: Callable[[], None]) -> torch.Tensor:
             if translator.can_pause:
-                arguments["stopping_criteria"] = after_each_step(pause)
+                arguments["stopping_criteria"] = [StepHook(pause)]
             return translator.generate(**arguments)["sequences"]
 
         self._works, self._call = [*works], CallInTurns(search)

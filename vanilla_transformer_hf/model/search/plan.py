@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
-from transformers.generation import GenerationMixin, StoppingCriteria
+from transformers.generation import GenerationMixin
 from transformers.integrations import is_fsdp_managed_module
 from transformers.modeling_utils import PreTrainedModel
 
@@ -46,10 +46,10 @@ HOST_SETTINGS = (
 )
 
 
-class StepHook(StoppingCriteria):
+class StepHook:
     """
-    A function that is called after each step of a search that `generate()` runs to its end; it may wait, and ends the
-    search by an exception. It does not decide which loop runs.
+    A stopping criterion: a function that is called after each step of a search that `generate()` runs to its end; it
+    may wait, and ends the search by an exception. It does not decide which loop runs.
     """
 
     def __init__(self, function: Callable[[], None]):
@@ -60,8 +60,8 @@ class StepHook(StoppingCriteria):
         return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
 
 
-class SentenceLimits(StoppingCriteria):
-    """Ends each hypothesis in transformers' loops at the largest number of tokens of its sentence (B)."""
+class SentenceLimits:
+    """A stopping criterion that ends hypotheses in transformers' loops at the most tokens of their sentence (B)."""
 
     def __init__(self, limits: torch.Tensor):
         self.limits = limits
@@ -150,7 +150,7 @@ class SearchPlan:
     eos: torch.Tensor | None  # ids that end a sentence
     pad: int | None  # id that fills ended hypotheses
     processors: Sequence[Any]  # of logits
-    criteria: Sequence[StoppingCriteria]  # that are neither an end nor a length
+    criteria: Sequence[Callable[..., torch.Tensor]]  # that are neither an end nor a length
     outputs: Sequence[str]  # what of each step the call returns: "scores", "logits"
     # Whether all rows stay to the end, as in transformers' loops, because something reads them together.
     keeps_rows: bool
