@@ -92,6 +92,7 @@ def test_transformers_loops_keep_the_past(parts, options, beams):
     for use_cache in (True, False):
         torch.manual_seed(3)
         settings = {"num_beams": beams, "max_new_tokens": 6, "return_dict_in_generate": True, **options}
+        settings["output_hidden_states"] = True  # only their loops return these
         found.append(model.generate(**source or {"input_ids": IDS}, use_cache=use_cache, **settings).sequences)
     assert torch.equal(*found)
 
@@ -113,7 +114,7 @@ class ForgetsItsPast(VanillaTransformerForConditionalGeneration):
 
 def test_a_newer_release_whose_loops_lose_the_past_is_an_error(monkeypatch):
     models = [ForgetsItsPast(config()).eval(), KINDS["speech"]()[0].eval(), KINDS["recurrent"]()[0].eval()]
-    settings = {"max_new_tokens": 4, "do_sample": True}
+    settings = {"max_new_tokens": 4, "return_dict_in_generate": True, "output_hidden_states": True}
     models[0].generate(IDS, **settings)  # a tested release is not checked
     monkeypatch.setattr(releases, "NEWEST_TESTED", "4.0.0")
     monkeypatch.setattr(releases, "checked", set())

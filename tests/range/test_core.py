@@ -83,6 +83,8 @@ LOOPS = {
     "a stopping criterion": {"stopping_criteria": True},
     "scores": {"output_scores": True, "return_dict_in_generate": True},
     "scores of beams": {"output_scores": True, "return_dict_in_generate": True, "num_beams": 3},
+    "hidden states": {"output_hidden_states": True, "return_dict_in_generate": True},
+    "hidden states of beams": {"output_hidden_states": True, "return_dict_in_generate": True, "num_beams": 3},
     "a penalty": {"num_beams": 3, "repetition_penalty": 1.2},
     "sampling": {"do_sample": True},
     "sampled beams": {"do_sample": True, "num_beams": 2},

@@ -14,7 +14,7 @@ from vanilla_transformer_hf.serving.searches import SeparateSearch
 from vanilla_transformer_hf.serving.turns import CallInTurns, Stopped
 
 
-# Options that need transformers' loop, also one that ends late: repetitions become more probable with each step.
+# Options of calls that nobody joins, also one that ends late: repetitions become more probable with each step.
 HOSTS = {"repetition_penalty": 1.1}
 ENDLESS = {"repetition_penalty": 0.01, "max_new_tokens": 4096}
 

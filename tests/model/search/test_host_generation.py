@@ -15,8 +15,8 @@ from vanilla_transformer_hf import (
 
 OPTIONS = {
     "ours": {},
-    "transformers'": {"return_dict_in_generate": True, "output_scores": True},
-    "its sentences' limits": {"max_extra_tokens": 3, "return_dict_in_generate": True, "output_logits": True},
+    "transformers'": {"return_dict_in_generate": True, "output_hidden_states": True},
+    "its sentences' limits": {"max_extra_tokens": 3, "return_dict_in_generate": True, "output_hidden_states": True},
 }
 
 

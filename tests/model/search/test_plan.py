@@ -397,7 +397,7 @@ def test_an_adapter_that_mixes_rows_goes_to_the_loop_of_transformers(base):
     for _draw in range(4):
         model = adapted(copy.deepcopy(base), "LilyConfig", settings)
         for beams in (1, 3):
-            theirs = model.generate(**source, num_beams=beams, output_logits=True, return_dict_in_generate=True)
+            theirs = model.generate(**source, num_beams=beams, output_hidden_states=True, return_dict_in_generate=True)
             assert torch.equal(model.generate(**source, num_beams=beams), theirs.sequences)
 
 
@@ -410,7 +410,7 @@ def test_adapters_that_are_switched_merged_and_mixed(decided_model, source):
     def found(**options):
         """What both loops give."""
         sequences = model.generate(**source, num_beams=2, max_new_tokens=8, **options)
-        logged = {"output_logits": True, "return_dict_in_generate": True}
+        logged = {"output_hidden_states": True, "return_dict_in_generate": True}
         theirs = model.generate(**source, num_beams=2, max_new_tokens=8, **logged, **options).sequences
         assert torch.equal(sequences, theirs)
         return sequences

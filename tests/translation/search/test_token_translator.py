@@ -22,7 +22,8 @@ def test_n_best_scores_are_those_of_beam_search(translator, length_penalty):
     assert best[0] == "eins fünf vier"
     inputs = translator.tokenizer("four five one", return_tensors="pt")
     options = {name: value for name, value in options.items() if value is not None}
-    limits = {"max_new_tokens": 50, "output_scores": True, "return_dict_in_generate": True}
+    limits = {"max_new_tokens": 50, "output_hidden_states": True, "output_scores": True}
+    limits["return_dict_in_generate"] = True
     expected = translator.model.generate(**inputs, **options, **limits).sequences_scores
     assert scores == pytest.approx(expected.tolist(), abs=1e-4)
 

@@ -362,9 +362,10 @@ def run_search(
 def answer(search: Any) -> Any:
     """The return value of `generate()` for a finished search: token ids, or transformers' outputs without a cache."""
     search.check_scores()
-    plan, outputs = search.plan, {name: tuple(steps) for name, steps in search.outputs.items()}
+    plan = search.plan
+    outputs: dict[str, Any] = {name: tuple(steps) for name, steps in search.outputs.items()}
     if isinstance(search, GreedySearch):
-        sequences = search.results["running"][:, : search.length]
+        sequences: Any = search.results["running"][:, : search.length]
         return GenerateEncoderDecoderOutput(sequences, **outputs) if plan.config.return_dict_in_generate else sequences
     found = search.best()
     longest = int(found["finished_lengths"].max())

@@ -1,4 +1,4 @@
-"""Samples by the greedy search of this package, which is faster than transformers' loop for samples."""
+"""Samples by greedy search, whose sentences leave the batch while others join it, with random numbers of one's own."""
 
 import torch
 from transformers import LogitsProcessor
