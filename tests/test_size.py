@@ -20,7 +20,8 @@ MOST = {
     "evaluation": (5, 560, 5),  # score-systems: tests of differences, and their page
     "explorer": (21, 3_450, 20),
     "export": (11, 1_250, 5),  # the folder for transformers.js
-    "model": (78, 12_400, 80),  # which fields can have the kind that an option needs
+    # Which fields can have the kind that an option needs; samples, scores and a user's processors in this search.
+    "model": (78, 12_500, 80),
     "publishing": (9, 2_000, 25),
     "recurrent": (5, 850, 5),
     "serving": (19, 3_900, 25),  # terms and memories of requests, suggestions
