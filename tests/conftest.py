@@ -4,6 +4,7 @@ import gc
 import os
 import random
 import runpy
+import shutil
 import sys
 import tempfile
 import time
@@ -255,6 +256,19 @@ def script(monkeypatch, capfd):
         return code, *capfd.readouterr()
 
     return script
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """Chromium, for the tests with that mark."""
+    from playwright.sync_api import sync_playwright
+
+    if (chromium := shutil.which("chromium")) is None:
+        pytest.skip("there is no chromium")
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield browser
+        browser.close()
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
-"""One browser for all tests of the page, and a server for those of a file."""
+"""The explorer's page in the one browser of all tests, and a server for those of a file."""
 
 import os
-import shutil
 import threading
 from pathlib import Path
 from urllib.parse import urlencode
@@ -34,18 +33,6 @@ def address(explorer):
     yield http.address_of(listening)
     server.should_exit = True
     thread.join()
-
-
-@pytest.fixture(scope="session")
-def browser():
-    from playwright.sync_api import sync_playwright
-
-    if (chromium := shutil.which("chromium")) is None:
-        pytest.skip("there is no chromium")
-    with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="session")

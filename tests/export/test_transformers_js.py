@@ -23,6 +23,9 @@ ROOT = Path(__file__).parents[2]
 LIBRARY = Path(os.environ.get("TRANSFORMERS_JS", ROOT / "outputs" / "node")) / "node_modules" / "@huggingface"
 MODULE = LIBRARY / "transformers" / "dist" / "transformers.node.mjs"
 MODEL = ROOT / "model_cards" / "multi30k_raw_en_de"
+with_library = pytest.mark.skipif(
+    not (shutil.which("node") and MODULE.is_file()), reason="no Node, or no transformers.js in it"
+)
 TEXTS = [
     "A brown dog is running through the snow.",
     "A man in a red shirt is riding a bicycle down the street.",
@@ -96,7 +99,7 @@ def run_node(name, folder):
 
 
 @pytest.mark.browser
-@pytest.mark.skipif(not (shutil.which("node") and MODULE.is_file()), reason="no Node, or no transformers.js in it")
+@with_library
 def test_node_translates_as_we_do(exported, tmp_path):
     """By the library's own pipeline, greedily, and by the example page's beams; quantized, as our engine does."""
     page = (ROOT / "examples" / "browser.html").read_text(encoding="utf-8")
@@ -148,3 +151,31 @@ console.log(JSON.stringify(found));
     second = second.replace("your-name/your-model", "published")
     (tmp_path / "block.mjs").write_text(f"{block}{{\n{second}}}\n", encoding="utf-8")
     assert "translation_text" in run_node("block.mjs", tmp_path)
+
+
+@pytest.mark.browser
+@with_library
+def test_the_example_page_translates_in_chromium(exported, browser):
+    """All that it would download is here; by default its weights have 8 bits."""
+
+    def answer(route):
+        path = route.request.url.split("/", 3)[3]
+        if path.startswith("npm/@huggingface/"):
+            file = LIBRARY / "transformers" / "dist" / "transformers.min.js"  # its package.json names it
+        elif path.startswith("npm/"):
+            file = LIBRARY.parent / re.sub("@[^/]+", "", path.removeprefix("npm/"))
+        else:
+            file = exported.parent / path if path.startswith("model/") else ROOT / "examples" / path
+        if file.is_file():
+            route.fulfill(path=file, headers={"Access-Control-Allow-Origin": "*"})
+        else:
+            route.fulfill(status=404)
+
+    page = browser.new_page()
+    page.route("**/*", answer)
+    page.goto("http://localhost/browser.html")
+    page.get_by_text("Ready: nothing that you enter leaves this page.").wait_for()
+    page.get_by_label("Text").fill(TEXTS[0])
+    page.get_by_role("button", name="Translate").click()
+    page.get_by_text("Ein brauner Hund rennt durch den Schnee.").wait_for()
+    page.close()
