@@ -4,8 +4,7 @@ Checkpoints of other toolkits as our model: one small file per source with a tab
 A source is a module with a subclass of `Source`, which stands in `CONVERTERS`.
 """
 
-from .converter import CONVERTERS, convert
-from .given_options import parse_option
+from .converter import CONVERTERS, convert, parse_option
 from .source import ConversionError
 
 

@@ -1,6 +1,6 @@
 """
 How much each token of the source and of the target so far counts for each token of the output: by leaving it out, by
-gradients, by integrated gradients, by attention rollout.
+gradients, by integrated gradients, by attention rollout; what each layer predicts already, and what neurons fire.
 
 Shapes: S source tokens, T tokens that the decoder reads, R rows (tokens of the output), V vocabulary, D = width of the
 embeddings, N points.
@@ -13,12 +13,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from .interventions import hooked, parts_of, read_name, sides_of, stack_of
-from .requests import AttributionRequest, RequestError
-from .results import AttributionResult, Piece
-from .subject import Pass, Subject
-from .walk import SIZES
+from .requests import AttributionRequest, NeuronsRequest, RanksRequest, RequestError
+from .results import AttributionResult, NeuronsResult, Piece, RanksResult
+from .subject import Pass, Subject, check_ours
+from .walk import SIZES, norm_name
 
 
 # Products and sums of numbers that one answer may take: a minute on one core. Others wait for it.
@@ -310,3 +311,40 @@ def means(found: Pass, part: str, off: list[str]) -> Iterator[torch.Tensor | Non
             silent = {*range(weights.shape[1])}
         heads = [head for head in range(weights.shape[1]) if head not in silent]
         yield weights[0, heads].float().mean(dim=0) if heads else None
+
+
+def ranks(subject: Subject, request: RanksRequest) -> RanksResult:
+    """The rank and the probability of each token of the output, as if each layer were the last (logit lens)."""
+    check_ours(subject, request)
+    found = subject.forced(request)
+    places, ids, pieces = rows_of(subject, found, request.target_ids)
+    stack, numbers = stack_of(found.copy.model, subject.lens_stack), found.copy.layers[subject.lens_stack]
+    seen = found.record({str(number): layer for number, layer in zip(numbers, stack.layers)})
+    dtype = found.copy.model.get_output_embeddings().weight.dtype
+    found_ranks, probabilities = [], []
+    for number in numbers:
+        states = seen.outputs[str(number)][places].to(dtype)  # (R, D)
+        with torch.no_grad():
+            logits = subject.as_last_layer(found.copy, states[None])[0].float()  # (R, V)
+        own = torch.tensor(ids, device=logits.device)[:, None]
+        found_ranks.append((logits > logits.gather(1, own)).sum(dim=1))
+        probabilities.append(logits.softmax(dim=-1).gather(1, own)[:, 0])
+    has_norm = not isinstance(stack.layer_norm, nn.Identity)
+    name = norm_name(subject.model.config) if has_norm else ""
+    return RanksResult(pieces, numbers, torch.stack(found_ranks), torch.stack(probabilities), name)
+
+
+def neurons(subject: Subject, request: NeuronsRequest) -> NeuronsResult:
+    """The neurons of a feed-forward that fire most at a token, and how they fire at all others."""
+    check_ours(subject, request)
+    found = subject.forced(request)
+    layer = stack_of(found.copy.model, request.stack).layers[found.copy.place(request.stack, request.layer)]
+    if not hasattr(layer, "fc2"):
+        raise RequestError("layer", f"{request.layer} of the {request.stack} has no feed-forward")
+    fired = found.record({"fc2": layer.fc2}).inputs["fc2"]  # (rows, d_ff)
+    if request.piece >= len(fired):
+        raise RequestError("piece", f"is {request.piece}; expected 0 to {len(fired) - 1}, a row of this layer")
+    # With a gate, and with some functions, a neuron may also say much by a number below 0.
+    best = fired[request.piece].abs().topk(min(request.top, fired.shape[1])).indices
+    pieces = found.source_pieces if request.stack == "encoder" else found.read
+    return NeuronsResult(pieces, best.tolist(), fired[:, best].t(), fired.shape[1])

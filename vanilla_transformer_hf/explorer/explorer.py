@@ -16,7 +16,7 @@ from ..model.tokenizer.failures import TokenizerError, failing_in_one_line
 from ..recurrent.configuration import RecurrentSeq2SeqConfig
 from ..translation.recognition import Recognizer
 from ..translation.translator import Translator
-from . import attending, attributions, file_sources, layerwise, patching, positions, single_stacks, translating, walk
+from . import attending, attributions, file_sources, patching, single_stacks, translating, walk
 from .card import card_of
 from .file_sources import FileSubject
 from .interventions import count_heads, count_layers, parts_of, sides_of
@@ -143,14 +143,14 @@ QUESTIONS: dict[str, Callable[[Subject, Any], Any]] = {
     "grid": attending.grid,
     "mixing": attending.mixing,
     "head": attending.head,
-    "positions": positions.positions,
+    "positions": walk.positions,
     "walk": walk.walk,
     "tensor": walk.tensor,
     "patch": patching.patch,
     "patch_map": patching.patch_map,
     "attributions": attributions.attributions,
-    "ranks": layerwise.ranks,
-    "neurons": layerwise.neurons,
+    "ranks": attributions.ranks,
+    "neurons": attributions.neurons,
 }
 
 

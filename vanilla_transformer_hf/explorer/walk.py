@@ -1,4 +1,4 @@
-"""The tensors between the modules of a model, in the order of the computation; hooks collect them."""
+"""The tensors between the modules of a model, in the order of the computation, and what its positions add to them."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,8 +7,8 @@ import torch
 
 from ..model.config.stacks import decoder_sizes, encoder_sizes
 from .interventions import stack_of
-from .requests import RequestError, TensorRequest, WalkRequest
-from .results import Alternative, Box, Lens, WalkResult
+from .requests import PositionsRequest, RequestError, TensorRequest, WalkRequest
+from .results import Alternative, Box, Lens, Picture, PositionsResult, WalkResult
 from .subject import Pass, Recorded, Subject, check_ours
 from .translating import alternative
 
@@ -182,3 +182,37 @@ def tensor(subject: Subject, request: TensorRequest) -> torch.Tensor:
     if request.box not in made:
         raise RequestError("box", f"{request.box[:40]!r} is not a tensor: expected one of {', '.join(made)}")
     return made[request.box]
+
+
+# Maximum number of pictures of heads and layers.
+MOST_PICTURES = 32
+
+
+@torch.no_grad()
+def positions(subject: Subject, request: PositionsRequest) -> PositionsResult:
+    check_ours(subject, request)
+    stack = stack_of(subject.copy(request.off).model, request.stack)
+    scheme, config = stack.embed_positions, subject.model.config
+    name = config.position_encoding if request.stack == "encoder" else config.decoder_position_encoding
+    length = min(request.length, scheme.longest or request.length)
+    places = torch.arange(length)[None]
+    width = SIZES[request.stack](config).width
+    pictures = []
+    added = scheme(torch.zeros(1, length, width), places)[0]
+    if added.any():
+        pictures.append(Picture("added", None, added))
+    apply_rotary = scheme.rotary_at(places)
+    if apply_rotary is not None:
+        d_k = stack.layers[0].self_attn.d_k
+        rotated = apply_rotary(torch.ones(1, 1, length, d_k))[0, 0]
+        pictures.append(Picture("rotated", None, rotated))
+    if scheme.is_relative:
+        bias = scheme.bias(places, places)
+        if bias.dim() == 4:
+            pictures += [Picture("scores", head, values) for head, values in enumerate(bias[0][:MOST_PICTURES])]
+        for layer, (_, position_bias) in enumerate(zip(stack.layer_order, scheme.layer_biases(places, places))):
+            for what, name in (("keys", "key_vectors"), ("values", "value_vectors")):
+                table = getattr(position_bias, name, None)
+                if table is not None and len(pictures) < MOST_PICTURES:
+                    pictures.append(Picture(what, layer, table))
+    return PositionsResult(str(name), pictures)

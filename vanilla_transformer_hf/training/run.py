@@ -1,15 +1,17 @@
 """Training with transformers' Trainer, from text, mostly parallel, to a folder that can be published."""
 
 import copy
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import TrainerCallback, set_seed
 
 from ..common.matmul import set_matmul
-from ..publishing.model_card import CardFacts
+from ..publishing.model_card import NOT_TRAINED, TRAINED, CardFacts, public_settings
 from .checkpoints.averaging import AverageCheckpointsCallback
 from .checkpoints.files import EarlyStopping, TrainingInterrupted
 from .checkpoints.moving_average import MovingAverageCallback
@@ -17,11 +19,11 @@ from .checkpoints.record import find_data_sums, settings_of_all_parts
 from .checkpoints.resume import Start, check_rate, find_start, lock_folder, prepare_folder
 from .data.corpora import validation_of
 from .data.parts import corpus_parts
-from .facts import facts_of_run
 from .finishing import ScoredSet, finish, score_before, train_and_write
 from .model import paper_learning_rate
 from .objectives.distillation import digest_of_teacher, open_teacher
 from .objectives.head_gates import HeadGatesCallback
+from .pretraining.denoising import DENOISING, NoisePlan
 from .process import find_matmul, of_main_process, quiet_libraries, say, use_threads
 from .recipe import RunArguments, TranslationTrainingArguments
 from .tasks.one_stack import CausalLM, Classification, MaskedLM, TokenClassification
@@ -41,6 +43,57 @@ TASKS: dict[str, type[Task]] = {
     "token_classification": TokenClassification,
     **dict.fromkeys(MODELS, Recognition),
 }
+
+
+def facts_of_run(
+    run: RunArguments,
+    settings: dict[str, Any],
+    folder: Path,
+    pairs: int | None,
+    origin: Sequence[str] = (),
+    mixture: Sequence[str] = (),
+) -> CardFacts:
+    """The facts for the card of a run's model; `origin` and `mixture` are sentences, `pairs` is None of a stream."""
+    data, model = run.data, run.model.model_name_or_path
+    parts = corpus_parts(data)
+    sources = [str(part.train_source) for part in parts.values() if part.train_source]
+    names = data.train_text or sources or [str(data.train_source)]
+    named = ", ".join(name for name, part in parts.items() if part.train_source)
+    targets = {part.target_lang for part in parts.values() or [data]}
+    # Pretraining, pruning and distillation, from the card of the model that is fine-tuned.
+    known = CardFacts.read(Path(model)).inherited() if model is not None and Path(model).is_dir() else CardFacts()
+    on_hub = [each for each in dict.fromkeys(names) if not Path(each).exists()]
+    corpus = data.corpus_name or named or ", ".join(on_hub) or None  # a file is not named after its data set
+    about = []
+    if data.task == DENOISING:  # for the card, and for those of models that are made of this one
+        text = " of ".join(each for each in (f"{pairs:,} texts" if pairs else "", corpus or "") if each) or "text"
+        spoken = f" ({', '.join(data.text_langs)})" if data.text_langs else ""
+        about = [f"Pretrained by denoising {text}{spoken}: {NoisePlan.of(data)}."]
+    threads, training = torch.get_num_threads(), run.training
+    device = f"{threads} CPU thread{'s' * (threads > 1)}"
+    if training.device.type == "cuda":
+        device = torch.cuda.get_device_name(training.device)
+    return CardFacts(
+        name=folder.resolve().name,
+        task=data.task if data.task == DENOISING else None,
+        languages=data.text_langs or [],
+        corpus=corpus,
+        pairs=pairs,
+        datasets=on_hub,
+        source_lang=data.source_lang,
+        target_lang=targets.pop() if len(targets) == 1 else None,
+        mixture=list(mixture),
+        license=run.model.license,
+        # A local folder has no name that others could look up.
+        base_model=None if model is None or Path(model).exists() else model,
+        further=model is not None,
+        origin=[*origin, *about],
+        quoted=[sentence.replace(NOT_TRAINED, TRAINED) for sentence in known.quoted],
+        example=run.model.card_example,
+        project_url=run.model.project_url,
+        settings=public_settings(settings),
+        device=device if training.world_size == 1 else f"{training.world_size} processes, {device} each",
+    )
 
 
 @dataclass

@@ -12,8 +12,7 @@ from ..data.corpora import load_corpora
 from ..data.corpus import iterate_texts
 from ..data.parts import refuse_several
 from ..recipe import RunArguments
-from ..synthetic.records import begin, columns_of, write_pairs
-from ..synthetic.translations import ModelSearch, read_translated, translate_file
+from ..synthetic.translations import ModelSearch, begin, columns_of, read_translated, translate_file, write_pairs
 
 
 # Files in the output folder of the student.

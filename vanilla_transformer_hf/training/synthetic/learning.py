@@ -17,8 +17,8 @@ from ..checkpoints.record import find_data_sums
 from ..data.corpora import load_corpora
 from ..data.corpus import iterate_texts
 from ..data.parts import refuse_several
-from .records import columns_of, is_made_with, write_json, write_pairs
 from .synthetic_text import BLANK, Side, SyntheticText
+from .translations import columns_of, is_made_with, write_json, write_pairs
 
 
 PAIRS, RECORD = "pairs.jsonl", "pairs.json"

@@ -21,8 +21,7 @@ from ...common.lines import read_lines
 from ...common.white_space import normalize_space
 from ...evaluation.scores import sentence_chrf
 from .filters import Candidate, Dropped, PairFilter, facts_of, kept_pairs
-from .records import begin, is_made_with, write_json
-from .translations import ModelSearch, read_translated, translate_file
+from .translations import ModelSearch, begin, is_made_with, read_translated, translate_file, write_json
 
 
 # What replaces a word; a token of the tokenizer of the model that learns it.
