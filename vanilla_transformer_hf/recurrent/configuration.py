@@ -109,10 +109,6 @@ class RecurrentSeq2SeqConfig(ConfigSavesCode, BaseConfig):
             ValueError: A value is out of range, or two exclude each other.
         """
         super().validate_architecture()
-        self._check_sizes()
-        self._check_fields()
-
-    def _check_sizes(self):
         for name in ("vocab_size", "source_vocab_size", "d_model", "encoder_layers", "decoder_layers"):
             value = getattr(self, name)
             largest = LARGEST_DEPTH if name.endswith("_layers") else LARGEST_SIZE
@@ -121,8 +117,6 @@ class RecurrentSeq2SeqConfig(ConfigSavesCode, BaseConfig):
         for name in ("dropout", "label_smoothing"):
             if not 0 <= (value := getattr(self, name)) < 1:
                 raise ValueError(f"{name}={value!r}: must be at least 0 and less than 1")
-
-    def _check_fields(self):
         if self.bidirectional and self.d_model % 2:
             raise ValueError(
                 f"bidirectional=True with d_model={self.d_model}: each direction has half the width; "

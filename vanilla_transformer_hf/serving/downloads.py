@@ -51,7 +51,11 @@ class Downloads:
             for token, written, size in sorted(self._listed(), key=lambda file: -file[1]):
                 kept += size
                 if now - written > self.seconds or (kept > self._most_bytes and kept > size):
-                    self._remove(token)
+                    if self._folder is None:
+                        self._files.pop(token, None)
+                    else:
+                        with suppress(OSError):
+                            (self._folder / token).unlink()
 
     def _listed(self) -> Iterator[tuple[str, float, int]]:
         """Token, time and size of each file."""
@@ -62,10 +66,3 @@ class Downloads:
             with suppress(OSError):  # another process has removed it
                 status = path.stat()
                 yield path.name, status.st_mtime, status.st_size
-
-    def _remove(self, token: str) -> None:
-        if self._folder is None:
-            self._files.pop(token, None)
-        else:
-            with suppress(OSError):
-                (self._folder / token).unlink()

@@ -66,10 +66,7 @@ class TranslationPipeline(ChunkPipeline):
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self.translator = Translator(self.model, self.tokenizer)
-        self._check_languages()
-
-    def _check_languages(self) -> None:
-        """Raise `ValueError` where the task's languages, or `target_lang_tag`, are not the model's."""
+        # The task's languages, and `target_lang_tag`, must be the model's.
         named = re.fullmatch(r"translation_(\w+?)_to_(\w+)", self.task or "")
         own = [getattr(self.tokenizer, name, None) for name in ("src_lang", "tgt_lang")]
         if named and any(code not in (None, wanted) for code, wanted in zip(own, named.groups())):

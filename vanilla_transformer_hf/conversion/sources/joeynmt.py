@@ -282,8 +282,7 @@ class JoeyNMT(Source):
         encoder, decoder = (options["num_layers"] for options in self.stacks.values())
         return 0.81 * (encoder**4 * decoder) ** (1 / 16) if stack == "encoder" else (3 * decoder) ** (1 / 4)
 
-    def _wrong_types(self) -> list[str]:
-        """A line for each option whose type is not JoeyNMT's."""
+    def unsupported(self) -> list[str]:
         model, data = self.options["model"], self.options["data"]
         sections = {
             "model.": (model, {name: OPTIONS[name] for name in ("initializer", "tied_embeddings", "tied_softmax")}),
@@ -295,10 +294,8 @@ class JoeyNMT(Source):
             "testing.": (self.options.get("testing") or {}, OPTIONS["testing"]),
             "training.": (self.options.get("training") or {}, {"label_smoothing": OPTIONS["label_smoothing"]}),
         }
-        return [line for where, (given, defaults) in sections.items() for line in wrong_types(given, defaults, where)]
-
-    def unsupported(self) -> list[str]:
-        if problems := self._wrong_types():
+        problems = [line for where, given in sections.items() for line in wrong_types(*given, where)]
+        if problems:
             return problems
         for stack, options in self.stacks.items():
             if options["type"] != "transformer":

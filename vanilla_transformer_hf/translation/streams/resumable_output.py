@@ -82,21 +82,18 @@ class ResumableOutput(StreamOutput):
                     )
             self.lines, self.digest, size = record["lines"], record["digest"], record["bytes"]
             self.counts = record["counts"]
-            self._check_bytes(size, record.get("sha256"))
+            self._file.seek(0)
+            while left := size - self._file.tell():
+                self._hash.update(self._file.read(min(left, 2**20)))
+            if self._hash.hexdigest() != record.get("sha256"):
+                raise ValueError(
+                    f"{self.partial} was changed since the run that began it: its first {size} bytes are not those "
+                    f"that {self.journal.name} records; --restart starts over"
+                )
         else:
             self.journal.unlink(missing_ok=True)
         self._file.truncate(size)
         self._file.seek(size)
-
-    def _check_bytes(self, size: int, digest: str | None) -> None:
-        self._file.seek(0)
-        while left := size - self._file.tell():
-            self._hash.update(self._file.read(min(left, 2**20)))
-        if self._hash.hexdigest() != digest:
-            raise ValueError(
-                f"{self.partial} was changed since the run that began it: its first {size} bytes are not those that "
-                f"{self.journal.name} records; --restart starts over"
-            )
 
     def _read_journal(self) -> dict[str, Any] | None:
         """The journal of an earlier run; None if there is none or it is of another version."""
