@@ -10,7 +10,7 @@ from typing import get_args
 from ..common.choices import TooLongToScore
 from ..common.command_line import make_parser
 from .score import add_pairs, run_on_pairs
-from .translate import add_split_sentences_of_pairs, split_sentences_option
+from .translate import add_split_sentences_of_pairs
 
 
 def main(prog: str, argv: list[str]) -> None:
@@ -44,5 +44,5 @@ def main(prog: str, argv: list[str]) -> None:
     arguments = parser.parse_args(argv)
     from ..translation.streams.work import LineWork
 
-    options = {"layer": arguments.layer, "too_long": arguments.too_long, **split_sentences_option(arguments)}
+    options = {"layer": arguments.layer, "too_long": arguments.too_long, "split_sentences": arguments.split_sentences}
     run_on_pairs(arguments, LineWork("align", arguments.format, options))

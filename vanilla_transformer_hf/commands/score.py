@@ -18,7 +18,7 @@ from typing import Any, get_args
 
 from ..common.choices import TooLongToScore
 from ..common.command_line import make_parser, other_options
-from .translate import add_split_sentences_of_pairs, split_sentences_option
+from .translate import add_split_sentences_of_pairs
 
 
 # What the error rates of a folder depend on, and where they are written.
@@ -109,7 +109,7 @@ def main(prog: str, argv: list[str]) -> None:
         return _score_folder(arguments)
     from ..translation.streams.work import LineWork
 
-    options = {"too_long": arguments.too_long, **split_sentences_option(arguments)}
+    options = {"too_long": arguments.too_long, "split_sentences": arguments.split_sentences}
     run_on_pairs(arguments, LineWork("score", arguments.format, options))
 
 

@@ -76,11 +76,6 @@ def add_split_sentences_of_pairs(parser: argparse._ActionsContainer) -> None:
     )
 
 
-def split_sentences_option(arguments: argparse.Namespace) -> dict[str, str]:
-    """The option of pairs, if it is given: unfinished outputs of earlier versions lack it, and continue."""
-    return {} if arguments.split_sentences is None else {"split_sentences": arguments.split_sentences}
-
-
 def add_without_letters(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--without_letters",

@@ -87,23 +87,13 @@ class Description(NamedTuple):
 def describe(translator: Translator, has_digest: bool = True) -> Description:
     """A translator's [`Description`]; the digest, for outputs to be continued, reads 1.7 GB of weights a second."""
     model = translator.model
+    names = ("matmul", "max_source_length", "source_prefix", "quantization", "engine", "without_letters")
     settings = {
         "device": model.device.type,
         "dtype": str(model.dtype).removeprefix("torch."),
-        "matmul": translator.matmul,
-        "max_source_length": translator.max_source_length,
+        **{name: getattr(translator, name) for name in names},
+        **{name: getattr(getattr(translator, name), "digest", None) for name in ("glossary", "memory")},
     }
-    if translator.source_prefix:
-        settings["source_prefix"] = translator.source_prefix
-    if translator.quantization is not None:
-        settings["quantization"] = translator.quantization
-    if translator.engine != "ours":
-        settings["engine"] = translator.engine
-    if translator.without_letters != "copy":
-        settings["without_letters"] = translator.without_letters
-    for name in ("glossary", "memory"):
-        if (given := getattr(translator, name)) is not None:
-            settings[name] = given.digest
     if has_digest:
         settings["model"] = digest_of(translator)
     note = describe_matmul(translator.matmul, translator.matmul_rows) if translator.matmul_rows else ""
