@@ -1,7 +1,4 @@
-"""
-Which columns of a table hold the source and the target text, by their names in any spelling; and the pairs in the
-rows of a table, whose first row may hold these names.
-"""
+"""The columns of a table with source and target text, by names in any spelling; and the pairs of its rows."""
 
 import re
 import unicodedata

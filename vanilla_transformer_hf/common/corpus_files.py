@@ -1,7 +1,4 @@
-"""
-Readers of parallel text in files: two plain ones, TSV, CSV, Excel's text and JSON lines, as rows of a source and a
-target. Those of translators' own files are in `unit_files`.
-"""
+"""Readers of pairs in two plain files, TSV, CSV, Excel's text and JSON lines; `unit_files` has translators' own."""
 
 import codecs
 import csv

@@ -1,7 +1,4 @@
-"""
-Text files, line by line: only `\\n` and `\\r\\n` end a line, so that Unicode line separators inside a sentence
-(U+2028, U+0085, …) never split it.
-"""
+"""Text files, line by line: only `\\n` and `\\r\\n` end a line, so that U+2028 or U+0085 never split a sentence."""
 
 import codecs
 import gzip

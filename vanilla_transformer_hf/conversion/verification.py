@@ -1,7 +1,4 @@
-"""
-The measurements of a conversion: the reopened model against itself before saving, and against the toolkit's
-outputs.
-"""
+"""The measurements of a conversion: the reopened model against itself before saving, and against the toolkit."""
 
 import copy
 import itertools

@@ -1,7 +1,4 @@
-"""
-The arguments of a run that are this package's own, with what `train --help` says of each. Help must not take seconds:
-nothing here imports torch or transformers.
-"""
+"""A run's own arguments, with what `train --help` says, fast: nothing here imports torch or transformers."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal

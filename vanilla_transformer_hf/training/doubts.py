@@ -1,7 +1,4 @@
-"""
-What a run's text does not allow it to learn or to measure, said in a line each before the run begins. Runs that are
-too short say so when they begin to train (`trainer/progress.py`).
-"""
+"""What a run's text does not allow it to learn or to measure; `trainer/progress.py` warns of runs too short."""
 
 from collections.abc import Iterator
 from typing import Any

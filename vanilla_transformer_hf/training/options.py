@@ -1,7 +1,4 @@
-"""
-What `train --help` shows: the options that most runs need, by task. Help must not take seconds: nothing here imports
-torch or transformers.
-"""
+"""What `train --help` shows, by task. It must not take seconds: nothing here imports torch or transformers."""
 
 import re
 import typing

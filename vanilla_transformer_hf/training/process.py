@@ -1,7 +1,4 @@
-"""
-What a run computes on (processes, threads, library of float32 matrix products), and what it prints: its own lines once
-for all processes, and no bars of libraries for what takes no time.
-"""
+"""What a run computes on: processes, threads, library of float32 products; and what it prints, once for all."""
 
 import os
 import sys

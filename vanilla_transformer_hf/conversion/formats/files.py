@@ -1,7 +1,4 @@
-"""
-Access to every file of a checkpoint: a named file must be a regular file in the checkpoint's folder, and not a link
-out of it. Also the readers of texts, JSON and YAML.
-"""
+"""The files of a checkpoint, each a regular file in its folder and no link out of it; readers of text, JSON, YAML."""
 
 import functools
 import io

@@ -1,7 +1,4 @@
-"""
-SentencePiece models (`.model`, `.spm`) without the library: the fields of sentencepiece_model.proto that determine the
-segmentation.
-"""
+"""SentencePiece models (`.model`, `.spm`) without the library: the fields that determine the segmentation."""
 
 import math
 import struct

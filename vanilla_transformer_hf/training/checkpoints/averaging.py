@@ -1,7 +1,4 @@
-"""
-Averages of weights of the last or the best checkpoints of a run ("Attention Is All You Need", section 6.1), read from
-safetensors tensor by tensor; shared matrices occur once in them.
-"""
+"""Averages of weights of checkpoints ("Attention Is All You Need", 6.1), tensor by tensor; shared ones occur once."""
 
 import os
 import re

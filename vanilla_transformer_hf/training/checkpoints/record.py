@@ -1,7 +1,4 @@
-"""
-What a run was: its settings, the checksums of its data and its earlier parts, in a file beside its checkpoints; and
-what has changed since.
-"""
+"""What a run was, in a file beside its checkpoints: settings, checksums, earlier parts; and what has changed."""
 
 import hashlib
 import json

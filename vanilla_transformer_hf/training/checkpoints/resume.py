@@ -1,7 +1,4 @@
-"""
-Resuming: `find_start` finds the checkpoint that a run continues, and what it has changed, without changing anything;
-`prepare_folder` then prepares its folder.
-"""
+"""Resuming: `find_start` finds where a run continues and what it has changed; `prepare_folder` changes its folder."""
 
 import shutil
 from contextlib import AbstractContextManager

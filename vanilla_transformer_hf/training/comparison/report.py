@@ -1,7 +1,4 @@
-"""
-The report of a comparison: a table in Markdown and in CSV, a picture of the curves, and scores over the length of the
-sources, which show the variants that lose long sentences.
-"""
+"""The report of a comparison: a table in Markdown and CSV, a picture of the curves, scores by length of sources."""
 
 import csv
 import io

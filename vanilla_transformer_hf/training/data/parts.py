@@ -1,7 +1,4 @@
-"""
-Several corpora in one run: what a recipe says of each, what follows for languages and tags, and which pairs an epoch
-has: by rates, or by a temperature of their sizes.
-"""
+"""Several corpora in one run: what a recipe says of each, languages and tags, and which pairs an epoch has."""
 
 import re
 from collections.abc import Mapping, Sequence

@@ -1,5 +1,4 @@
-"""Word-level distillation: the student learns the teacher's distribution at each position (Hinton et al. 2015, arXiv
-1503.02531; Kim and Rush 2016, arXiv 1606.07947, section 3.1)."""
+"""Word-level distillation (Hinton et al. 2015, arXiv 1503.02531; Kim and Rush 2016, arXiv 1606.07947, 3.1)."""
 
 import hashlib
 from pathlib import Path

@@ -1,6 +1,4 @@
-"""
-The recipe of a model that learns synthetic pairs beside the real ones: both are one training text, in a stated rate.
-"""
+"""The recipe of a model that learns synthetic pairs beside real ones: one training text, in a stated rate."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence

@@ -1,6 +1,4 @@
-"""
-Training of one stack: predicting masked tokens, continuing texts, classifying texts, classifying their words.
-"""
+"""Training of one stack: predicting masked tokens, continuing texts, classifying texts and their words."""
 
 import hashlib
 import math
