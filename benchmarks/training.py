@@ -62,12 +62,13 @@ class Row(NamedTuple):
 # Ours comes first: ratios are our speed divided by the others'. bfloat16 has no choice of matmul backends.
 BFLOAT16_ROWS = [
     Row("ours", "ours", "eager", "default"),
+    Row("ours, Seq2SeqTrainer", "stock", "sdpa", "default"),  # as its users run it, too
     Row("MarianMT", "marian", "sdpa", "default"),
     Row("torch.nn.Transformer", "torch", "sdpa", "default"),
     Row("ours with R-Drop", "r_drop", "eager", "default"),
     Row("ours, bfloat16 moment", "bfloat16_moment", "eager", "default"),
 ]
-# Those that are ours; of a run there is only the first.
+# Those of our Trainer; of a run there is only the first.
 OURS = ("ours", "r_drop", "bfloat16_moment")
 
 
@@ -135,10 +136,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--against",
         nargs="+",
-        choices=["marian", "torch", "r_drop", "bfloat16_moment"],
+        choices=["marian", "torch", "stock", "r_drop", "bfloat16_moment"],
         default=["marian", "torch"],
-        help="r_drop: our own step with R-Drop, of as many sentences; bfloat16_moment: our own with "
-        "adam_first_moment=bfloat16 (default: marian torch)",
+        help="stock: our model in transformers' Seq2SeqTrainer, as MarianMT; r_drop: our own step with R-Drop, of as "
+        "many sentences; bfloat16_moment: our own with adam_first_moment=bfloat16 (default: marian torch)",
     )
     parser.add_argument("--rounds", type=int, default=5, help="turns of each engine (default: 5)")
     parser.add_argument("--block", type=int, default=2, help="steps of a turn (default: 2)")
@@ -293,7 +294,8 @@ def run(arguments: argparse.Namespace) -> None:
                 for load, threads in product(arguments.loads, arguments.threads):
                     torch.set_num_threads(threads)
                     rate = matmul_rate(getattr(torch, dtype), chosen) if arguments.device == "cpu" else None
-                    of_load = [row for row in rows if load == "step" or row.engine not in OURS[1:]]
+                    left_out = ("stock",) if load == "step" else OURS[1:]  # a step has no Trainer
+                    of_load = [row for row in rows if row.engine not in left_out]
                     part = measure(of_load, settings | {"dtype": dtype, "load": load}, arguments, threads, limit)
                     if not part:
                         continue

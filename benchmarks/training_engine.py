@@ -131,6 +131,7 @@ def build_torch(config: VanillaTransformerConfig, attention: str) -> tuple[nn.Mo
 # Name -> function of (config, attention) that returns (model, function for the loss of a batch).
 ENGINES = {
     "ours": build_ours,
+    "stock": build_ours,
     "bfloat16_moment": build_ours,
     "r_drop": build_r_drop,
     "marian": build_marian,
@@ -209,7 +210,7 @@ def random_batches(data: datasets.Dataset, size: int) -> Iterator[dict[str, torc
 def trainer_loop(
     settings: dict[str, Any], model: Any, data: datasets.Dataset, tokenizer: Any, turns: Turns, folder: str
 ) -> None:
-    """Our model in our Trainer with token batches, MarianMT in transformers' with random ones."""
+    """Our model in our Trainer with token batches; as "stock", and MarianMT, in transformers' with random ones."""
     common = {
         "output_dir": folder,
         "max_steps": STEPS,
@@ -230,8 +231,9 @@ def trainer_loop(
         trainer_class: Any = TranslationTrainer
     else:
         collator = Counting(DataCollatorForSeq2Seq(tokenizer, model=model))
+        smoothing = 0.1 if settings["engine"] == "marian" else 0.0  # ours has its own, in its config
         arguments = Seq2SeqTrainingArguments(
-            **common, per_device_train_batch_size=settings["sentences"], label_smoothing_factor=0.1
+            **common, per_device_train_batch_size=settings["sentences"], label_smoothing_factor=smoothing
         )
         trainer_class = Seq2SeqTrainer
     trainer = trainer_class(

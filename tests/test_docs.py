@@ -150,9 +150,11 @@ FOREIGN = {
     "--clear-fuzzy": "msgattrib",
     "--imports": "docs/drawing/draw_architecture.py",
     "--language": "scripts/make_spoken_digits.py",
+    "--logdir": "tensorboard",
     "--max-time": "schemathesis",
     "--model": "lm_eval",
     "--model_args": "lm_eval",
+    "--repo-type": "hf",
     "--token": "a secret in a text",
 }
 # Files that users and other toolkits write.
@@ -491,7 +493,7 @@ def test_arguments_are_known(command, options):
         given = {argument.split("=")[0] for argument in others if argument.startswith("--")}
         assert given <= options[name], f"{name} has no {given - options[name]}"
     else:
-        assert program in ("bash", "pip", "python", "source", PROG), command
+        assert program in ("bash", "cp", "pip", "python", "source", PROG), command
 
 
 # What each page begins with runs in a fresh checkout, and the others where all that pages make is at hand.
@@ -597,7 +599,8 @@ def check_command(command: str, workspace: Path, tmp_path: Path) -> str:
     """Run a command, if it is not one of CI's, and check what it prints and writes; returns what it has printed."""
     program, *arguments = in_words(command)
     shown = ""
-    if program == "make":  # CI runs it; here it would make an environment
+    if program in ("make", "pip", "cp"):  # CI runs make; here it would make an environment; make space runs the others
+        assert program == "make" or "outputs/space" in arguments
         return shown
     if command == "source .venv/bin/activate":  # `workspace` has a `python` instead
         assert "\nVENV := .venv\n" in MAKEFILE
@@ -683,7 +686,8 @@ PRINTING = [
     pytest.param(name, block, id=f"{name}-{number}")
     for name, page in PAGES.items()
     for number, block in enumerate(page.blocks("python"))
-    if OUTPUT.search(block) and name not in (*NUMBERS, "lessons_zh.md")  # which has the blocks of lessons.md
+    # stock_trainer.md has a test of its own, and lessons_zh.md the blocks of lessons.md
+    if OUTPUT.search(block) and name not in (*NUMBERS, "lessons_zh.md", "stock_trainer.md")
 ]
 
 
@@ -768,7 +772,29 @@ def test_how_it_works_prints_and_draws_what_its_page_says(monkeypatch, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name, page in PAGES.items() if page.blocks("python")])
+def test_the_trainer_of_transformers_prints_what_its_page_says(tmp_path):
+    """The Trainer itself prints more, before the lines with which a block ends."""
+    blocks = PAGES["stock_trainer.md"].blocks("python")
+    end = "the end of a block"
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "blocks.py").write_text("".join(f"{block}\nprint('{end}')\n" for block in blocks), encoding="utf-8")
+    with Hub() as hub:
+        shown = run(f'"{sys.executable}" blocks.py', tmp_path, hub.environment(tmp_path / "home")).split(f"{end}\n")
+    assert len(shown) == len(blocks) + 1
+    for block, printed in zip(blocks, shown):
+        expected = OUTPUT.search(block)[0].replace("# ", "") if OUTPUT.search(block) else ""
+        assert printed.endswith(expected), printed
+    published = {name: repository.files() for name, repository in hub.repositories.items()}
+    assert {*published} == {"your-name/numbers", "your-name/years"}
+    ours = {"README.md", "model.safetensors", "tokenizer.json", "modeling_vanilla_transformer.py"}
+    assert {*published["your-name/numbers"]} >= ours | {"training_args.bin"}, "as the page says"
+    assert {*published["your-name/years"]} == {"README.md", "adapter_config.json", "adapter_model.safetensors"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", [name for name, page in PAGES.items() if page.blocks("python") and name != "stock_trainer.md"]
+)
 def test_python_runs(name, workspace, tmp_path):
     if name == "publishing.md":
         with Hub() as hub:

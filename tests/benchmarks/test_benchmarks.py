@@ -50,17 +50,18 @@ def run(*arguments: str) -> None:
 
 
 @pytest.mark.slow
-def test_three_engines_train_on_text_and_on_a_made_up_corpus(tmp_path, capsys):
+def test_four_engines_train_on_text_and_on_a_made_up_corpus(tmp_path, capsys):
     files = {"source": "one two three\n\nfour five\n" * 40, "target": "eins zwei drei\n\nvier fünf\n" * 40}
     for name, text in files.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     small = ["--presets", "smoke", "--rounds", "2", "--block", "1", "--threads", "1", "--tokens", "64"]
     text = ["--source", str(tmp_path / "source"), "--target", str(tmp_path / "target")]
+    text += ["--against", "stock", "marian", "torch"]
     run("train", *small, *text, "--dtypes", "bfloat16", "--loads", "run", "--json", str(tmp_path / "json"))
     printed = capsys.readouterr().out
     result = json.loads((tmp_path / "json").read_text())
     rows = result["measurements"]
-    assert [row["engine"] for row in rows] == ["ours", "marian", "torch"]
+    assert [row["engine"] for row in rows] == ["ours", "stock", "marian", "torch"]
     assert all(row["tokens_per_second"] > 0 and row["peak_mib"] > row["anonymous_mib"] > 50 for row in rows)
     assert all(row["slowest"] <= row["tokens_per_second"] <= row["fastest"] for row in rows)
     for row in rows:
@@ -194,6 +195,7 @@ def test_both_sides_have_the_same_backend_somewhere():
     rows = training.float32_rows("onednn")
     assert [(row.engine, row.matmul) for row in rows] == [
         ("ours", "onednn"),
+        ("stock", "default"),
         ("marian", "default"),
         ("torch", "default"),
         ("r_drop", "onednn"),
