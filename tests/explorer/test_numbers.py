@@ -137,6 +137,10 @@ def test_the_walk_is_made_of_hidden_states_and_logits(asked):
         close([box["mean"], box["least"], box["most"]], torch.stack((tensor.mean(), tensor.min(), tensor.max())))
         close(box["deviation"], tensor.std(unbiased=False))
         close(box["norms"], tensor.norm(dim=-1))
+    norm = asked.model.get_decoder().layers[1].encoder_attn_layer_norm
+    close(values("decoder.1.encoder_attn.gain"), norm.weight.detach()[None])
+    if getattr(norm, "bias", None) is not None:
+        close(values("decoder.1.encoder_attn.bias"), norm.bias.detach()[None])
     if config.decoder_norm_position == "pre":  # the stream is the sum
         before, last = values("decoder.0.output"), boxes["decoder.1.fc2"]
         assert boxes["decoder.1.self_attn"]["before"] == pytest.approx(float(before.norm(dim=-1).mean()), rel=1e-6)

@@ -155,6 +155,15 @@ def test_the_numbers_of_the_tour_are_those_of_the_model(open_page, drawn, explor
         shown, _ = stop(number)
         for name, box in boxes.items():
             vector(shown[name], row(box))
+    norm = explorer.subjects["post"].model.get_encoder().layers[0].self_attn_layer_norm
+    total = row("encoder.input") + row("encoder.0.self_attn")
+    shown, words = stop(6)
+    vector(shown["x + Sublayer"], total)
+    vector(shown["γ"], norm.weight.detach())
+    assert shown["β"][-1] == pytest.approx(float(norm.bias.detach().norm()), abs=1e-6)
+    told = {name: float(value.replace("−", "-")) for name, value in re.findall(r"([μσ]) = (−?[\d.]+)", words)}
+    assert told == pytest.approx({"μ": float(total.mean()), "σ": float(total.std(unbiased=False))}, rel=1e-3)
+    assert pages[-1].locator("#map-tour canvas").count() == 1
     mixing = explorer.answer("mixing", {**pair, "part": "encoder"})
     where = {"layer": mixing["layers"][token], "head": mixing["heads"][token]}
     head = explorer.answer("head", {**pair, "part": "encoder", **where})

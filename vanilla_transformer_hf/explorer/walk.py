@@ -176,9 +176,20 @@ def lens(subject: Subject, found: Pass, states: torch.Tensor, best: int) -> list
 
 
 def tensor(subject: Subject, request: TensorRequest) -> torch.Tensor:
-    """All values of one tensor."""
+    """All values of one tensor, or those that a norm has learned (1, D): `encoder.0.self_attn.gain` and `.bias`."""
     check_ours(subject, request)
-    made = {one.name: one.values for one in tensors(subject.forced(request))}
+    found = subject.forced(request)
+    made = {one.name: one.values for one in tensors(found)}
+    for side, numbers in found.copy.layers.items():
+        for number, layer in zip(numbers, stack_of(found.copy.model, side).layers):
+            for name, norm in SUBLAYERS.items():
+                module = getattr(layer, norm, None)
+                for what, vector in (
+                    ("gain", getattr(module, "weight", None)),
+                    ("bias", getattr(module, "bias", None)),
+                ):
+                    if vector is not None:
+                        made[f"{side}.{number}.{name}.{what}"] = vector.detach()[None]
     if request.box not in made:
         raise RequestError("box", f"{request.box[:40]!r} is not a tensor: expected one of {', '.join(made)}")
     return made[request.box]

@@ -82,6 +82,8 @@ export const en = {
   "tour.target_token": `Step to follow`,
   "tour.shapes": `Shapes:`,
   "tour.numbers": `This sentence's numbers`,
+  "tour.all": `All numbers of these vectors`,
+  "tour.weights": `All weights of this head`,
   "tour.token": `token`,
   "tour.id": `id`,
   "tour.key": `key`,
@@ -134,6 +136,11 @@ export const en = {
   "stop.residual.pre": `What attention found is added to what the token was, so that nothing is lost on the way. This
     model puts {norm} before the sublayer, not after the sum as the paper does, so the sum continues and grows: the
     vector of “{token}” has length {before} before the step and {after} after it.`,
+  "stop.residual.mean": `Of the {width} numbers that {norm} reads, the mean is μ = {mean} and the standard deviation
+    σ = {deviation}: μ is taken away, the rest is divided by σ, and each number is multiplied by a learned γ of its own
+    and gets a learned β.`,
+  "stop.residual.rms": `The {width} numbers that {norm} reads are divided by the root of the mean of their squares,
+    {deviation}, and each is multiplied by a learned γ of its own.`,
   "stop.ffn.title": `Each token thinks for itself`,
   "stop.ffn.text": `The same small network is applied to every token alone: out to {inner} numbers, {activation}, and
     back to {width}. Attention moves information between tokens, this step works on it. Again the result is added and
@@ -157,8 +164,8 @@ export const en = {
     values from the encoder's output. So each step finds the source tokens that it needs. In layer {layer}, the step
     that predicts “{predicted}” looks most at “{best}”, with a share of {share} (mean of the heads).`,
   "stop.logits.title": `Vectors become probabilities`,
-  "stop.logits.text": `The last vector is compared with every row of the output matrix: one logit for each of the
-    {vocabulary} tokens of the vocabulary. The softmax turns the logits into probabilities that sum to 1. The most
+  "stop.logits.text": `The last vector is compared with every row of the output matrix E: one logit for each of
+    the {vocabulary} tokens of the vocabulary. The softmax turns the logits into probabilities that sum to 1. The most
     probable here is “{best}” with {share}.`,
   "stop.logits.shared": `Here these are the rows of the table E of stop 2: one matrix serves both.`,
   "stop.logits.search": `A search picks a token, which the model reads at the next step, until the sentence ends. The

@@ -79,6 +79,8 @@ export const zh = {
   "tour.target_token": `跟踪的解码步`,
   "tour.shapes": `形状：`,
   "tour.numbers": `这个句子的数值`,
+  "tour.all": `这些向量的全部数值`,
+  "tour.weights": `这个头的全部权重`,
   "tour.token": `词元`,
   "tour.id": `编号`,
   "tour.key": `键`,
@@ -123,6 +125,9 @@ export const zh = {
   "stop.residual.pre": `注意力找到的内容加到词元原来的向量上，原有信息可以经残差直接传下去。论文把 {norm} 放在求和之
     后，本模型把它放在子层之前，所以求和结果直接向后传并不断增长：“{token}”的向量长度在这一步之前为 {before}，之后为
     {after}。`,
+  "stop.residual.mean": `{norm} 读入的 {width} 个数，均值 μ = {mean}，标准差 σ = {deviation}：减去 μ，除以 σ，再各自乘以
+    学到的 γ，加上学到的 β。`,
+  "stop.residual.rms": `{norm} 读入的 {width} 个数除以它们的均方根 {deviation}，再各自乘以学到的 γ。`,
   "stop.ffn.title": `前馈网络：逐位置加工每个词元`,
   "stop.ffn.text": `同一个小网络单独作用于每个词元：先展开为 {inner} 个数，经过 {activation}，再回到 {width} 个数。注
     意力在词元之间传递信息，这一步加工信息。结果同样相加并归一化。`,
@@ -140,7 +145,7 @@ export const zh = {
   "stop.cross.text": `在这两步之间，解码器的每一层还有第三步：查询来自解码器，键和值来自编码器的输出。这样每一步都能
     找到需要的源词元。在第 {layer} 层，预测“{predicted}”的这一步最关注“{best}”，权重为 {share}（各头的平均）。`,
   "stop.logits.title": `向量变成概率`,
-  "stop.logits.text": `最后的向量与输出矩阵的每一行相比较：词表的 {vocabulary} 个词元各得一个 logit。softmax 把 logit
+  "stop.logits.text": `最后的向量与输出矩阵 E 的每一行相比较：词表的 {vocabulary} 个词元各得一个 logit。softmax 把 logit
     变成总和为 1 的概率。这里最可能的是“{best}”，概率为 {share}。`,
   "stop.logits.shared": `这里输出矩阵与第 2 站的嵌入表 E 共享：是同一个矩阵。`,
   "stop.logits.search": `搜索选出一个词元，模型在下一步读入它，直到句子结束。各概率的乘积给整个结果打分；这里它的对数

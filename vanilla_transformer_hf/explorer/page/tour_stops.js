@@ -81,8 +81,11 @@ export function rowOf(place, count, rows) {
   return at;
 }
 
-/** The first numbers of vectors, by their names, and their lengths. */
+/** The first numbers of vectors, by their names, and their lengths; all numbers of those of one width as a map. */
 function vectors(named) {
+  const width = Object.values(named).at(-1).length;
+  const wide = Object.entries(named).filter(([, values]) => values.length === width);
+  const all = new Float32Array(wide.flatMap(([, values]) => [...values]));
   const places = Array.from({ length: SHOWN }, (_, place) => place);
   return {
     heads: ["", ...places.map((place) => `[${place}]`), "…", "length"],
@@ -92,7 +95,13 @@ function vectors(named) {
       values.length > SHOWN ? "…" : "",
       short(length(values)),
     ]),
+    map: { values: all, rowLabels: wide.map(([title]) => title), columns: width },
   };
+}
+
+/** Weights of rows over columns as a map, with the row that a stop is about. */
+function weightsMap(values, rows, columns, marked) {
+  return { values, rowLabels: rows.map(label), columnLabels: columns.map(label), columns: columns.length, marked };
 }
 
 /** Rows of a table of tokens, those with the most of something if there are too many. */
@@ -198,7 +207,11 @@ async function softmax(journey) {
     texts: ["softmax.text", side === "decoder" && "softmax.causal"],
     values: { ...where, ...shares, size: found.query.shape[1], root: short(1 / found.scale) },
     shapes: { "Q Kᵀ": found.products.shape, softmax: found.weights.shape },
-    table: { heads: ["key", "q · k", "/ √d_k", ...masked, "softmax", "softmax(q · k)"], rows: most(rows, weights) },
+    table: {
+      heads: ["key", "q · k", "/ √d_k", ...masked, "softmax", "softmax(q · k)"],
+      rows: most(rows, weights),
+      map: weightsMap(tensor(found.weights).values, journey.pieces, found.columns, token),
+    },
     see: headView(where, journey),
   };
 }
@@ -227,21 +240,37 @@ async function heads(journey) {
 }
 
 async function residual(journey) {
-  const { side, first, stack, boxes, row } = journey;
+  const { side, first, stack, boxes, row, model, ask, pair } = journey;
+  const isPost = stack.norm === "post";
   // A layer without a feed-forward ends here.
-  const whole = `${side}.${first}.self_attn.stream`;
-  const box = boxes.has(whole) ? whole : `${side}.${first}.output`;
+  const sublayer = `${side}.${first}.self_attn`;
+  const box = boxes.has(`${sublayer}.stream`) ? `${sublayer}.stream` : `${side}.${first}.output`;
   const norm = aboutNorm(journey);
+  const ofNorm = async (what) => tensor(await ask("tensor", { ...pair, box: `${sublayer}.${what}` })).values;
   const [x, added, after] = [
     await row(boxes.has(`${side}.normed`) ? `${side}.normed` : `${side}.input`), // what the first layer reads
-    await row(`${side}.${first}.self_attn`),
+    await row(sublayer),
     await row(box),
   ];
+  const isRms = model.config.norm_type.startsWith("rms");
+  const learned = { γ: await ofNorm("gain"), ...(isRms ? {} : { β: await ofNorm("bias") }) };
+  const sum = `${stack.alpha === 1 ? "" : `${short(stack.alpha)} `}x + Sublayer`;
+  const summed = x.map((value, at) => stack.alpha * value + added[at]);
+  const read = isPost ? summed : x;
+  const mean = read.reduce((total, value) => total + value, 0) / read.length;
+  const spread = (around) => length(read.map((value) => value - around)) / Math.sqrt(read.length);
   return {
-    texts: [`residual.${stack.norm}`],
-    values: { norm, width: stack.width, before: short(length(x)), after: short(length(after)) },
+    texts: [`residual.${stack.norm}`, model.config.norm_type !== "batch_norm" && `residual.${isRms ? "rms" : "mean"}`],
+    values: {
+      ...{ norm, width: stack.width, before: short(length(x)), after: short(length(after)) },
+      ...{ mean: short(mean), deviation: short(spread(isRms ? 0 : mean)) },
+    },
     shapes: { x: boxes.get(box).shape },
-    table: vectors({ x, Sublayer: added, [stack.norm === "post" ? `${norm}(…)` : "+"]: after }),
+    table: vectors(
+      isPost
+        ? { x, Sublayer: added, [sum]: summed, ...learned, [`${norm}(…)`]: after }
+        : { x, ...learned, [`${norm}(x)`]: await row(`${sublayer}.norm`), Sublayer: added, [sum]: after },
+    ),
     see: { view: "walk", box },
   };
 }
@@ -308,14 +337,19 @@ async function masked(journey) {
   const { layer, head } = await journey.mixing("decoder", step);
   const answer = await journey.ask("attention", { ...journey.pair, part: "decoder", layer });
   const { shape, values: weights } = tensor(answer.weights);
-  const start = (head * shape[1] + step) * shape[2];
-  const shares = weights.subarray(start, start + shape[2]);
+  const size = shape[1] * shape[2];
+  const ofHead = weights.subarray(head * size, (head + 1) * size);
+  const shares = ofHead.subarray(step * shape[2], (step + 1) * shape[2]);
   const rows = answer.columns.map((piece, at) => [label(piece), at > step ? "−∞" : "0", short(shares[at])]);
   return {
     texts: ["masked.text"],
     values: { layer, head, predicted: label(found.predicted[step]), read: label(found.read[step]) },
     shapes: { Y: journey.boxes.get("decoder.input").shape, softmax: shape },
-    table: { heads: ["token", "M", "softmax"], rows: most(rows, shares) },
+    table: {
+      heads: ["token", "M", "softmax"],
+      rows: most(rows, shares),
+      map: weightsMap(ofHead, found.read, answer.columns, step),
+    },
     see: { view: "attention", part: "decoder", layer, row: step },
   };
 }

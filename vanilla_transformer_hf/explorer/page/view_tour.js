@@ -1,8 +1,10 @@
 // The guided tour: one sentence from ids to probabilities, a stop for each step of the paper.
 
+import { sequential } from "./colors.js";
 import { announce, button, html, row, table } from "./dom.js";
 import { equation } from "./equations.js";
 import { attempt, faultText } from "./faults.js";
+import { heatMap } from "./heat_map.js";
 import { label } from "./pieces.js";
 import { roving } from "./roving.js";
 import { say, sentences } from "./texts.js";
@@ -31,6 +33,19 @@ function numbersTable({ heads, rows, marked }) {
   );
   const numbers = table({ class: "numbers", id: "tour-numbers" }, headings, lines);
   return html("div", { class: "scroll", role: "group", tabindex: 0, "aria-label": say("tour.numbers") }, numbers);
+}
+
+/** All numbers of the vectors of a stop, or all weights of its head. */
+function numbersMap({ map }) {
+  const { values, columns, columnLabels } = map;
+  return heatMap({
+    ...map,
+    title: say(columnLabels ? "tour.weights" : "tour.all"),
+    id: "tour",
+    rows: values.length / columns,
+    cell: Math.max(2, Math.min(26, Math.floor(620 / columns))),
+    scale: columnLabels ? sequential(1) : undefined,
+  });
 }
 
 function shapesList(shapes) {
@@ -62,6 +77,7 @@ async function contents(stop, journey, { set }) {
     shapesList(shown.shapes),
     html("h3", {}, say("tour.numbers")),
     numbersTable(shown.table),
+    shown.table.map ? numbersMap(shown.table) : null,
     html("p", {}, [button(say("tour.see", { view }), () => set(shown.see), { id: "tour-see" })]),
   ];
 }
