@@ -4,12 +4,14 @@ Look at every number of a model in the browser, while it translates a sentence:
     vanilla-transformer explore outputs/quickstart --open
     vanilla-transformer explore outputs/en-de outputs/en-de-big --port 8001
     vanilla-transformer explore outputs/quickstart --html page.html --text "three hundred and forty-five"
+    vanilla-transformer explore --watch outputs/quickstart
     vanilla-transformer explore outputs/spoken-digits --audio one.wav two.wav
     vanilla-transformer explore outputs/digit-strips --html page.html --image strip.png
 
 The page is served on this machine alone (127.0.0.1) and loads nothing from the network. Two models can be
 compared on it. With --html nothing is served: the file shows one translation and opens without a server. A model that
-reads recordings or images shows the files of --audio or --image, and the page can open others.
+reads recordings or images shows the files of --audio or --image, and the page can open others. With --watch the page
+shows a training, in progress or finished: its curves, and what each checkpoint makes of one sentence.
 """
 
 from ..common.characters import text_argument
@@ -22,7 +24,8 @@ OPTIONS_OF_HTML = ("models", "html", "text", "audio", "image", "num_beams", "tru
 
 def main(prog: str, argv: list[str]) -> None:
     parser = make_parser(prog, __doc__)
-    parser.add_argument("models", nargs="+", metavar="model", help="folder of a model, or the id of a Hub repository")
+    parser.add_argument("models", nargs="*", metavar="model", help="folder of a model, or the id of a Hub repository")
+    parser.add_argument("--watch", metavar="RUN", help="show a training, in progress or finished: its output_dir")
     parser.add_argument("--port", type=int, default=8000, help="port of the page (default: 8000; 0: a free one)")
     parser.add_argument("--open", action="store_true", help="open the page in a browser")
     parser.add_argument("--html", metavar="FILE", help="write a page about --text to this file, and serve nothing")
@@ -35,6 +38,8 @@ def main(prog: str, argv: list[str]) -> None:
     parser.add_argument("--trust_remote_code", action="store_true", help="run model code that a repository brings")
     arguments = parser.parse_args(argv)
     files = arguments.audio + arguments.image
+    if not arguments.models and not arguments.watch:
+        parser.error("name a model, or --watch the output_dir of a training")
     if bool(arguments.html) != bool(arguments.text) and not (arguments.html and files):
         parser.error("--html and --text belong together: the file shows the translation of a sentence, or of --audio "
                      "or --image")  # fmt: skip
@@ -49,6 +54,7 @@ def main(prog: str, argv: list[str]) -> None:
     from ..common.files import open_output
     from ..explorer.explorer import Explorer
     from ..explorer.page import page_of
+    from ..explorer.requests import RunRequest
 
     if not arguments.html:
         try:
@@ -56,6 +62,13 @@ def main(prog: str, argv: list[str]) -> None:
         except ImportError as error:
             raise ValueError(f"{error.name} is not installed: pip install 'vanilla_transformer_hf[serve]'") from error
     explorer = Explorer.open(arguments.models, trust_remote_code=arguments.trust_remote_code)
+    if arguments.watch:
+        from ..explorer.watching import Watched
+
+        explorer.watched = Watched(explorer, arguments.watch, arguments.trust_remote_code)
+        explorer.watched.look()
+        if (problem := explorer.watched.run(RunRequest()).problem) and not explorer.subjects:
+            raise ValueError(problem)
     for reads, paths in (("speech", arguments.audio), ("image", arguments.image)):
         if paths:
             names = explorer.open_files(reads, paths)

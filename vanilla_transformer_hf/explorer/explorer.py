@@ -2,7 +2,8 @@
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -20,7 +21,7 @@ from . import attending, attributions, file_sources, patching, single_stacks, tr
 from .card import card_of
 from .file_sources import FileSubject
 from .interventions import count_heads, count_layers, parts_of, sides_of
-from .requests import ModelsRequest, RequestError, TranslateRequest
+from .requests import ModelsRequest, MomentRequest, Request, RequestError, RunRequest, TranslateRequest
 from .results import ModelInfo, StackInfo, TranslateResult, as_json
 from .subject import Subject
 from .walk import SIZES
@@ -153,6 +154,9 @@ QUESTIONS: dict[str, Callable[[Subject, Any], Any]] = {
     "neurons": attributions.neurons,
 }
 
+# Questions about the run that is watched, which are its methods (`watching.py`).
+RUN_QUESTIONS: dict[str, type[Request]] = {"run": RunRequest, "moment": MomentRequest}
+
 
 class Explorer:
     """
@@ -174,7 +178,7 @@ class Explorer:
 
     def __init__(self, subjects: Sequence[Subject]):
         self.subjects = {subject.name: subject for subject in subjects}
-        # One question at a time: the hooks of two would see each other's passes.
+        self.watched: Any = None  # the run whose checkpoints are among the subjects, if there is one
         self._lock = threading.Lock()
 
     def open_files(self, reads: str, paths: Sequence[str | os.PathLike[str]]) -> list[str]:
@@ -208,7 +212,7 @@ class Explorer:
 
     def answer(self, question: str, values: Any) -> Any:
         """
-        Answer a question of `QUESTIONS`, or "models", as JSON.
+        Answer a question of `QUESTIONS` or `RUN_QUESTIONS`, or "models", as JSON.
 
         Raises:
             RequestError: The question is unknown, or a field of it cannot be answered.
@@ -216,17 +220,33 @@ class Explorer:
         if question == "models":
             ModelsRequest.read(values)
             return as_json([describe(subject) for subject in self.subjects.values()])
+        if question in RUN_QUESTIONS:
+            about = RUN_QUESTIONS[question].read(values)
+            if self.watched is None and question == "run":
+                return None
+            if self.watched is None:
+                raise RequestError("step", "no run is watched: start the explorer with --watch")
+            return as_json(getattr(self.watched, question)(about))
         if question not in QUESTIONS:
             raise RequestError(
-                "question", f"{question[:40]!r} is not one: expected {', '.join(['models', *QUESTIONS])}"
+                "question",
+                f"{question[:40]!r} is not one: expected {', '.join(['models', *QUESTIONS, *RUN_QUESTIONS])}",
             )
         find = QUESTIONS[question]
         request = get_type_hints(find)["request"].read(values)
-        if request.model and request.model not in self.subjects:
-            raise RequestError("model", f"{request.model[:40]!r} is not open: expected {', '.join(self.subjects)}")
-        subject = self.subjects[request.model] if request.model else next(iter(self.subjects.values()))
+        subjects = self.subjects  # a run that is watched replaces them
+        if not subjects:
+            raise RequestError("model", "none is open: the run has no checkpoint yet")
+        if request.model and request.model not in subjects:
+            raise RequestError("model", f"{request.model[:40]!r} is not open: expected {', '.join(subjects)}")
+        with self.alone():
+            return as_json(find(subjects[request.model or next(iter(subjects))], request))
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """One question at a time: the hooks of two would see each other's passes."""
         try:
             with self._lock, failing_in_one_line("reads this text"):
-                return as_json(find(subject, request))
+                yield
         except TokenizerError as error:
             raise RequestError("text", str(error)) from error

@@ -289,5 +289,18 @@ class PositionsRequest(Request):
 
 
 @dataclass
+class RunRequest(Request):
+    """How far the run is that is watched."""
+
+
+@dataclass
+class MomentRequest(Request):
+    """What one checkpoint of the run makes of a text."""
+
+    step: int = bounded(0, 0, 2**53)  # After which the checkpoint was saved
+    target_lang: str = ""  # As of `TranslateRequest`
+
+
+@dataclass
 class ModelsRequest(Request):
     """The opened models and their sizes."""

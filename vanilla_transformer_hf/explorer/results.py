@@ -354,3 +354,29 @@ class NeuronsResult:
     # (neurons, rows): what the activation function gives, with gates times the gate, at all of them
     activations: torch.Tensor
     width: int  # Number of neurons of the layer
+
+
+@dataclass
+class RunResult:
+    """A run that is watched."""
+
+    name: str  # The last part of its folder's name
+    step: int  # The last one whose log is written
+    steps: int  # Of the whole run
+    curves: dict[str, list[list[float]]]  # Of losses and scores, by their names in the log, pairs of step and value
+    checkpoints: list[int]  # Steps of those that were seen
+    problem: str  # What cannot be shown, and why; empty if there is nothing
+
+
+@dataclass
+class MomentResult:
+    """The translation of a checkpoint, with attention between R rows and C columns, as in `AttentionResult`."""
+
+    step: int  # Of the checkpoint
+    model: str  # Its name, while it is one of the opened models
+    text: str  # Without special tokens
+    score: float  # As of `Hypothesis`
+    part: str  # Of attention: "cross", of a model of one stack its own
+    rows: list[Piece]
+    columns: list[Piece]
+    weights: torch.Tensor | None  # (L, R, C), the mean of the heads; null where they are not those of tokens

@@ -5,6 +5,7 @@ GET / is the page, GET /page/NAME its files, GET /offline.html the page as one f
 takes a JSON object; the answer is `{"answer": …}`, an error `{"error": message, "field": name or null}`.
 """
 
+import threading
 import webbrowser
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -94,6 +95,8 @@ def serve(explorer: Explorer, port: int, opens: bool = False, allowed_hosts: Seq
     listening = http.bind(HOST, port)
     address = f"{http.address_of(listening)}/"
     print(f"The explorer is at {address} (Ctrl-C ends it)", flush=True)
+    if explorer.watched is not None:
+        threading.Thread(target=explorer.watched.keep_looking, daemon=True).start()
     if opens:
         webbrowser.open(address)
     with ending_in_time():

@@ -1,12 +1,13 @@
 """What a run shows while it trains, on a terminal and in a file, and its speed."""
 
+import json
 import re
 import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
-from transformers import PrinterCallback, ProgressCallback, Trainer, TrainingArguments
+from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback, TrainingArguments
 
 from vanilla_transformer_hf.training.trainer import progress
 from vanilla_transformer_hf.training.trainer.progress import TOKENS_PER_SECOND, Progress, Speedometer
@@ -170,3 +171,32 @@ def test_tensorboard_shows_what_is_logged(tiny_model, tmp_path):
     logged = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     assert [event.value for event in events.Scalars("train/loss")] == pytest.approx(logged)
     assert [event.step for event in events.Scalars("eval/bleu")] == [6]
+
+
+def test_the_log_of_a_run_can_be_read_while_it_grows(tiny_model, tmp_path, monkeypatch):
+    """`explore --watch` draws its curves: after each log, but no longer than a hundredth of the run's time."""
+    now, seen = [0.0], []
+    monkeypatch.setattr(progress, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+
+    class Look(TrainerCallback):
+        def on_log(self, args, state, control, **_):
+            seen.append(json.loads((tmp_path / "trainer_state.json").read_text())["global_step"])
+            now[0] += 1
+
+    trainer = MeasuredTrainer(tiny_model(), tmp_path, save_strategy="no")
+    trainer.add_callback(progress.LogFile())
+    trainer.add_callback(Look())
+    trainer.train()
+    log = json.loads((tmp_path / "trainer_state.json").read_text())
+    assert seen[:3] == [2, 4, 6] and log["max_steps"] == 6 and log["log_history"] == trainer.state.log_history
+    slow = progress.LogFile()
+    write = progress.json.dumps
+    monkeypatch.setattr(progress.json, "dumps", lambda log: now.__setitem__(0, now[0] + 1) or write(log))
+    for seconds, step in ((0, 7), (99, 7), (101, 10)):
+        now[0] += seconds
+        trainer.state.global_step = step if seconds != 99 else 9
+        slow.on_log(trainer.args, trainer.state, None)
+        assert json.loads((tmp_path / "trainer_state.json").read_text())["global_step"] == step
+    # A folder that cannot be written ends no run.
+    trainer.args.output_dir = str(tmp_path / "none" / "such")
+    progress.LogFile().on_log(trainer.args, trainer.state, None)

@@ -68,6 +68,13 @@ export function ask(question, request = {}) {
   return answers.get(key);
 }
 
+/** The answer to a question as it is now, which takes the place of the one before. */
+export async function askAnew(question, request = {}) {
+  const answer = await fetchAnswer(question, request);
+  answers.set(keyOf(question, request), Promise.resolve(answer));
+  return answer;
+}
+
 /** All answers that belong to a sentence, by their questions, for a page that is kept. */
 export async function answersFor(text) {
   const found = {};

@@ -7,7 +7,6 @@ import { tabLabel } from "./first_page.js";
 import { nextState, translateRequest } from "./state.js";
 import { LANGUAGES, say } from "./texts.js";
 import { chooseTheme, currentTheme } from "./theme.js";
-import { VIEWS } from "./views.js";
 
 const MOST_SHOWN = 60; // characters of the sentence in the line about what is typed
 
@@ -50,8 +49,8 @@ function sentenceField(set) {
 }
 
 /** The tabs; arrow keys move between them. */
-function tabList(set) {
-  const tabs = VIEWS.map(({ name }) =>
+function tabList(views, set) {
+  const tabs = views.map(({ name }) =>
     button("", () => set({ view: name }), { role: "tab", id: `tab-${name}`, "aria-controls": "panel" }),
   );
   const move = (event) => {
@@ -66,28 +65,27 @@ function tabList(set) {
     if (target === undefined) return;
     event.preventDefault();
     tabs[target].focus();
-    set({ view: VIEWS[target].name });
+    set({ view: views[target].name });
   };
   const update = (state, kind) =>
     tabs.forEach((tab, place) => {
-      const isShown = VIEWS[place].name === state.view;
+      const isShown = views[place].name === state.view;
       tab.setAttribute("aria-selected", String(isShown));
       tab.setAttribute("tabindex", isShown ? 0 : -1);
-      tab.replaceChildren(...tabLabel(VIEWS[place].name, kind));
+      tab.replaceChildren(...tabLabel(views[place].name, kind));
     });
   const list = html("div", { role: "tablist", "data-label": "header.views", keydown: move }, tabs);
   return { list, update };
 }
 
-/** The header's elements, and `update(state)`, which makes them those of a state. */
-export function makeHeader(models, { set, save, redraw }) {
+/** The header's elements, and `update(state)`, which makes them those of a state and of the models there are. */
+export function makeHeader(models, views, { set, save, redraw }) {
   const sentence = sentenceField(set);
   const field = labelled(html("span", { "data-text": "header.sentence" }), sentence.input);
   const file = fileField(set);
-  const { list, update: updateTabs } = tabList(set);
-  const names = models.map((model) => [model.name, model.name]);
+  const { list, update: updateTabs } = tabList(views, set);
   const modelText = html("span", { "data-text": "header.model" });
-  const chooser = choice(modelText, "", names, (model) => set({ model }), "model");
+  const chooser = choice(modelText, "", [], (model) => set({ model }), "model");
   const action = html("button", { type: "submit", class: "primary", id: "translate" });
   action.disabled = isOffline;
   const reads = html("p", { class: "small", id: "reads" });
@@ -107,7 +105,7 @@ export function makeHeader(models, { set, save, redraw }) {
   };
   const elements = [
     html("form", { class: "sentence", submit }, [
-      models.length > 1 ? chooser : html("p", { class: "name" }, models[0].name),
+      models.length > 1 || views.some((one) => one.isOfRun) ? chooser : html("p", { class: "name" }, models[0].name),
       field,
       action,
       file.element,
@@ -128,10 +126,11 @@ export function makeHeader(models, { set, save, redraw }) {
   function update(state) {
     const model = models.find((one) => one.name === state.model);
     const select = chooser.querySelector("select");
-    for (const option of select.options) {
-      const next = translateRequest(nextState(state, { model: option.value }));
-      option.disabled = option.value !== state.model && !holds("translate", next);
-    }
+    const options = models.map(({ name }) => {
+      const next = translateRequest(nextState(state, { model: name }));
+      return html("option", { value: name, disabled: name !== state.model && !holds("translate", next) }, name);
+    });
+    select.replaceChildren(...options);
     select.value = state.model;
     sentence.input.placeholder = say(model.mask ? "header.masked_sentence" : "header.a_sentence");
     sentence.update(state.text);

@@ -1,10 +1,10 @@
 // The page: its header, its views, and the state behind the # of the address.
 
-import { AnswerError, NotKept, ask, firstState, holds } from "./api.js";
+import { AnswerError, NotKept, ask, askAnew, firstState, holds, isOffline } from "./api.js";
 import { changesBar, changesOf } from "./changes.js";
 import { announce, html } from "./dom.js";
 import { restoreDrafts, watchDrafts } from "./drafts.js";
-import { faultNote } from "./faults.js";
+import { attempt, faultNote } from "./faults.js";
 import { invitation, readyToKeep, tabText, withExample, withOtherExample } from "./first_page.js";
 import { makeHeader } from "./header.js";
 import { savePage } from "./keep.js";
@@ -12,14 +12,18 @@ import { isSmallStep, nextState, readState, translateRequest, writeState } from 
 import { say, speak } from "./texts.js";
 import { restoreTheme } from "./theme.js";
 import { searchControls } from "./view_translate.js";
+import { runSection } from "./view_watch.js";
 import { VIEWS } from "./views.js";
 
 const SLOW = 300; // milliseconds after which waiting is shown and said
+const OFTEN = 2000; // milliseconds between two looks at a run
 
 const view = document.getElementById("view");
 const panel = document.getElementById("panel");
 const bar = html("div"); // what is not the plain model
 let models = [];
+let run = null; // that is watched, if one is
+let views = [];
 let header = null;
 let state = null;
 let shown = null; // the last state that could be drawn
@@ -31,7 +35,7 @@ let drawing = 0;
 /** A state of models that are open and views that there are. */
 function fitting(found) {
   const model = models.some((one) => one.name === found.model) ? found.model : models[0].name;
-  const name = VIEWS.some((one) => one.name === found.view) ? found.view : readState("").view;
+  const name = views.some((one) => one.name === found.view) ? found.view : readState("").view;
   return withExample({ ...found, model, view: name }, models);
 }
 
@@ -111,7 +115,7 @@ function goBack(error) {
 
 async function draw() {
   const mine = ++drawing;
-  const one = VIEWS.find((each) => each.name === state.view);
+  const one = views.find((each) => each.name === state.view);
   const model = models.find((each) => each.name === state.model);
   speak(state);
   header.update(state);
@@ -121,7 +125,7 @@ async function draw() {
   view.setAttribute("aria-busy", "true");
   const done = waiting(name);
   const can = (changes) => holds("translate", translateRequest(nextState(state, changes)));
-  const context = { state, set, ask, can, holds, model, models, translation: null };
+  const context = { state, set, ask, can, holds, model, models, run, translation: null };
   let made;
   try {
     made = await content(one, context);
@@ -158,14 +162,15 @@ async function content(one, context) {
   const note = (key) =>
     html("p", { class: "note" }, say(key, { view: tabText("tab", one.name, model.kind), model: model.name }));
   const isFile = model.reads !== "text";
+  // In windows in which the tabs have no room for their lines, that of the view stands here.
+  const line = html("p", { class: "view-line" }, tabText("line", one.name, model.kind));
+  if (one.isOfRun) return [line, ...(await one.draw(context))];
   if (one.needsOurs && !model.is_ours) return note("page.needs_ours");
   if (one.needsText && isFile) return note("page.needs_text");
   if (state.text.trim() === "") return note(`page.empty_${model.reads}`);
   context.translation = await ask("translate", translateRequest(state));
   context.source = isFile ? await ask("source", { model: model.name, text: state.text }) : null;
   const drawn = await one.draw(context);
-  // In windows in which the tabs have no room for their lines, that of the view stands here.
-  const line = html("p", { class: "view-line" }, tabText("line", one.name, model.kind));
   return [line, bytesNote(context), invitation(context), drawn].flat();
 }
 
@@ -195,19 +200,60 @@ async function start() {
   speak(first ?? readState(""));
   try {
     models = await ask("models");
+    run = holds("run") ? await ask("run") : null;
   } catch (error) {
     panel.replaceChildren(faultNote(error));
     view.setAttribute("aria-busy", "false");
     return;
   }
+  views = VIEWS.filter((one) => run || !one.isOfRun);
+  if (run && !isOffline) setTimeout(follow, OFTEN);
+  if (models.length) await begin(first);
+  else showRun();
+}
+
+/** Show a run that has no checkpoint yet, and so no sentence. */
+function showRun() {
+  panel.replaceChildren(runSection(run));
+  view.setAttribute("aria-busy", "false");
+}
+
+/** Ask again and again how far the run is, and show what is new. */
+async function follow() {
+  const found = await attempt(askAnew("run"));
+  const isNew = !(found instanceof Error) && JSON.stringify(found) !== JSON.stringify(run);
+  if (isNew && !panel.querySelector(":active")) {
+    // A run that has begun anew has other checkpoints of the same steps.
+    if (!run.checkpoints.every((step) => found.checkpoints.includes(step))) return location.reload();
+    const before = run.checkpoints.join();
+    run = found;
+    if (run.checkpoints.join() !== before) {
+      const opened = await attempt(askAnew("models"));
+      if (!(opened instanceof Error)) models.splice(0, models.length, ...opened);
+      announce(say("watch.arrived", { step: run.checkpoints.at(-1) }));
+    }
+    if (!header && models.length) await begin(readState(location.hash.slice(1)));
+    else if (!header) showRun();
+    else {
+      if (!models.some((one) => one.name === state.model)) state = fitting(state);
+      if (state.view === "watch") await draw();
+      else header.update(state);
+    }
+  }
+  setTimeout(follow, OFTEN);
+}
+
+/** Make the header, and show the first state. */
+async function begin(first) {
   const save = async () => {
     await readyToKeep({ state, ask, models }, translateRequest);
     await savePage(state);
   };
-  header = makeHeader(models, { set, save, redraw: draw });
+  header = makeHeader(models, views, { set, save, redraw: draw });
   document.getElementById("header").append(...header.elements, bar);
   watchDrafts(view);
   state = fitting(first ?? readState(firstState) ?? readState(""));
+  if (run && location.hash === "" && !isOffline) state.view = "watch";
   addEventListener("popstate", () => {
     if (location.hash.slice(1) !== writeState(state)) show(location.hash.slice(1));
   });

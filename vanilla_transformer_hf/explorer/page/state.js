@@ -57,11 +57,12 @@ const FIELDS = {
   steps: ["256", String], // of integrated gradients
   rows: ["all", String],
   top: ["10", String], // neurons
+  checkpoint: [-1, place(-1)], // of the run, by its step; -1 is the newest
   fires: [false, flag],
 };
 
 // What a control changes in many small steps: they are one entry of the browser's history.
-const SMALL_STEPS = new Set(["threshold", "row", "column"]);
+const SMALL_STEPS = new Set(["threshold", "row", "column", "checkpoint"]);
 
 export function defaults() {
   return Object.fromEntries(Object.entries(FIELDS).map(([name, [value]]) => [name, value]));

@@ -2,8 +2,9 @@
 // tensor. Below are the length of the residual stream and the logit lens.
 
 import { tensor } from "./api.js";
+import { lineChart } from "./chart.js";
 import { sequential, readableOn } from "./colors.js";
-import { button, checkbox, html, number, percent, row, scroller, section, small, svg, table } from "./dom.js";
+import { button, checkbox, html, number, percent, row, scroller, section, small, table } from "./dom.js";
 import { attempt, faultNote } from "./faults.js";
 import { figure, orderOf } from "./figure.js";
 import { heatMap } from "./heat_map.js";
@@ -108,58 +109,27 @@ async function open(name, { state, set }) {
 
 /** Mean length of the residual stream after each sublayer, as a line for each stack. */
 function normChart(boxes, model) {
-  const width = 640,
-    height = 190,
-    left = 44,
-    bottom = 22;
-  const stacks = { encoder: [], decoder: [] };
+  const stacks = {};
   for (const box of boxes) {
     if (box.before === null) continue;
-    const line = stacks[box.name.split(".")[0]];
-    if (!line.length) line.push({ value: box.before, name: say("stream.input") });
+    const stack = box.name.split(".")[0];
+    const line = (stacks[stack] ??= [{ value: box.before, name: say("stream.input") }]);
     line.push({ value: box.after, name: fullTitle(box, model) });
   }
-  const all = Object.values(stacks).flat(),
-    most = Math.max(...all.map((one) => one.value)) * 1.08;
-  for (const [name, line] of Object.entries(stacks)) if (!line.length) delete stacks[name];
-  const longest = Math.max(...Object.values(stacks).map((line) => line.length)) - 1;
-  const x = (place) => left + (place * (width - left - 14)) / Math.max(1, longest),
-    y = (value) => 8 + (1 - value / most) * (height - bottom - 8);
-  const lines = Object.entries(stacks).map(([name, line]) => [
-    svg("path", {
-      class: `series ${name}`,
-      d: line.map((one, place) => `${place ? "L" : "M"}${x(place)},${y(one.value)}`).join(""),
-    }),
-    line.map((one, place) =>
-      svg("circle", { class: `series ${name}`, cx: x(place), cy: y(one.value), r: 3.5 }, [
-        svg(
-          "title",
-          {},
-          say("stream.point", { stack: say(`part.${name}`), name: one.name, value: number(one.value) }),
-        ),
-      ]),
-    ),
-  ]);
-  const ticks = [0, 0.5, 1].map((share) => [
-    svg("path", { class: "tick", d: `M${left},${y(share * most)}H${width - 10}` }),
-    svg(
-      "text",
-      { class: "value", x: left - 6, y: y(share * most) + 4, "text-anchor": "end" },
-      number(share * most, 3),
-    ),
-  ]);
-  const right = { class: "value", x: width - 10, y: height - 5, "text-anchor": "end" };
-  const picture = svg("svg", { width, height, class: "chart", role: "img", "aria-label": say("stream.label") }, [
-    ticks,
-    lines,
-    svg("text", { class: "value", x: left, y: height - 5 }, say("stream.input")),
-    svg("text", right, say("stream.order")),
-  ]);
-  const legend = html("p", { class: "small legend" }, [
-    Object.keys(stacks).map((name) => html("span", { class: `key ${name}` }, say(`part.${name}`))),
-    pictureButtons("residual-norms", () => picture),
-  ]);
-  return html("div", {}, legend, scroller(say("stream.label"), {}, picture));
+  const series = Object.entries(stacks).map(([className, line]) => {
+    const stack = say(`part.${className}`);
+    const text = ({ name, value }) => say("stream.point", { stack, name, value: number(value) });
+    return { name: stack, className, points: line.map((one, at) => ({ at, value: one.value, text: text(one) })) };
+  });
+  return lineChart({
+    title: say("stream.label"),
+    file: "residual-norms",
+    width: 640,
+    most: Math.max(...series.flatMap(({ points }) => points.map((one) => one.value))) * 1.08,
+    farthest: Math.max(...series.map(({ points }) => points.length)) - 1,
+    series,
+    ends: [say("stream.input"), say("stream.order")],
+  });
 }
 
 /** What every layer would predict: the last at the top, as the data flows upwards. */

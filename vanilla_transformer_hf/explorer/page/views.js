@@ -7,9 +7,10 @@ import { interveneView } from "./view_intervene.js";
 import { tourView } from "./view_tour.js";
 import { translateView } from "./view_translate.js";
 import { walkView } from "./view_walk.js";
+import { watchView } from "./view_watch.js";
 
 // Name in the address and of its texts, what draws it, whether it needs a model of this package,
-// and whether one that reads text.
+// and whether one that reads text; or that it is about a run that is watched.
 export const VIEWS = [
   { name: "tour", draw: tourView, needsOurs: true, needsText: true },
   { name: "translate", draw: translateView, needsOurs: false },
@@ -18,4 +19,5 @@ export const VIEWS = [
   { name: "walk", draw: walkView, needsOurs: true },
   { name: "analyse", draw: analyseView, needsOurs: false },
   { name: "intervene", draw: interveneView, needsOurs: true },
+  { name: "watch", draw: watchView, isOfRun: true },
 ];

@@ -1,16 +1,21 @@
 """The progress of a run: loss, tokens per second and remaining time, as a bar on a terminal and line by line."""
 
+import json
 import math
 import re
 import time
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils.data import IterableDataset
 from tqdm.auto import tqdm
 from transformers import ProgressCallback, SchedulerType, TrainerCallback, TrainerState, TrainingArguments
+from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import IntervalStrategy, has_length
 
+from ...common.files import open_output
 from ...evaluation.scores import is_meaningful
 
 
@@ -167,6 +172,23 @@ class Progress(ProgressCallback):
         if evaluations and not self._evaluations:
             return f"{told} and {evaluations:,} evaluation{'s' * (evaluations != 1)}"
         return told
+
+
+class LogFile(TrainerCallback):
+    """Writes the log beside the checkpoints while it grows, for who watches the run; each checkpoint has its own."""
+
+    def __init__(self) -> None:
+        self._next = 0.0
+
+    def on_log(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
+        if not state.is_world_process_zero or (began := time.perf_counter()) < self._next:
+            return
+        log = {"global_step": state.global_step, "max_steps": state.max_steps, "log_history": state.log_history}
+        # A run does not end for it: of a full disk the next checkpoint speaks.
+        with suppress(OSError), open_output(Path(args.output_dir, TRAINER_STATE_NAME)) as file:
+            file.write(json.dumps(log).encode())
+        ended = time.perf_counter()
+        self._next = ended + 100 * (ended - began)  # a long log takes a hundredth of the time
 
 
 class ShortRunWarning(TrainerCallback):

@@ -82,7 +82,7 @@ from ..objectives.head_gates import HeadGatesCallback
 from ..objectives.r_drop import r_drop_rows
 from ..process import say
 from ..recipe import TranslationTrainingArguments
-from .progress import TOKENS_PER_SECOND, Progress, ShortRunWarning, Speedometer, ZeroScoreWarning
+from .progress import TOKENS_PER_SECOND, LogFile, Progress, ShortRunWarning, Speedometer, ZeroScoreWarning
 from .publishing import PublishingMixin
 
 
@@ -193,7 +193,7 @@ class TranslationTrainer(PublishingMixin, Seq2SeqTrainer):
             # It takes what it needs; transformers would remove the numbers of the lines from the text.
             self.args.remove_unused_columns = False
         self.signals, self._speedometer = StopOnSignal(), Speedometer()
-        for each in (self.signals, ShortRunWarning(), ZeroScoreWarning(), self._speedometer):
+        for each in (self.signals, ShortRunWarning(), ZeroScoreWarning(), LogFile(), self._speedometer):
             self.add_callback(each)
         if self.pop_callback(ProgressCallback) or self.pop_callback(PrinterCallback):  # in notebooks it is neither
             self.add_callback(Progress())
