@@ -141,15 +141,6 @@ def set_options(values: Mapping[str, Any]) -> list[str]:
     return [word for name, value in values.items() for word in ("--set", f"{name}={_shown(value)}")]
 
 
-def unstated_notes(guessed: Mapping[str, Any], defaulted: Mapping[str, Any], reference: str | None) -> list[str]:
-    """A line for each option that the files do not give."""
-    confirmed = f"the default, with which the logits of {reference} are the same"
-    return [
-        *(f"{name}={_shown(value)}: not in the files; {confirmed}" for name, value in guessed.items()),
-        *(f"{name}={_shown(value)}: not in the files; the default" for name, value in defaulted.items()),
-    ]
-
-
 def assemble(checkpoint: Source, config: VanillaTransformerConfig, show: bool = True) -> Any:
     """The model of a config with the weights of a checkpoint, which are copied only where they change."""
     # `show`: with a progress bar.
@@ -350,7 +341,10 @@ def _make_model(
     guessed = found.guessed()
     if reference is None:
         ask(path, guessed, can_be_shown=not found.has_model)
-    told += unstated_notes(guessed, found.defaulted(), reference.name if reference else None)
+    elif guessed:
+        confirmed = f"not in the files; the default, with which the logits of {reference.name} are the same"
+        told += [f"{name}={_shown(value)}: {confirmed}" for name, value in guessed.items()]
+    told += [f"{name}={_shown(value)}: not in the files; the default" for name, value in found.defaulted().items()]
     notes = told + found.decoding_notes()
     if processor is None and not reads_tokens(config):
         notes.append("the files of a processor are missing beside the checkpoint: the model has none")

@@ -43,19 +43,15 @@ def read_xliff(content: bytes, reading: Reading) -> Document:
     def write(found: Sequence[Sequence[Piece]], language: str | None) -> bytes:
         for text, pieces in zip(texts, found, strict=True):
             text.fill(pieces)
-        _say_language(root, language)
+        # The language of the translations, where the file does not say it.
+        is_new = root.get("version", "").startswith("2")
+        name = "trgLang" if is_new else "target-language"
+        for element in [root] if is_new else root.iterchildren("{*}file"):
+            if language and not element.get(name):
+                element.set(name, language)
         return write_xml(tree)
 
     return Document([text.segment for text in texts], write)
-
-
-def _say_language(root: Any, language: str | None) -> None:
-    """The language of the translations, where the file does not say it."""
-    is_new = root.get("version", "").startswith("2")
-    name = "trgLang" if is_new else "target-language"
-    for element in [root] if is_new else root.iterchildren("{*}file"):
-        if language and not element.get(name):
-            element.set(name, language)
 
 
 def _texts_of_unit(unit: Any) -> Iterator["_Text"]:
