@@ -61,6 +61,7 @@ from .turns import CLOCKS, Engine, OutOfTimeError, TimeLimit, take_turns
 SENTENCES, TOKENS = 32, 32
 # Longer than any sentence of the text should need; each row reports how many reached it.
 NATURAL_LIMIT = 128
+QUANTIZED = ("int8", "int8_reduced")  # ours on a CPU
 CTRANSLATE2_DTYPES = {"cpu": ("float32", "int8"), "cuda": ("float32", "bfloat16", "float16")}
 
 
@@ -121,7 +122,7 @@ def rows_of(dtypes: list[str], against: list[str], chosen: str, device: str) -> 
             rows.append(Row("MarianMT", "marian", dtype, "default", True))
             if device == "cuda":
                 rows.append(Row("MarianMT, static cache", "marian_static", dtype, "default", True))
-        if dtype == "int8" and device == "cpu":
+        if dtype in QUANTIZED and device == "cpu":
             rows.append(Row("ours", "ours", dtype, "default", True))
         if other != "default":
             rows.append(Row(f"ours, {other}", "ours", dtype, other, False))
@@ -134,7 +135,7 @@ def rows_of(dtypes: list[str], against: list[str], chosen: str, device: str) -> 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     engines = ["batch_by_batch", "host_search", "marian", "ctranslate2", "static", "marian_static"]
     installed = engines[: 4 if importlib.util.find_spec("ctranslate2") else 3]
-    dtypes = list(dict.fromkeys([*DTYPES, *CTRANSLATE2_DTYPES["cpu"]]))
+    dtypes = [*DTYPES, *QUANTIZED]
     parser.add_argument("--presets", nargs="+", choices=SIZES, default=["base", "tiny"], help="of random weights")
     parser.add_argument("--loads", nargs="+", choices=["fixed", "natural"], help="default: all that are possible")
     parser.add_argument("--model", nargs="+", default=[], metavar="FOLDER", help="trained models, for natural lengths")
@@ -293,7 +294,7 @@ def print_table(title: str, found: list[dict[str, Any]]) -> None:
     heads = ("sentences/s", "slowest–fastest", "tokens/s", "ms", "ours is", "new tokens", "cut", "same", "peak MiB")
     widths = (12, 18, 10, 9, 9, 11, 6, 6, 9)
     print(f"\n{title}")
-    print(f"{'':33}" + "".join(f"{head:>{width}}" for head, width in zip(heads, widths)) + "  in search  anonymous")
+    print(f"{'':37}" + "".join(f"{head:>{width}}" for head, width in zip(heads, widths)) + "  in search  anonymous")
     for row in found:
         spread, milliseconds = f"{row['slowest']:,.1f}–{row['fastest']:,.1f}", 1e3 * row["seconds"]
         memory = [
@@ -301,7 +302,7 @@ def print_table(title: str, found: list[dict[str, Any]]) -> None:
         ]
         ratio = "–" if row["ratio"] is None else f"{row['ratio']:.2f}×"
         print(
-            f"{row['name']:23}{row['dtype']:10}{row['sentences_per_second']:12,.1f}{spread:>18}"
+            f"{row['name']:23}{row['dtype']:14}{row['sentences_per_second']:12,.1f}{spread:>18}"
             f"{row['tokens_per_second']:10,.0f}{milliseconds:9,.1f}{ratio:>9}{row['new_tokens']:11.1f}"
             f"{row['at_limit']:6.0%}{row['same_outputs']:6.0%}{memory[0]:>9}{memory[1]:>11}{memory[2]:>11}",
             flush=True,

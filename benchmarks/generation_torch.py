@@ -20,7 +20,7 @@ def make_searcher(model: PreTrainedModel, settings: dict[str, Any], streams: boo
     """
     device = torch.device(settings["device"])
     model = model.eval().to(device)
-    quantized = {"quantization": "int8"} if settings["dtype"] == "int8" else {}
+    quantized = {} if settings["dtype"] in DTYPES else {"quantization": settings["dtype"]}
     special = {
         name: getattr(model.config, name) for name in ("pad_token_id", "eos_token_id", "decoder_start_token_id")
     }

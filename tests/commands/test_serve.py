@@ -66,7 +66,9 @@ def test_the_command_refuses_in_one_line_before_it_opens_a_model(tmp_path):
         read_api_keys(str(keys))
     keys.write_text("# two\n one \n\nanother\n")
     assert read_api_keys(str(keys)) == ["one", "another"] and read_api_keys(None) is None
-    with pytest.raises(ValueError, match="--quantization int16: expected int8, or --engine ctranslate2"):
+    with pytest.raises(
+        ValueError, match="--quantization int16: expected int8 or int8_reduced, or --engine ctranslate2"
+    ):
         serve.main("serve", ["folder", "--quantization", "int16"])
     with pytest.raises(OSError, match=r"cannot listen on not\.an\.address\.invalid:9: "):
         serve.main("serve", ["folder", "--host", "not.an.address.invalid", "--port", "9"])

@@ -46,7 +46,7 @@ def test_scores_are_computed_with_the_rounded_products_of_the_search(translator,
     beam = quantized.translate("one two", num_beams=2, return_scores=True)
     greedy = quantized.translate("one two", return_scores=True)  # by a second pass
     assert greedy == beam == "zwei eins" and greedy.score == pytest.approx(beam.score, abs=1e-5)
-    with pytest.raises(ValueError, match="quantization='int4': expected 'int8' or None"):
+    with pytest.raises(ValueError, match="quantization='int4': expected 'int8', 'int8_reduced' or None"):
         Translator(translator.model, translator.tokenizer, quantization="int4")
 
 

@@ -104,7 +104,7 @@ def parse_arguments(prog: str, argv: list[str]) -> tuple[argparse.Namespace, lis
     group.add_argument("--threads", type=read_count, metavar="N", help="as in translate: a number, or auto")
     group.add_argument("--device", help="as in translate")
     group.add_argument("--dtype", default="auto", choices=["auto", "float32", "bfloat16", "float16"], help="likewise")
-    group.add_argument("--quantization", metavar="TYPE", help="int8: as in translate")
+    group.add_argument("--quantization", metavar="TYPE", help="int8 or int8_reduced: as in translate")
     group.add_argument("--batch_tokens", type=int, metavar="N", help="most tokens in a batch (default: 2048)")
     group.add_argument(
         "--window", type=int, metavar="N", help="lines that are sorted by length and written together (default: 2048)"

@@ -137,8 +137,10 @@ def main(prog: str, argv: list[str]) -> None:
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    if arguments.engine == "ours" and arguments.quantization not in (None, "int8"):
-        raise ValueError(f"--quantization {arguments.quantization}: expected int8, or --engine ctranslate2")
+    if arguments.engine == "ours" and arguments.quantization not in (None, "int8", "int8_reduced"):
+        raise ValueError(
+            f"--quantization {arguments.quantization}: expected int8 or int8_reduced, or --engine ctranslate2"
+        )
     given = {name: value for name, value in vars(arguments).items() if value is not None}
     settings = ServerSettings(
         limits={field: given[field] for field, *_ in LIMITS.values() if field in given},

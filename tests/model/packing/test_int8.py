@@ -16,8 +16,14 @@ from vanilla_transformer_hf.model.packing.int8 import (
     int8_map_of_step,
     quantize_rows,
 )
-from vanilla_transformer_hf.model.packing.int8_products import float64_product, has_rounding_product
-from vanilla_transformer_hf.model.packing.packed import StepWeights
+from vanilla_transformer_hf.model.packing.int8_products import (
+    LARGEST,
+    LARGEST_REDUCED,
+    float64_product,
+    has_rounding_product,
+    product_of_halves,
+)
+from vanilla_transformer_hf.model.packing.packed import MAKERS, StepWeights
 
 
 def matrix(outputs, inputs):
@@ -50,12 +56,13 @@ def test_a_transposed_view_is_rounded_like_its_copy():
     assert whole.is_contiguous() and torch.equal(whole, expected) and torch.equal(steps, same_steps)
 
 
+@pytest.mark.parametrize("most", [LARGEST, LARGEST_REDUCED])
 @pytest.mark.parametrize("bias", [True, False])
-def test_products_are_those_of_rounded_factors(bias):
+def test_products_are_those_of_rounded_factors(bias, most):
     weight, states = matrix(48, 96), torch.randn(3, 5, 96, generator=torch.Generator().manual_seed(1))
     offset = torch.linspace(-1, 1, 48) if bias else None
-    found = Int8Map([weight], offset, "relu")(states)
-    steps = states.abs().amax(dim=-1, keepdim=True) / 127
+    found = Int8Map([weight], offset, "relu", most)(states)
+    steps = states.abs().amax(dim=-1, keepdim=True) / most
     whole, weight_steps = quantize_rows(weight)
     expected = rounded_to(states, steps) @ dequantize_rows(whole, weight_steps).double().T
     expected = (expected + (0 if offset is None else offset)).relu()
@@ -66,18 +73,22 @@ def test_products_are_those_of_rounded_factors(bias):
     assert ((found - exact).abs() <= 1.01 * loss + 1e-6).all()
 
 
-def test_a_row_depends_on_no_other_row():
-    apply, states = Int8Map([matrix(48, 96)], torch.ones(48)), torch.randn(9, 96) * torch.logspace(-3, 3, 9)[:, None]
+@pytest.mark.parametrize("most", [LARGEST, LARGEST_REDUCED])
+def test_a_row_depends_on_no_other_row(most):
+    apply, states = (
+        Int8Map([matrix(48, 96)], torch.ones(48), largest=most),
+        torch.randn(9, 96) * torch.logspace(-3, 3, 9)[:, None],
+    )
     assert torch.equal(apply(states)[3], apply(states[3:4])[0])
     assert torch.equal(apply(states.bfloat16())[3], apply(states[3:4].bfloat16())[0])
 
 
-@pytest.mark.parametrize("make", [Int8Map, int8_map_of_step])
+@pytest.mark.parametrize("make", MAKERS["int8"] + MAKERS["int8_reduced"])
 def test_without_fast_products_of_int8_the_numbers_are_the_same(monkeypatch, make):
     weight, states = matrix(48, 96), torch.randn(FEW_INT8_ROWS + 1, 96)
     found = make([weight], None)(states)
     monkeypatch.setattr(int8_module, "fast_product", lambda: None)
-    monkeypatch.setattr(int8_module, "has_rounding_product", lambda: False)
+    monkeypatch.setattr(int8_module, "has_rounding_product", lambda largest: False)
     torch.testing.assert_close(make([weight], None)(states), found, rtol=1e-6, atol=0)
     assert Int8Map([weight], None).make_many is float64_product
 
@@ -120,34 +131,47 @@ def test_weights_that_are_not_finite_are_refused():
         quantize_rows(torch.tensor([[1.0, torch.nan]]))
 
 
+def test_a_cpu_without_instructions_for_it_is_told_what_is_faster(monkeypatch):
+    said = []
+    monkeypatch.setattr(int8_module, "fast_product", lambda: product_of_halves)
+    monkeypatch.setattr(int8_module, "warn_once", said.append)
+    assert Int8Map([matrix(48, 96)], None).make_many is product_of_halves
+    assert said == [
+        "int8: this CPU has no instructions for it; int8_reduced takes half the time, with inputs in 7 bits"
+    ]
+
+
 class RoundingLinear(nn.Linear):
     """A linear map written down plainly, for transformers' own loops: rounded factors, multiplied in float64."""
+
+    largest = LARGEST
 
     def forward(self, states):
         whole, steps = quantize_rows(self.weight)
         largest = states.abs().amax(dim=-1, keepdim=True).clamp(min=1e-30)
-        numbers = (states / largest * 127).round().double() @ whole.double().T
-        found = numbers.float() * (steps / 127) * largest
+        numbers = (states / largest * self.largest).round().double() @ whole.double().T
+        found = numbers.float() * (steps / self.largest) * largest
         return found if self.bias is None else found + self.bias
 
 
-def rounding(model):
+def rounding(model, most=LARGEST):
     """A copy all of whose linear maps round. They are not plain, so the search runs them as they are."""
     model = copy.deepcopy(model)
     for module in model.modules():
         if type(module) in (nn.Linear, Linear):
-            module.__class__ = RoundingLinear
+            module.__class__, module.largest = RoundingLinear, most
     return model
 
 
+@pytest.mark.parametrize(("name", "most"), [("int8", LARGEST), ("int8_reduced", LARGEST_REDUCED)])
 @pytest.mark.parametrize("options", [{}, {"num_beams": 4, "num_return_sequences": 4}], ids=["greedy", "beams"])
-def test_translations_are_those_of_the_model_whose_maps_round(decided_model, source, options):
+def test_translations_are_those_of_the_model_whose_maps_round(decided_model, source, options, name, most):
     model = decided_model()
-    found = model.generate(**source, **options, max_new_tokens=12, quantization="int8")
-    assert torch.equal(found, rounding(model).generate(**source, **options, max_new_tokens=12))
+    found = model.generate(**source, **options, max_new_tokens=12, quantization=name)
+    assert torch.equal(found, rounding(model, most).generate(**source, **options, max_new_tokens=12))
     alone = {name: tensor[1:2] for name, tensor in source.items()}
     size = options.get("num_return_sequences", 1)
-    single = model.generate(**alone, **options, max_new_tokens=12, quantization="int8")
+    single = model.generate(**alone, **options, max_new_tokens=12, quantization=name)
     assert torch.equal(single, found[size : 2 * size, : single.shape[1]])
     assert (found[size : 2 * size, single.shape[1] :] == model.config.pad_token_id).all()
 
@@ -174,7 +198,7 @@ def test_a_call_without_it_is_exact_again(decided_model, source):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"quantization": "int4"}, "quantization='int4': expected 'int8' or None"),
+        ({"quantization": "int4"}, "quantization='int4': expected 'int8', 'int8_reduced' or None"),
         ({"quantization": "int8", "use_cache": False}, "quantization: not possible together with use_cache=False"),
     ],
     ids=["unknown", "without a cache"],

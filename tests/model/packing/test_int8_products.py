@@ -63,6 +63,16 @@ def test_the_kernel_that_rounds_inside_is_used():
 
 
 @needs_fbgemm
+def test_rows_of_seven_bits_are_multiplied_exactly_by_every_kernel():
+    assert products.has_rounding_product(products.LARGEST_REDUCED)
+    states, weight = extreme_factors(33, 2500, 96)
+    product = products.rounding_product(weight.to(torch.int8), torch.full((2500,), 0.5), products.LARGEST_REDUCED)
+    torch.testing.assert_close(
+        product(states / 127).double(), 0.5 * 63 / 127 * (states @ weight.T).double(), rtol=1e-6, atol=0
+    )
+
+
+@needs_fbgemm
 def test_packing_leaves_the_engine_as_it_was():
     engine = torch.backends.quantized.engine
     products.packed_for_fbgemm(torch.ones(4, 8, dtype=torch.int8), torch.ones(4))

@@ -8,19 +8,22 @@ Shapes: R rows, D inputs, O outputs.
 
 import sys
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 
 from ..layers.parts import LastResult
 from .int8_products import (
     LARGEST,
+    LARGEST_REDUCED,
     MakeProduct,
     Product,
     fast_product,
     float64_product,
     has_rounding_product,
+    product_of_halves,
     rounding_product,
+    warn_once,
 )
 from .most_likely import ROWS_AT_ONCE
 
@@ -68,39 +71,56 @@ class Int8Map:
     rows of all `weights`.
 
     Sums are exact integers; everything else is float32. The weights are packed when the first few, and when the first
-    many rows come, for the kernel that is faster for so many; infinite or NaN, they are a `ValueError` then.
+    many rows come, for the kernel that is faster for so many; infinite or NaN, they are a `ValueError` then. `largest`
+    is the largest number of a rounded state: of `LARGEST_REDUCED`, one kernel is for all rows.
     """
 
-    def __init__(self, weights: Sequence[torch.Tensor], bias: torch.Tensor | None, after: str = "none"):
-        self.weights, self.after = weights, after
+    def __init__(
+        self,
+        weights: Sequence[torch.Tensor],
+        bias: torch.Tensor | None,
+        after: str = "none",
+        largest: int = LARGEST,
+    ):
+        self.weights, self.after, self.largest = weights, after, largest
         self.device = weights[0].device
         self.bias = None if bias is None else bias.detach().float()
         # Rows up to which the kernel for few rows is used.
-        self.most_few = FEW_INT8_ROWS if self.device.type == "cpu" and has_rounding_product() else 0
+        self.most_few = 0
+        if self.device.type == "cpu" and has_rounding_product(largest):
+            self.most_few = FEW_INT8_ROWS if largest == LARGEST else sys.maxsize
 
     @cached_property
     def few(self) -> Product:
         """For `divided` rows."""
-        return self._made(rounding_product)
+        return self._made(partial(rounding_product, largest=self.largest))
 
     @cached_property
     def many(self) -> Product:
-        """For rows that `LAST_ROUNDED` has rounded."""
+        """For rounded rows."""
         return self._made(self.make_many)
 
     @property
     def make_many(self) -> MakeProduct:
         """What makes `many`."""
-        return (fast_product() if self.device.type == "cpu" else None) or float64_product
+        make = fast_product() if self.device.type == "cpu" else None
+        if make is product_of_halves:
+            warn_once(
+                "int8: this CPU has no instructions for it; int8_reduced takes half the time, with inputs in 7 bits"
+            )
+        return make or float64_product
 
     def _made(self, make: MakeProduct) -> Product:
         parts = [quantize_rows(weight) for weight in self.weights]
         whole, steps = map(joined, zip(*parts))
-        return make(whole, steps / LARGEST)
+        return make(whole, steps / self.largest)
 
     def __call__(self, states: torch.Tensor) -> torch.Tensor:
         is_few = states.numel() <= self.most_few * states.shape[-1]
-        rows, largest = divided(states) if is_few else LAST_ROUNDED(states)
+        if is_few:
+            rows, largest = divided(states)
+        else:
+            rows, largest = (LAST_ROUNDED if self.largest == LARGEST else REDUCED_ROUNDED)(states)
         found = self.few(rows) if is_few else self.many(rows)
         found = found.mul_(largest) if self.bias is None else torch.addcmul(self.bias, found, largest, out=found)
         if self.after == "relu":
@@ -109,16 +129,18 @@ class Int8Map:
         return outputs
 
 
-def int8_map_of_step(weights: Sequence[torch.Tensor], bias: torch.Tensor | None, after: str = "none") -> Int8Map:
+def int8_map_of_step(
+    weights: Sequence[torch.Tensor], bias: torch.Tensor | None, after: str = "none", largest: int = LARGEST
+) -> Int8Map:
     """
     The map for the tokens of one step, or of several hypotheses. With few outputs, the kernel for few rows is as fast
     for many. Where one kernel is enough, it is packed at once, and the weights, which may be copies, are not kept.
     """
-    made = Int8Map(weights, bias, after=after)
-    if made.most_few and sum(map(len, weights)) >= LARGE_INT8_MAP:
+    made = Int8Map(weights, bias, after=after, largest=largest)
+    if made.most_few == FEW_INT8_ROWS and sum(map(len, weights)) >= LARGE_INT8_MAP:
         return made
     if made.most_few:
-        made.few, made.most_few = made._made(rounding_product), sys.maxsize
+        made.few, made.most_few = made._made(partial(rounding_product, largest=largest)), sys.maxsize
     else:
         made.many = made._made(made.make_many)
     made.weights = ()
@@ -136,13 +158,14 @@ def divided(states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return rows / largest, largest
 
 
-def rounded_rows(states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """`divided`, with the rows as whole numbers from -127 to 127."""
+def rounded_rows(states: torch.Tensor, most: int = LARGEST) -> tuple[torch.Tensor, torch.Tensor]:
+    """`divided`, with the rows as whole numbers from -`most` to `most`."""
     rows, largest = divided(states)
-    return rows.mul_(LARGEST).round_(), largest
+    return rows.mul_(most).round_(), largest
 
 
 LAST_ROUNDED = LastResult(rounded_rows)
+REDUCED_ROUNDED = LastResult(partial(rounded_rows, most=LARGEST_REDUCED))
 
 
 __all__ = ["Int8Map", "dequantize_rows", "int8_map_of_step", "joined", "quantize_rows"]

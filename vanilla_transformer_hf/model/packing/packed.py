@@ -18,7 +18,7 @@ from torch import nn
 
 from ..layers.parts import is_plain, is_unchanged
 from .int8 import Int8Map, int8_map_of_step, joined
-from .int8_products import fast_product, onednn_product, product_of_halves
+from .int8_products import LARGEST_REDUCED, fast_product, onednn_product, product_of_halves
 from .most_likely import ScreenedMostLikely, most_likely
 from .signature import WeightSignature
 
@@ -101,7 +101,9 @@ MakeProjection: TypeAlias = Callable[[Sequence[torch.Tensor], torch.Tensor | Non
 MAKERS: dict[str | None, tuple[MakeProjection, MakeProjection]] = {
     None: (for_few_rows, pack),
     "int8": (int8_map_of_step, Int8Map),
+    "int8_reduced": (partial(int8_map_of_step, largest=LARGEST_REDUCED), partial(Int8Map, largest=LARGEST_REDUCED)),
 }
+EXPECTED = "expected 'int8', 'int8_reduced' or None"
 
 
 def side_by_side(*modules: nn.Module, after: str = "none", make: MakeProjection = for_few_rows) -> Projection:

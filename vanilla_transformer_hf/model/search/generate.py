@@ -24,7 +24,7 @@ from ..config.attention_kinds import attends_to_pieces
 from ..config.front_ends import reads_tokens, shortened_padding, source_length
 from ..config.generation import SEARCH_OPTIONS, SearchOptions, Settings, VanillaTransformerGenerationConfig
 from ..packing.int8_quantizer import Int8Config  # noqa: F401  (transformers must know it when a folder is opened)
-from ..packing.packed import MAKERS, StepWeights
+from ..packing.packed import EXPECTED, MAKERS, StepWeights
 from ..releases.models import CACHE
 from .beam import BeamSearch, DiverseBeamSearch
 from .host_generation import HostGenerationMixin
@@ -100,7 +100,8 @@ class VanillaTransformerGenerationMixin(HostGenerationMixin):
     - `shortlist`: the target ids that translations may use; other ids get no logits, and the probabilities of these
       sum to 1. Ids that end a sentence are always included.
     - `quantization`: "int8" rounds the weights of linear maps once, for each output, and their inputs for each
-      position. Norms, softmax and the products of attention stay in the type of the model.
+      position. Norms, softmax and the products of attention stay in the type of the model. "int8_reduced" rounds
+      inputs to seven bits: on CPUs with AVX2 alone, in half the time.
     - `recorder`: a function that is called with a `BeamStep` after each step of a beam search: its candidates, those
       that ended and those that run on.
     """
@@ -198,7 +199,7 @@ class VanillaTransformerGenerationMixin(HostGenerationMixin):
     ) -> None:
         """A `ValueError` for a token id outside its vocabulary, or an option that no other loop supports."""
         if requests.get("quantization") not in MAKERS:
-            raise ValueError(f"quantization={requests['quantization']!r}: expected 'int8' or None")
+            raise ValueError(f"quantization={requests['quantization']!r}: {EXPECTED}")
         if requests and "custom_generate" in kwargs:
             raise ValueError(f"{next(iter(requests))}: not possible together with custom_generate")
         source_size, target_size = self.config.source_vocab_size or self.config.vocab_size, self.config.vocab_size
