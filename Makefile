@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 CONSTRAINTS ?= constraints.txt
 PIP := $(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS)
 
-.PHONY: quickstart test test-cpus test-slow test-browser lint docs conformance range release minimum-constraints newest-constraints clean
+.PHONY: quickstart test test-cpus test-slow test-browser lint docs conformance range space release minimum-constraints newest-constraints clean
 
 quickstart: $(VENV)/.demo
 	$(BIN)/python scripts/make_numbers_corpus.py outputs/quickstart-data
@@ -65,6 +65,11 @@ conformance: $(VENV)/.test
 range: $(VENV)/.test
 	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/python tests/range/run.py $(RELEASES)
+
+# The Space of examples/space with Gradio, which has a folder of its own.
+space: $(VENV)/.test
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/python tests/space/run.py
 
 # Tag this commit, if .ci/run has passed it; see CONTRIBUTING.md.
 release: $(VENV)/.demo

@@ -22,8 +22,8 @@ IF_PRESENT = {"peft", "httpx", "httpx2"}
 NOT_IMPORTED = {
     *("accelerate", "python-multipart", "onnx", "onnxscript", "openpyxl", "defusedxml"),
 }
-# Toolkits that are measured in environments of their own, and transformers' tests.
-MEASURED = {"joeynmt", "host-tests"}
+# What has environments of its own: toolkits that are measured, transformers' tests, and Gradio.
+MEASURED = {"joeynmt", "host-tests", "gradio", "gradio-client"}
 # Modules beside the package.
 LOCAL = {path.stem for folder in ("tests", "scripts", "examples") for path in (ROOT / folder).rglob("*.py")}
 LOCAL |= {"vanilla_transformer_hf", "vanilla_transformer_hf_command", "benchmarks"}
