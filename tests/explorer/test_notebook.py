@@ -99,7 +99,7 @@ def test_what_cannot_be_shown_is_said_in_one_line(parts, tiny_config):
         (VanillaTransformerModel(tiny_config()), "predictions of tokens, which VanillaTransformerModel has not"),
         (
             RecurrentSeq2SeqForConditionalGeneration(RecurrentSeq2SeqConfig(**sizes)),
-            "attention between positions, which recurrent models do not have",
+            "attention, which a recurrent model with attention=none has not",
         ),
     ):
         with pytest.raises(ValueError, match=message):

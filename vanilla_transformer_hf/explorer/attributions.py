@@ -270,6 +270,8 @@ def rollout(subject: Subject, found: Pass, off: list[str]) -> torch.Tensor:
     # its layer is given: (α I + A) / (α + 1), with the mean A of the heads that are on and the residual's factor α,
     # which is 1 in the paper. Values, norms and feed-forwards are left out.
     parts = parts_of(found.copy.model)
+    if parts == ("cross",):
+        raise RequestError("method", "rollout follows attention through all layers, and recurrent layers have none")
     source = torch.eye(len(found.source_pieces) if "encoder" in parts else 0)  # (S, S)
     if "encoder" in parts:
         alpha = residual_factor(subject, "encoder")

@@ -14,13 +14,12 @@ from ..model.config.attention_kinds import pooling_layers
 from ..model.config.front_ends import reads_tokens
 from ..model.config.sharing import FEED_FORWARD_OWNERS
 from ..model.tokenizer.failures import TokenizerError, failing_in_one_line
-from ..recurrent.configuration import RecurrentSeq2SeqConfig
 from ..translation.recognition import Recognizer
 from ..translation.translator import Translator
 from . import attending, attributions, file_sources, patching, single_stacks, translating, walk
 from .card import card_of
 from .file_sources import FileSubject
-from .interventions import count_heads, count_layers, parts_of, sides_of
+from .interventions import count_heads, count_layers, is_recurrent, parts_of, sides_of
 from .requests import ModelsRequest, MomentRequest, Request, RequestError, RunRequest, TranslateRequest
 from .results import ModelInfo, StackInfo, TranslateResult, as_json
 from .subject import Subject
@@ -118,8 +117,8 @@ def subject_of(label: str, model: Any, tokenizer: Any) -> Subject:
 
 
 def check_kind(name: str, config: Any) -> None:
-    if config.model_type == RecurrentSeq2SeqConfig.model_type:
-        raise ValueError(f"{name}: the explorer shows attention between positions, which recurrent models do not have")
+    if is_recurrent(config) and config.attention == "none":
+        raise ValueError(f"{name}: the explorer shows attention, which a recurrent model with attention=none has not")
     what = other_class(config)
     if what is not None and "explore" not in what:
         raise ValueError(f"{name}: the explorer shows predictions of tokens, and this is {what}")

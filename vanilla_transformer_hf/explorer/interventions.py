@@ -12,6 +12,7 @@ from torch import nn
 
 from ..model.config.stacks import heads_of_layers
 from ..model.layers.parts import SharesProjections
+from ..recurrent.configuration import RecurrentSeq2SeqConfig
 from .requests import PARTS, RequestError
 
 
@@ -42,8 +43,14 @@ class Copy:
         return left.index(layer)
 
 
+def is_recurrent(config: Any) -> bool:
+    return bool(config.model_type == RecurrentSeq2SeqConfig.model_type)
+
+
 def parts_of(model: Any) -> tuple[str, ...]:
-    """The parts of attention that a model has; a model of one stack has one."""
+    """The parts of attention that a model has; a model of one stack has one, a recurrent one that to the source."""
+    if is_recurrent(model.config):
+        return ("cross",)
     if model.config.is_encoder_decoder:
         return PARTS
     return ("decoder",) if model.config.is_decoder else ("encoder",)
@@ -51,7 +58,7 @@ def parts_of(model: Any) -> tuple[str, ...]:
 
 def sides_of(model: Any) -> list[str]:
     """The stacks that a model has."""
-    return [side for side in ("encoder", "decoder") if side in parts_of(model)]
+    return ["encoder", "decoder"] if model.config.is_encoder_decoder else list(parts_of(model))
 
 
 def stack_of(model: Any, part: str) -> Any:
@@ -62,6 +69,8 @@ def stack_of(model: Any, part: str) -> Any:
 def count_layers(model: Any, part: str) -> int:
     """Layers of a stack, by transformers' config where the model is not one of this package."""
     stack = stack_of(model, part)
+    if is_recurrent(model.config):
+        return 1  # of all its layers one attends
     if hasattr(stack, "layer_order"):
         return len(stack.layer_order)
     if hasattr(stack, "layers"):
@@ -72,6 +81,8 @@ def count_layers(model: Any, part: str) -> int:
 def count_heads(model: Any, part: str) -> list[int]:
     """Heads of each layer; by transformers' config where the model is not one of this package."""
     config, stack = model.config, stack_of(model, part)
+    if is_recurrent(config):
+        return [1]
     if hasattr(stack, "layer_order"):
         heads = heads_of_layers(config, part)
         return [heads[place] for place in stack.layer_order]

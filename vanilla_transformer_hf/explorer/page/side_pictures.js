@@ -23,10 +23,15 @@ async function pictureOf({ title }, answer, draw) {
   return html("div", { class: "side" }, html("h3", {}, title), shown);
 }
 
+/** Parts of attention that both sides have. */
+function partsOf([plain, changed]) {
+  return Object.keys(plain.model.layers).filter((part) => part in changed.model.layers);
+}
+
 /** The choice of the layer and the heads of both sides: those that at least one of them has. */
 function controls(context, sides, part) {
-  const { state, set, model } = context;
-  const parts = Object.keys(model.layers).map((name) => [name, say(`attention.part_${name}`)]);
+  const { state, set } = context;
+  const parts = partsOf(sides).map((name) => [name, say(`attention.part_${name}`)]);
   const layers = numbered(Math.max(...sides.map((one) => one.model.layers[part])), (layer) =>
     sides.some(({ pair }) => holds("attention", { ...pair, part, layer })),
   );
@@ -45,8 +50,10 @@ function controls(context, sides, part) {
 export async function sidePictures(context, plain, changed) {
   const isSame = JSON.stringify(plain.request) === JSON.stringify(changed.request);
   if (isSame || [plain, changed].some((one) => one.result instanceof Error)) return [];
-  const part = partOf(context.state, context.model);
-  if (!(part in changed.model.layers)) return [];
+  const parts = partsOf([plain, changed]);
+  const wanted = partOf(context.state, context.model);
+  const part = parts.includes(wanted) ? wanted : parts.at(-1);
+  if (part === undefined) return [];
   const sides = [plain, changed].map((one) => {
     const { model, text, off, target_lang = "" } = one.request;
     const pair = { model, off, text, target_ids: one.result.hypotheses[0].ids, target_lang };
@@ -58,7 +65,8 @@ export async function sidePictures(context, plain, changed) {
       layerPicture({ ...context, state }, found, model.heads[part][state.layer], `attention-${at}`, 2),
     ),
   );
-  const ranks = sides.map((one, at) =>
+  const ranked = sides.every(({ model }) => model.is_ours) ? sides : [];
+  const ranks = ranked.map((one, at) =>
     pictureOf(one, context.ask("ranks", one.pair), (found) =>
       rankTable(found, `ranks-${at}`, say("side.ranks_of", { side: one.title })),
     ),
@@ -71,6 +79,6 @@ export async function sidePictures(context, plain, changed) {
       controls(context, sides, part),
       await pair(maps),
     ),
-    section(say("side.ranks"), small(say("side.ranks_help")), await pair(ranks)),
+    ranks.length ? section(say("side.ranks"), small(say("side.ranks_help")), await pair(ranks)) : null,
   ];
 }

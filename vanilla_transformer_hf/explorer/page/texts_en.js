@@ -14,7 +14,7 @@ export const en = {
   "page.missing": `not in this file`,
   "page.scrolls": `{name}, scrolls`,
   "page.save_as": `save {name} as {kind}`,
-  "page.needs_ours": `{view} needs a model of this package; {model} shows attention and attributions alone.`,
+  "page.needs_ours": `{view} needs a Transformer of this package; {model} shows attention and attributions alone.`,
   "page.needs_text": `{view} follows a sentence from its ids, and {model} reads files: the other views show every
     number of this model.`,
   "page.empty_text": `Type a sentence and press Enter: every number of its translation can be seen here.`,

@@ -12,7 +12,7 @@ export const zh = {
   "page.missing": `此文件中没有`,
   "page.scrolls": `{name}，可滚动`,
   "page.save_as": `将 {name} 保存为 {kind}`,
-  "page.needs_ours": `“{view}”需要本软件包的模型；{model} 只能显示注意力和归因。`,
+  "page.needs_ours": `“{view}”需要本软件包的 Transformer 模型；{model} 只能显示注意力和归因。`,
   "page.needs_text": `“{view}”从编号开始跟踪一个句子，而 {model} 读取文件：其他视图显示该模型的每个数。`,
   "page.empty_text": `输入一个句子并按回车键：这里可以看到其译文的每个数。`,
   "page.empty_speech": `打开一段录音：这里可以看到其文本的每个数。`,

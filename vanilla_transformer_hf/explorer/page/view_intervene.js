@@ -143,7 +143,7 @@ function targetSection({ state, set, translation }) {
 }
 
 function settingsSection({ state, set, model, models }) {
-  const others = models.filter((one) => one.name !== model.name && one.is_ours);
+  const others = models.filter((one) => one.name !== model.name && (one.is_ours || one.kind === model.kind));
   const names = [["", say("side.same_model")], ...others.map((one) => [one.name, one.name, isOffline])];
   // Heads of one model are not those of another.
   const setModel = (name) => set({ model_b: name, off: "", applied: false });
@@ -179,7 +179,7 @@ export async function interveneView(context) {
       side(titles[0], plain, changed, "plain"),
       side(titles[1], changed, plain, "changed"),
     ]),
-    offSection(context, changedModel),
+    changedModel.is_ours ? offSection(context, changedModel) : null,
     model.kind === "masked" ? null : targetSection(context),
     settingsSection(context),
     section(
