@@ -33,8 +33,8 @@ PICTURES = {
     "walk": ({"view": "walk", "box": "decoder.0.encoder_attn"}, "light", 1030),
     "analyse": ({"view": "analyse", "method": "integrated_gradients", "steps": "512", "step": 2}, "light", 900),
     "intervene": ({"view": "intervene", "off": "cross.2,cross.3.1"}, "dark", 1000),
-    "watch": ({"view": "watch", "checkpoint": 240, "layer": 1}, "light", 1500),
-    "sides": ({"view": "intervene", "model": "checkpoint-120", "model_b": "checkpoint-1200"}, "light", 1000),
+    "watch": ({"view": "watch", "model": "checkpoint-1200", "checkpoint": 240, "layer": 1}, "light", 1380),
+    "sides": ({"view": "intervene", "model": "checkpoint-120", "model_b": "checkpoint-1200"}, "light", 1100),
     "patch": (
         {"view": "intervene", "text": "Two dogs are playing.", "other": "Two men are playing.", "patch_map": "layers"},
         "light",
@@ -78,7 +78,7 @@ def main() -> None:
                 page.wait_for_timeout(200)
             path = Path(arguments.folder) / f"explorer_{name}.png"
             page.screenshot(path=path)
-            Image.open(path).convert("RGB").quantize(96).save(path, optimize=True)  # a third of the bytes
+            Image.open(path).convert("RGB").quantize(255).save(path, optimize=True)  # a third of the bytes
             page.close()
         browser.close()
     server.should_exit = True
