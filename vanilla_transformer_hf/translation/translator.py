@@ -325,8 +325,10 @@ class Translator(TextModel):
         options = self._search_options(too_long, generate_kwargs)
         known = None if self.memory is None else self.memory.get
         encoder = self.encoder(too_long, split_sentences=split_sentences, known=known)
+        if self.glossary is not None and mbr is not None:
+            mbr.check_phrases("glossary")
         if self.glossary is not None:
-            self.check_terms(**options)
+            self.check_terms(**(options if mbr is None else {**options, "num_beams": mbr.samples}))
         limits = {"batch_size": batch_size, "batch_tokens": batch_tokens}
         counts = tally or Tally()
         try:

@@ -6,10 +6,12 @@ from counting_model import SOURCES, TARGETS
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-from vanilla_transformer_hf import MinimumRisk
+from vanilla_transformer_hf import ConstrainedText, MinimumRisk
+from vanilla_transformer_hf.translation.search import token_translator
 from vanilla_transformer_hf.translation.search.minimum_risk import UTILITIES
 from vanilla_transformer_hf.translation.search.sampling import SampledToken
 from vanilla_transformer_hf.translation.streams.work import LineWork
+from vanilla_transformer_hf.translation.text.glossary import Glossary
 
 
 TEXTS = ["ein Hund läuft", "ein Hund rennt.", "der Hund läuft", "", "Katzen", "ein Hund läuft", "x", "der Hund  läuft"]
@@ -21,9 +23,12 @@ def test_the_best_is_that_of_a_brute_force(utility):
     table = [[METRICS[utility].sentence_score(one, [other]).score for other in TEXTS] for one in TEXTS]
     torch.testing.assert_close(torch.tensor(UTILITIES[utility](TEXTS, TEXTS)), torch.tensor(table), atol=1e-4, rtol=0)
     sums = [sum(row) for row in table]
-    assert MinimumRisk(utility=utility).best(TEXTS) == sums.index(max(sums))
-    assert MinimumRisk(utility=utility).best(["Katzen", "ein Hund", "ein Hund"]) == 1, "as often as they were found"
-    assert MinimumRisk(utility=utility).best(["", ""]) == 0
+    risk = MinimumRisk(utility=utility)
+    repeated = [place for place, text in enumerate(TEXTS) if text in TEXTS[:place]]
+    others = [place for place in range(len(TEXTS)) if place not in repeated]
+    assert risk.ranked(TEXTS) == [*sorted(others, key=lambda place: -round(sums[place], 3)), *repeated]
+    assert risk.ranked(["Katzen", "ein Hund", "ein Hund"]) == [1, 0, 2], "as often as they were found"
+    assert risk.ranked(["", ""]) == [0, 1]
 
 
 @pytest.mark.parametrize("candidates", ["epsilon", "top_k", "beam"])
@@ -69,7 +74,53 @@ def test_what_is_out_of_range_or_has_no_effect_is_refused(options, message):
         MinimumRisk(**options)
 
 
-@pytest.mark.parametrize("option", ["num_beams", "num_return_sequences", "do_sample", "batch_size"])
+@pytest.mark.parametrize("candidates", ["epsilon", "beam"])
+def test_the_best_of_many_begin_with_the_best_and_are_different(translator, candidates):
+    mbr = MinimumRisk(
+        12, candidates=candidates, **({} if candidates == "beam" else {"temperature": 9.0, "epsilon": 0.0})
+    )
+    lists = translator.translate([*SOURCES[:3], ""], mbr=mbr, num_return_sequences=3, return_scores=True)
+    assert [each[0] for each in lists] == translator.translate([*SOURCES[:3], ""], mbr=mbr)
+    assert [len({*each}) for each in lists] == [3, 3, 3, 1] and all(len(each) == 3 for each in lists)
+    with pytest.raises(ValueError, match=r"num_return_sequences=13: minimum risk has 12 candidates \(samples\)"):
+        translator.translate("one", mbr=mbr, num_return_sequences=13)
+
+
+def test_of_samples_those_alone_are_scored_that_are_taken(translator, monkeypatch):
+    """As the same translation of a greedy search, which samples of the likeliest token are."""
+    scored, score = [], token_translator.score_sequences
+
+    def counted(*args, sequences, **options):
+        scored.append(tuple(sequences.shape[:2]))
+        return score(*args, sequences=sequences, **options)
+
+    greedy = translator.translate(SOURCES[:4], num_beams=1, return_scores=True)
+    monkeypatch.setattr(token_translator, "score_sequences", counted)
+    found = translator.translate(SOURCES[:4], mbr=MinimumRisk(6, candidates="top_k", top_k=1), return_scores=True)
+    assert scored == [(1, 1)] * 4 and found == greedy
+    assert [one.score for one in found] == pytest.approx([one.score for one in greedy], abs=1e-4)
+
+
+def test_samples_refuse_what_only_beams_can_contain_before_anything_is_searched(translator, monkeypatch):
+    samples, beams = MinimumRisk(4), MinimumRisk(4, candidates="beam")
+    phrase, message = (
+        ConstrainedText(SOURCES[0], phrases=[TARGETS[0].split()[0]]),
+        "choose candidates 'beam', not 'epsi",
+    )
+    with pytest.raises(ValueError, match=f"required_phrases: samples are not made to contain phrases; {message}"):
+        translator.translate([phrase], mbr=samples)
+    assert translator.translate(phrase, mbr=beams)
+    with pytest.raises(ValueError, match=f"constraints: samples .* {message}"):
+        LineWork("translate", options={"mbr": samples}, constraints=True)
+    assert LineWork("translate", options={"mbr": beams}, constraints=True).constraints
+    without = translator.translate(SOURCES[:2], mbr=beams)
+    monkeypatch.setattr(translator, "glossary", Glossary([("a term that no text has", "x")]))
+    with pytest.raises(ValueError, match=f"glossary: samples .* {message}"):
+        translator.translate(SOURCES[:2], mbr=samples)
+    assert translator.translate(SOURCES[:2], mbr=beams) == without
+
+
+@pytest.mark.parametrize("option", ["num_beams", "do_sample", "batch_size"])
 def test_what_minimum_risk_decides_is_refused(translator, option):
     with pytest.raises(ValueError, match=f"{option}=2: minimum risk"):
         translator.translate("one", mbr=MinimumRisk(2), **{option: 2})

@@ -29,8 +29,8 @@ OF_CANDIDATES: dict[str, dict[str, Any]] = {
 }
 # Samples of a sentence that are drawn together. A constant: draws depend on it.
 ROWS = 128
-# What the candidates decide; of a sentence one translation is left.
-TAKEN = ("num_beams", "num_return_sequences", "num_beam_groups", "do_sample", "temperature", "top_k", "top_p")
+# What the candidates decide.
+TAKEN = ("num_beams", "num_beam_groups", "do_sample", "temperature", "top_k", "top_p")
 
 
 @dataclass(frozen=True)
@@ -91,34 +91,47 @@ class MinimumRisk:
         return_scores: bool,
         options: dict[str, Any],
     ) -> Iterator[dict[str, Any]]:
-        """What `TokenTranslator.stream` gives for each batch, a sentence alone: `sequences` (1, 1, T) and `scores`."""
+        """What `TokenTranslator.stream` gives for each batch, a sentence alone: `sequences` (1, n, T) and `scores`."""
         for name in TAKEN:
-            value = options.get(name)
-            if value is not None and (name, value) != ("num_return_sequences", 1):
+            if (value := options.get(name)) is not None:
                 raise ValueError(f"{name}={value}: minimum risk decides it, from its own arguments; leave it out")
+        n_best = search.setting("num_return_sequences", options) or 1
+        if n_best > self.samples:
+            raise ValueError(f"num_return_sequences={n_best}: minimum risk has {self.samples} candidates (samples)")
         ends = search.ids_of_end({})
         for batch in batches:
+            if "required_phrases" in batch:
+                self.check_phrases("required_phrases")
             found = self._candidates(batch, search, return_scores, options)
             texts = [str(one) for one in read_translations(tokenizer, found["sequences"][0], None, ends)]
-            best = self.best(texts)
-            scores = found["scores"]
-            yield {
-                "sequences": found["sequences"][:, best : best + 1],
-                "scores": None if scores is None else scores[:, best : best + 1],
-            }
+            best = self.ranked(texts)[:n_best]
+            sequences, scores = found["sequences"][:, best], found["scores"]
+            if scores is not None:
+                scores = scores[:, best]
+            elif return_scores:  # of samples those that are taken alone, because it costs another pass
+                scores = search.score(batch, sequences, options)
+            yield {"sequences": sequences, "scores": scores}
 
-    def best(self, texts: Sequence[str]) -> int:
-        """The index of the text with the greatest mean utility; of equal ones the first."""
+    def check_phrases(self, what: str) -> None:
+        """Check that translations of these candidates can contain phrases that are required."""
+        if self.candidates != "beam":
+            raise ValueError(
+                f"{what}: samples are not made to contain phrases; choose candidates 'beam', not {self.candidates!r}"
+            )
+
+    def ranked(self, texts: Sequence[str]) -> list[int]:
+        """The indices of the texts, the greatest mean utility first; those that repeat another stand at the end."""
         counts = Counter(texts)
         different = list(counts)
         utilities = torch.tensor(UTILITIES[self.utility](different, different), dtype=torch.float64)  # (N, N)
         means = utilities @ torch.tensor(list(counts.values()), dtype=torch.float64)
-        return texts.index(different[int(means.argmax())])
+        firsts = [texts.index(different[place]) for place in means.argsort(descending=True, stable=True)]
+        return [*firsts, *(place for place in range(len(texts)) if place not in firsts)]
 
     def _candidates(
         self, batch: dict[str, Any], search: TokenTranslator, return_scores: bool, options: dict[str, Any]
     ) -> dict[str, Any]:
-        """The `sequences` (1, N, T) of a sentence, and their `scores` (1, N) or None."""
+        """The `sequences` (1, N, T) of a sentence, and the `scores` (1, N) of beams; None of samples."""
         batch = {**batch}
         source = {name: batch.pop(name) for name in ("input_ids", "attention_mask")}
         if self.candidates == "beam":
@@ -129,17 +142,15 @@ class MinimumRisk:
         generator.manual_seed(int.from_bytes(blake2b(content, digest_size=7).digest(), "little"))
         own: dict[str, Any] = {"num_beams": 1, "num_return_sequences": 1, "do_sample": False}
         own["logits_processor"] = [*options.get("logits_processor", ()), self._sampler(generator)]
-        sequences, scores = list[list[int]](), list[torch.Tensor]()
+        sequences = list[list[int]]()
         for first in range(0, self.samples, ROWS):
             rows = min(ROWS, self.samples - first)
             of_rows = {name: value * rows for name, value in batch.items()}
             repeated = {name: tensor.repeat(rows, 1) for name, tensor in source.items()}
-            found = search.batch(**repeated, return_scores=return_scores, options={**options, **of_rows, **own})
+            found = search.batch(**repeated, return_scores=False, options={**options, **of_rows, **own})
             sequences += found["sequences"][:, 0].tolist()
-            scores += [] if found["scores"] is None else [found["scores"][:, 0]]
         padded, _ = pad_rows(sequences, search.pad_token_id)
-        both = torch.cat(scores)[None] if scores else None
-        return {"sequences": padded[None].to(search.model.device), "scores": both}
+        return {"sequences": padded[None].to(search.model.device), "scores": None}
 
     def _sampler(self, generator: torch.Generator | None) -> SampledToken:
         return SampledToken(self.temperature, self.top_k or 0, self.epsilon or 0.0, generator)

@@ -128,6 +128,14 @@ class TokenTranslator:
             yield {"sequences": sequences, "scores": scores}
 
     @torch.no_grad()
+    def score(self, batch: dict[str, Any], sequences: torch.Tensor, options: dict[str, Any]) -> torch.Tensor | None:
+        """The scores (B, n) of sequences (B, n, T) that were found for a batch without a beam search."""
+        self._tells_scores({**options, **batch, "num_beams": 1}, True)  # or raises
+        source = {name: batch[name] for name in ("input_ids", "attention_mask")}
+        with nullcontext() if self.has_own_options else matmul(self.matmul):
+            return self._read_output(sequences, source, options=options, return_scores=True)[1]
+
+    @torch.no_grad()
     def begin(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, options: dict[str, Any]
     ) -> Search | torch.Tensor:

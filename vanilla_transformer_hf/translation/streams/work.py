@@ -138,6 +138,8 @@ class LineWork:
         several = (self.options.get("num_return_sequences") or 1) > 1
         if self.kind == "translate" and self.format == "text" and (several or self.options.get("return_alignments")):
             raise ValueError("format='text' holds only one translation per line: choose 'tsv' or 'jsonl'")
+        if self.constraints and (mbr := self.options.get("mbr")) is not None:
+            mbr.check_phrases("constraints")
 
     @property
     def settings(self) -> dict[str, Any]:
