@@ -8,11 +8,13 @@ as a part of that of equal weights, and the norm of its derivative (the median o
 "cost": operations, counted by torch, and seconds of CPU time of the parts of an encoder layer, over the positions n
 and over the width d. "chain": the longest chain of operations in a training step of which each needs the result of
 the one before, over the length of source and target, for the models of the variants file `predecessors`.
+"distance": the gradient of the last state by the embedding of each earlier token, in fresh networks of one layer (RNN,
+LSTM, the Transformer's encoder), divided by that of the token before it.
 "statistics": how far mean and variance of a batch are from the averages of training, and the loss with either, over
 the sequences of a batch.
 
     python -m benchmarks claims training --runs outputs/claims.jsonl --pictures outputs
-    python -m benchmarks claims scores cost chain statistics --pictures outputs
+    python -m benchmarks claims scores cost chain distance statistics --pictures outputs
 """
 
 import argparse
@@ -28,7 +30,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from vanilla_transformer_hf import VanillaTransformerConfig
+from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerModel
 from vanilla_transformer_hf.commands.compare import VARIANTS
 from vanilla_transformer_hf.common.files import open_output, refuse_overwriting
 from vanilla_transformer_hf.model.config.attention_kinds import SCALES
@@ -61,6 +63,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--chain_lengths", nargs="+", type=int, default=[8, 16, 32, 64], help="tokens of chain (8 … 64)"
+    )
+    parser.add_argument(
+        "--distances", nargs="+", type=int, default=[1, 2, 4, 8, 16, 32, 64], help="tokens of distance (1 … 64)"
     )
     parser.add_argument("--batches", nargs="+", type=int, default=[2, 4, 8, 16, 32, 64, 128], help="of statistics")
     parser.add_argument("--runs", metavar="FILE", help="of training: keeps finished runs, and continues")
@@ -179,8 +184,42 @@ def measure_chain(arguments: argparse.Namespace) -> Iterator[Row]:
             yield {"model": name, "n": length, "chain": longest_chain(loss.grad_fn)}
 
 
+# Distance ------------------------------------------------------------------------------------------------------------
+def networks(width: int) -> dict[str, Callable[[torch.Tensor], torch.Tensor]]:
+    """Fresh networks of one layer, from embeddings (B, S, D) to states (B, S, D)."""
+    one: dict[str, Any] = {f"{side}_layers": 1 for side in ("encoder", "decoder")}
+    config = VanillaTransformerConfig(d_model=width, vocab_size=VOCABULARY, dropout=0.0, **one)
+    encoder = VanillaTransformerModel(config).encoder
+    rnn, lstm, open_lstm = (
+        kind(width, width, batch_first=True) for kind in (torch.nn.RNN, torch.nn.LSTM, torch.nn.LSTM)
+    )
+    gates = dict(open_lstm.named_parameters())["bias_ih_l0"]  # input, forget, cell, output
+    with torch.no_grad():
+        gates[width : 2 * width] += 1  # as is usual (Jozefowicz et al. 2015)
+    return {
+        "RNN": lambda states: rnn(states)[0],
+        "LSTM": lambda states: lstm(states)[0],
+        "LSTM, forget bias 1": lambda states: open_lstm(states)[0],
+        "Transformer": lambda states: encoder(inputs_embeds=states).last_hidden_state,
+    }
+
+
+def measure_distance(arguments: argparse.Namespace) -> Iterator[Row]:
+    """A row for each network, distance and seed."""
+    for seed in range(1, arguments.seeds + 1):
+        torch.manual_seed(seed)
+        for name, network in networks(64).items():
+            embeddings = torch.randn(32, max(arguments.distances) + 1, 64, requires_grad=True)
+            last = network(embeddings)[:, -1]  # (B, D)
+            (gradient,) = torch.autograd.grad((last * torch.randn_like(last)).sum(), embeddings)
+            lengths = gradient.norm(dim=-1).mean(dim=0).flip(0)  # by distance
+            for distance in arguments.distances:
+                share = (lengths[distance] / lengths[1]).item()
+                yield {"network": name, "distance": distance, "seed": seed, "gradient": share}
+
+
 # Statistics ----------------------------------------------------------------------------------------------------------
-def distance(found: torch.Tensor, expected: torch.Tensor) -> float:
+def relative_distance(found: torch.Tensor, expected: torch.Tensor) -> float:
     """‖found - expected‖ / ‖expected‖."""
     return ((found - expected).norm() / expected.norm()).item()
 
@@ -204,7 +243,7 @@ class Watched:
         mean, variance = statistics(states)
         deviation = norm.running_variance.sqrt()
         self.means.append(((mean - norm.running_mean) / deviation).square().mean().sqrt().item())
-        self.variances.append(distance(variance, norm.running_variance))
+        self.variances.append(relative_distance(variance, norm.running_variance))
         return mean, variance
 
 
@@ -252,6 +291,7 @@ CLAIMS: dict[str, Callable[[argparse.Namespace], Iterator[Row]]] = {
     "scores": measure_scores,
     "cost": measure_cost,
     "chain": measure_chain,
+    "distance": measure_distance,
     "statistics": measure_statistics,
     "training": measure_training,
 }
@@ -264,9 +304,11 @@ def run(arguments: argparse.Namespace) -> None:
     Raises:
         ValueError: A number is too small, or models or texts are missing.
     """
-    sizes = (*arguments.d_k, *arguments.lengths, *arguments.widths, *arguments.chain_lengths, *arguments.batches)
-    if min(arguments.seeds, *sizes) < 1:
-        raise ValueError("--seeds, --d_k, --lengths, --widths, --chain_lengths and --batches are 1 or more")
+    sizes = (*arguments.d_k, *arguments.lengths, *arguments.widths, *arguments.chain_lengths, *arguments.distances)
+    if min(arguments.seeds, *sizes, *arguments.batches) < 1:
+        raise ValueError(
+            "--seeds, --d_k, --lengths, --widths, --chain_lengths, --distances and --batches are 1 or more"
+        )
     if arguments.json:
         refuse_overwriting(arguments.json, [])
     if arguments.pictures:

@@ -91,6 +91,15 @@ def draw_chain(rows: list[Row]) -> Figure:
     return figure
 
 
+def draw_distance(rows: list[Row]) -> Figure:
+    """Gradients over the distance."""
+    figure, axes = panels(1, ["gradient by an earlier token, in parts of the nearest"], width=4.6)
+    draw_lines(axes[0], rows, "distance", "gradient", "network")
+    axes[0].set_xlabel("distance, tokens")
+    axes[0].legend(frameon=False)
+    return figure
+
+
 def draw_statistics(rows: list[Row]) -> Figure:
     """How far statistics of batches are from the averages, and the loss with either."""
     sizes = [row for row in rows if row["batch"]]
@@ -132,6 +141,7 @@ DRAWINGS: dict[str, Callable[[list[Row]], Figure]] = {
     "scores": draw_scores,
     "cost": draw_cost,
     "chain": draw_chain,
+    "distance": draw_distance,
     "statistics": draw_statistics,
 }
 

@@ -680,7 +680,7 @@ def test_python_of_readme(workspace):
 
 
 # Pages whose blocks go on from each other, and print numbers that CPUs round differently.
-NUMBERS = ("how_it_works.md", "lessons.md")
+NUMBERS = ("how_it_works.md", "lessons.md", "slips.md", "gpu.md")
 OUTPUT = re.compile(r"(?:^# .*\n)+\Z", re.MULTILINE)
 PRINTING = [
     pytest.param(name, block, id=f"{name}-{number}")
@@ -749,8 +749,18 @@ def test_the_model_in_code_has_the_shapes_that_its_page_says(monkeypatch, capsys
         assert attrgetter(span)(modeling_vanilla_transformer) is not None, span
 
 
-def test_solutions_print_the_comments_at_their_ends(monkeypatch, capsys):
-    assert run_blocks("lessons.md", monkeypatch, capsys)["best"]
+@pytest.mark.parametrize("name", NUMBERS[1:])  # the first has a test of its own
+def test_blocks_that_go_on_print_the_comments_at_their_ends(name, monkeypatch, capsys):
+    run_blocks(name, monkeypatch, capsys)
+
+
+@pytest.mark.parametrize("name", ["lessons.md", "slips.md"])
+def test_numbers_of_a_page_are_those_that_its_blocks_print(name):
+    """Or of the pages that this one cites."""
+    cited = [PAGES[page].text for page in ("claims.md", "how_it_works.md")]
+    known = re.findall(r"\d+\.\d+", " ".join([*PAGES[name].blocks("python"), *cited]))
+    text = re.sub(r"\(http[^)]*\)", "", FENCE.sub("", PAGES[name].text))
+    assert set(re.findall(r"\d+\.\d+", text)) <= {*known, "1.1"}, "T5 1.1 is a name"
 
 
 def test_how_it_works_prints_and_draws_what_its_page_says(monkeypatch, capsys):
@@ -766,6 +776,7 @@ def test_how_it_works_prints_and_draws_what_its_page_says(monkeypatch, capsys):
     script = runpy.run_path(str(ROOT / "docs" / "drawing" / "draw_how_it_works.py"))
     journey = script["follow"]()
     assert journey.source == names["tokens"]
+    torch.testing.assert_close(journey.sums[script["WORD"]], names["total"][0, 4], atol=1e-4, rtol=0)
     torch.testing.assert_close(journey.weights, names["weights"][0, 3, script["WORD"]], atol=1e-4, rtol=0)
     torch.testing.assert_close(journey.probabilities, names["chances"][0], atol=1e-4, rtol=0)
     assert all(f"({name}.png)" in page.text and draw(journey).axes for name, draw in script["PICTURES"].items())

@@ -23,6 +23,7 @@ from vanilla_transformer_hf.common.files import open_output
 
 MODEL = Path(__file__).parents[2] / "model_cards" / "multi30k_raw_en_de"
 SENTENCE = "A brown dog is running through the snow."
+NEIGHBOUR = "Two men play chess."  # of the same batch
 # Layers and heads that the page shows, counted from 0.
 LOOK_UP, MASKED, CROSS = (3, 3), (1, 0), (2, 3)
 WORD = 4  # "running"
@@ -47,6 +48,8 @@ class Journey:
         scores: q · k / √d_k of the decoder's head `MASKED`, before the mask (T, T).
         cross: Weights of the head `CROSS` (T, S).
         probabilities: Of each next token (T, V).
+        sums: x + attention of the encoder's layer of `LOOK_UP`, before its norm (S, D).
+        neighbour: The tokens of `NEIGHBOUR` and their sums.
         words: The text of each token of the vocabulary that a picture names, by id.
     """
 
@@ -60,6 +63,8 @@ class Journey:
     scores: torch.Tensor
     cross: torch.Tensor
     probabilities: torch.Tensor
+    sums: torch.Tensor
+    neighbour: tuple[list[str], torch.Tensor]
     words: dict[int, str]
 
     @property
@@ -91,6 +96,13 @@ def follow() -> Journey:
     layer, head = MASKED
     attention, y = decoder.layers[layer].self_attn, outputs.decoder_hidden_states[layer]
     query, key = (attention.heads(linear(y), size)[0, head] for linear in (attention.q_proj, attention.k_proj))
+    sums: list[torch.Tensor] = []
+    norm = encoder.layers[LOOK_UP[0]].self_attn_layer_norm
+    hook = norm.register_forward_pre_hook(lambda _, inputs: sums.append(inputs[0][0]))
+    neighbour = tokenizer(NEIGHBOUR, return_tensors="pt")["input_ids"]  # (1, N)
+    for each in (ids, neighbour):
+        encoder(each)
+    hook.remove()
     pieces = [tokenizer.decode([index]) for index in target[0].tolist()]
     probabilities = outputs.logits[0].softmax(dim=-1)
     named = probabilities.topk(3).indices.flatten().tolist()
@@ -105,6 +117,8 @@ def follow() -> Journey:
         scores=query @ key.T / size**0.5,
         cross=outputs.cross_attentions[CROSS[0]][0, CROSS[1]],
         probabilities=probabilities,
+        sums=sums[0],
+        neighbour=([tokenizer.decode([index]) for index in neighbour[0].tolist()], sums[1]),
         words={index: tokenizer.decode([index]) for index in named},
     )
 
@@ -208,6 +222,34 @@ def write_cells(axes: Axes, texts: dict[tuple[int, int], str], is_dark: Callable
     for (row, column), text in texts.items():
         colour = "white" if is_dark(row, column) else DARK
         axes.text(column, row, text, ha="center", va="center", fontsize=7, color=colour)
+
+
+def draw_norms(journey: Journey) -> Figure:
+    """What layer norm and batch norm take together, of two sentences of a batch: a row each for a token."""
+    figure = new_figure(9.8, 4.0)
+    others, sums = journey.neighbour
+    values = torch.cat((journey.sums, sums))  # (S + N, D)
+    count, feature = len(values), 12
+    limit = values.abs().quantile(0.98).item()
+    row, column = values[WORD], values[:, feature]
+    for panel, (title, box, group) in zip(
+        figure.subplots(1, 2, sharey=True),
+        (
+            ("LayerNorm: one token, all features", (-0.5, WORD - 0.5, SHOWN, 1), row),
+            ("BatchNorm: one feature, all tokens of the batch", (feature - 0.5, -0.5, 1, count), column),
+        ),
+        strict=True,
+    ):
+        panel.imshow(values[:, :SHOWN].numpy(), vmin=-limit, vmax=limit, **SIGNED)
+        left, top, width, height = box
+        panel.add_patch(Rectangle((left, top), width, height, fill=False, edgecolor=DARK, linewidth=2.5, zorder=3))
+        panel.axhline(len(journey.source) - 0.5, color="white", linewidth=4)
+        panel.set_title(title, weight="bold")
+        statistics = f"μ = {group.mean():.2f}, σ = {group.std(correction=0):.2f}".replace("-", "−")
+        panel.set_xlabel(f"features 0 to {SHOWN - 1} of {values.shape[1]};  {statistics} of {len(group)} numbers")
+        panel.set_yticks(range(count), [*journey.source, *others], fontsize=8)
+        panel.tick_params(length=0)
+    return figure
 
 
 def draw_mask(journey: Journey) -> Figure:
@@ -349,6 +391,7 @@ def lattice(
 PICTURES: dict[str, Callable[[Journey], Figure]] = {
     "how_positions": draw_positions,
     "how_look_up": draw_look_up,
+    "how_norms": draw_norms,
     "how_mask": draw_mask,
     "how_cross": draw_cross,
     "how_next_tokens": draw_next_tokens,

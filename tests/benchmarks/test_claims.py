@@ -14,8 +14,8 @@ from benchmarks.claims_training import PAD, draw_batch
 def parsed(*argv):
     parser = argparse.ArgumentParser()
     claims.add_arguments(parser)
-    sizes = "--seeds 1 --d_k 8 16 --lengths 8 16 --widths 64 128 --chain_lengths 4 8 --batches 2 4 --steps 2"
-    return parser.parse_args([*argv, *sizes.split(), "--sentences", "3", "--warmup", "1"])
+    sizes = "--seeds 1 --d_k 8 16 --lengths 8 16 --widths 64 128 --chain_lengths 4 8 --distances 1 8 --batches 2 4"
+    return parser.parse_args([*argv, *sizes.split(), "--steps", "2", "--sentences", "3", "--warmup", "1"])
 
 
 def test_digits_are_written_backwards():
@@ -51,6 +51,9 @@ def test_every_claim_gives_rows_and_a_picture(tmp_path, capsys):
     chain = {(row["model"], row["n"]): row["chain"] for row in found["chain"]}
     assert chain["transformer", 8] == chain["transformer", 4]
     assert chain["lstm", 8] > chain["lstm", 4] + 4
+    gradients = {(row["network"], row["distance"]): row["gradient"] for row in found["distance"]}
+    assert gradients["RNN", 8] < gradients["LSTM, forget bias 1", 8] and gradients["Transformer", 8] > 0.5
+    assert gradients["RNN", 8] < 0.1 * gradients["RNN", 1] == 0.1
     assert [row["batch"] for row in found["statistics"]] == [None, 2, 4]
     for name in claims.CLAIMS:
         assert (tmp_path / f"claims_{name}.png").read_bytes().startswith(b"\x89PNG")
