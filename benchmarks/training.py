@@ -102,12 +102,13 @@ def check_device(arguments: argparse.Namespace) -> None:
 
 def choose_products(device: str) -> tuple[str, dict[str, Any]]:
     """The library of float32 products on a CPU, and what --json tells of it and the device; both are printed."""
-    print(describe_device(device))
+    about = describe_device(device)
+    print(about)
     probed = probe_matmul() if device == "cpu" else []
     chosen = choose_matmul("auto", probed) if probed else "default"
     if probed:
         print(describe_matmul(chosen, probed))
-    return chosen, {"device": describe_device(device), "matmul": [row._asdict() for row in probed]}
+    return chosen, {"device": about, "matmul": [row._asdict() for row in probed]}
 
 
 def describe_device(device: str) -> str:

@@ -147,9 +147,9 @@ def ask_all(ask: Any, model: dict[str, Any], pair: dict[str, Any], most_numbers:
     if sum(math.prod(box["shape"]) for box in boxes) <= most_numbers:
         for box in boxes:
             ask("tensor", **pair, box=box["name"])
+    side = "encoder" if "encoder" in model["layers"] else "decoder"
     for what in ("gain", "bias"):  # of the norm in the tour; RMSNorm has no bias
         with suppress(RequestError):
-            side = "encoder" if "encoder" in model["layers"] else "decoder"
             ask("tensor", **pair, box=f"{side}.0.self_attn.{what}")
     heads: dict[tuple[str, int, int], None] = {}
     for number, part in enumerate(part for part in ("encoder", "decoder") if part in model["layers"]):

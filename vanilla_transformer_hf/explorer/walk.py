@@ -179,19 +179,20 @@ def tensor(subject: Subject, request: TensorRequest) -> torch.Tensor:
     """All values of one tensor, or those that a norm has learned (1, D): `encoder.0.self_attn.gain` and `.bias`."""
     check_ours(subject, request)
     found = subject.forced(request)
-    made = {one.name: one.values for one in tensors(found)}
+    learned = {}
     for side, numbers in found.copy.layers.items():
         for number, layer in zip(numbers, stack_of(found.copy.model, side).layers):
             for name, norm in SUBLAYERS.items():
-                module = getattr(layer, norm, None)
-                for what, vector in (
-                    ("gain", getattr(module, "weight", None)),
-                    ("bias", getattr(module, "bias", None)),
-                ):
+                for what, key in (("gain", "weight"), ("bias", "bias")):
+                    vector = getattr(getattr(layer, norm, None), key, None)
                     if vector is not None:
-                        made[f"{side}.{number}.{name}.{what}"] = vector.detach()[None]
+                        learned[f"{side}.{number}.{name}.{what}"] = vector.detach()[None]
+    if request.box in learned:
+        return learned[request.box]
+    made = {one.name: one.values for one in tensors(found)}
     if request.box not in made:
-        raise RequestError("box", f"{request.box[:40]!r} is not a tensor: expected one of {', '.join(made)}")
+        names = ", ".join([*made, *learned])
+        raise RequestError("box", f"{request.box[:40]!r} is not a tensor: expected one of {names}")
     return made[request.box]
 
 

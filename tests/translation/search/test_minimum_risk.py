@@ -87,7 +87,7 @@ def test_the_best_of_many_begin_with_the_best_and_are_different(translator, cand
 
 
 def test_of_samples_those_alone_are_scored_that_are_taken(translator, monkeypatch):
-    """As the same translation of a greedy search, which samples of the likeliest token are."""
+    """Once for each source; samples of the likeliest token have the text and the score of greedy search."""
     scored, score = [], token_translator.score_sequences
 
     def counted(*args, sequences, **options):
