@@ -21,7 +21,7 @@ MOST = {
     "explorer": (20, 3_640, 20),  # runs that are watched; recurrent models
     "export": (10, 1_250, 5),  # the folder for transformers.js
     # Which fields can have the kind that an option needs; samples, scores and a user's processors in this search.
-    "model": (78, 12_550, 80),  # inputs of int8 in seven bits
+    "model": (78, 12_100, 80),  # inputs of int8 in seven bits
     "publishing": (9, 2_000, 25),
     "recurrent": (5, 850, 5),
     "serving": (19, 3_850, 25),  # terms and memories of requests, suggestions

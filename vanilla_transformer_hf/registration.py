@@ -176,13 +176,9 @@ def register_names() -> None:
 
 
 def register(for_programs: bool = True) -> None:
-    """
-    Register all that there is; a second time changes nothing.
-
-    Args:
-        for_programs: Whether the first model brings what a program may do with it next: transformers' pipelines, and
-            adapters of PEFT. Commands do without, and start sooner.
-    """
+    """Register all that there is; a second time changes nothing."""
+    # `for_programs`: whether the first model brings what a program may do with it next: transformers' pipelines, and
+    # adapters of PEFT. Commands do without, and start sooner.
     for config_class in (VanillaTransformerConfig, RecurrentSeq2SeqConfig):
         AutoConfig.register(config_class.model_type, config_class, exist_ok=True)
         AutoTokenizer.register(config_class, VanillaTransformerTokenizer, exist_ok=True)

@@ -131,12 +131,7 @@ class VanillaTransformerFeatureExtractor(SequenceFeatureExtractor):
 
 
 def samples_of(recording: Any, number: int) -> np.ndarray:
-    """
-    The samples (N) of a recording, from -1 to 1.
-
-    Raises:
-        ValueError: It is empty, or has several channels, or samples that are NaN, infinite or integers of 64 bits.
-    """
+    """The samples (N) of a recording, from -1 to 1; a `ValueError` if they are not of one channel and finite."""
     samples = np.asarray(recording)
     if samples.ndim != 1:
         shape = ", ".join(map(str, samples.shape))

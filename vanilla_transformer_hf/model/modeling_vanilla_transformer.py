@@ -80,11 +80,10 @@ POSITION_ENCODINGS = Classes(__package__, POSITION_SCHEMES)
 
 
 class PositionEncoding(nn.Module):
-    """
-    No positions: the order of tokens has no effect, except through the decoder's causal mask. A scheme adds to the
-    embeddings (`forward`), rotates queries and keys (`rotary_at`), or acts on pairs of a query and a key, as those in
-    `positions/relative.py`.
-    """
+    """No positions: the order of tokens has no effect, except through the decoder's causal mask."""
+
+    # A scheme adds to the embeddings (`forward`), rotates queries and keys (`rotary_at`), or acts on pairs of a query
+    # and a key, as those in `positions/relative.py`.
 
     has_step = True  # whether this package's search can compute it one token at a time
     is_relative = False  # whether it acts on pairs: then it gets an additive mask and the positions of the keys
@@ -114,12 +113,10 @@ POSITION_ENCODINGS.add("none", PositionEncoding)
 
 
 class SinusoidalPositionEncoding(PositionEncoding, scheme="sinusoidal"):
-    """
-    PE(pos, 2i) = sin(pos / 10000^(2i/D)), PE(pos, 2i+1) = cos(pos / 10000^(2i/D)), section 3.5.
+    """PE(pos, 2i) = sin(pos / 10000^(2i/D)), PE(pos, 2i+1) = cos(pos / 10000^(2i/D)), section 3.5."""
 
-    Computed in forward, always in float32: a table would limit the length, a buffer would be rounded with the model's
-    dtype and come back uninitialised from `from_pretrained`.
-    """
+    # Computed in forward, always in float32: a table would limit the length, a buffer would be rounded with the
+    # model's dtype and come back uninitialised from `from_pretrained`.
 
     def forward(self, embeddings: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
         return embeddings + self.encode(position_ids + self.offset, embeddings.shape[-1]).to(embeddings.dtype)
@@ -164,14 +161,10 @@ def eager_attention_forward(
 
 
 class VanillaTransformerAttention(SharesProjections):
-    """
-    Concat(head_1 … head_H) W^O with head_i = softmax(Q W_i^Q (K W_i^K)ᵀ / √d_k) V W_i^V, section 3.2.2:
-    self-attention. A kind overrides `mask` and `attend`, and of these attributes what differs.
+    """Concat(head_1 … head_H) W^O with head_i = softmax(Q W_i^Q (K W_i^K)ᵀ / √d_k) V W_i^V, section 3.2.2."""
 
-    Args:
-        num_heads: Heads that share the width, of which pruning has left `kept_heads`.
-        shared_from: The attention whose projections this one uses instead of its own.
-    """
+    # Self-attention, with the projections of `shared_from` if that is given. Of the `num_heads` that share the width,
+    # pruning has left `kept_heads`. A kind overrides `mask` and `attend`, and of these attributes what differs.
 
     has_step = True  # whether this package's search can compute it one token at a time
     is_local = False  # whether a query sees only keys near it: then a search drops (`evict`) those far away
@@ -183,10 +176,7 @@ class VanillaTransformerAttention(SharesProjections):
     joint: Callable[..., Sequence[torch.Tensor]] | None = None  # a search's one product for several projections
 
     def __init_subclass__(cls, kind: str | None = None, cross: str | None = None, **kwargs: Any) -> None:
-        """
-        `class NearAttention(VanillaTransformerAttention, kind="near")` is what a config calls "near"; with `cross`, as
-        `cross_attention_type`.
-        """
+        """`class NearAttention(VanillaTransformerAttention, kind="near")` is "near" in a config; or `cross`."""
         super().__init_subclass__(**kwargs)
         if kind is not None:
             ATTENTION_TYPES.add(kind, cls)
@@ -259,11 +249,9 @@ class VanillaTransformerAttention(SharesProjections):
         return self.project(states, self.roles[1:])
 
     def mask(self, embeddings: torch.Tensor, padding: torch.Tensor | None, cache: Any, is_needed: bool) -> Any:
-        """
-        What this attention hides, once for all layers of a stack: transformers' mask, or what `attend` takes instead.
-        `padding` is 1 for a token, 0 for padding, of past and present (B, past + T), or a mask of transformers;
-        `is_needed` makes a mask also where the kernel would hide the future by itself.
-        """
+        """What this attention hides, once for all layers: transformers' mask, or what `attend` takes instead."""
+        # `padding` is 1 for a token, 0 for padding, of past and present (B, past + T), or a mask of transformers;
+        # `is_needed` makes a mask also where the kernel would hide the future by itself.
         if self.is_causal:
             return causal_mask(self.config, embeddings, padding, cache, is_needed)
         return bidirectional_mask(self.config, embeddings, padding, is_needed)
@@ -296,13 +284,10 @@ class VanillaTransformerAttention(SharesProjections):
         position_bias: Any = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """
-        States (B, T, D) to (B, T, D) and weights (B, H, T, S), of the S positions of the past and these.
-
-        `apply_rotary` rotates queries and keys (B, H, T, d_k) by their positions; `position_bias` is what else the
-        position scheme does in this layer's attention. `layer_idx` is the layer's place in the cache: of one that runs
-        several times, each time has its own.
-        """
+        """States (B, T, D) to (B, T, D) and weights (B, H, T, S), of the S positions of the past and these."""
+        # `apply_rotary` rotates queries and keys (B, H, T, d_k) by their positions; `position_bias` is what else the
+        # position scheme does in this layer's attention. `layer_idx` is the layer's place in the cache: of one that
+        # runs several times, each time has its own.
         query, key, value = self.project(hidden_states, self.roles)
         if apply_rotary is not None:
             query, key = apply_rotary(query), apply_rotary(key)
@@ -377,14 +362,10 @@ class SharedFeedForward(nn.Module):
 
 
 class VanillaTransformerLayer(GradientCheckpointingLayer, SharesProjections):
-    """
-    Self-attention, in a decoder with a source attention to it, and feed-forward, with a residual step around each;
-    section 3.1.
+    """Self-attention, in a decoder attention to the source, and feed-forward, each in a residual step; section 3.1."""
 
-    Args:
-        place: Which set of weights of its stack it is, from 0.
-        shared_from: The module that owns the feed-forward's projections if the layer does not.
-    """
+    # It is the set of weights `place` of its stack, from 0; `shared_from` owns the feed-forward's projections if not
+    # it.
 
     def __init__(
         self,
@@ -423,10 +404,8 @@ class VanillaTransformerLayer(GradientCheckpointingLayer, SharesProjections):
         return states if self.is_pre_norm else norm(states)
 
     def feed_forward(self, states: torch.Tensor) -> torch.Tensor:
-        """
-        activation(x W₁ + b₁) W₂ + b₂, section 3.3, or (activation(x W₁ + b₁) ⊙ (x W₃ + b₃)) W₂ + b₂, Shazeer 2020,
-        arXiv 2002.05202: states (B, T, D) to (B, T, D).
-        """
+        """activation(x W₁ + b₁) W₂ + b₂, section 3.3, of states (B, T, D) to (B, T, D)."""
+        # Or (activation(x W₁ + b₁) ⊙ (x W₃ + b₃)) W₂ + b₂, Shazeer 2020, arXiv 2002.05202.
         owner: Any = self.shared_from or self
         wide = owner.activation_fn(owner.fc1(states))  # (B, T, d_ff)
         if self.is_gated:
@@ -447,10 +426,9 @@ class VanillaTransformerLayer(GradientCheckpointingLayer, SharesProjections):
         position_bias: Any = None,
         **kwargs: Any,
     ) -> torch.Tensor:
-        """
-        States (B, T, D) to (B, T, D). `memory` is the encoder's output (B, S, D), or in a layer that pools the longer
-        states (B, S, D) that it reads; it comes by position, as gradient checkpointing follows no keywords.
-        """
+        """States (B, T, D) to (B, T, D)."""
+        # `memory` is the encoder's output (B, S, D), or in a layer that pools the longer states (B, S, D) that it
+        # reads; it comes by position, as gradient checkpointing follows no keywords.
         norm = self.self_attn_layer_norm
         pooled = {} if memory is None or self.has_source else {"memory": memory}
         attended, _ = self.self_attn(
@@ -478,10 +456,9 @@ class VanillaTransformerLayer(GradientCheckpointingLayer, SharesProjections):
 
 # Stacks --------------------------------------------------------------------------------------------------------------
 class VanillaTransformerStack(StackOfLayers):
-    """
-    Embeddings times √D, positions, dropout, N layers, and a final norm where the config has one. `shared_from` is the
-    feed-forward that the layers share, if another stack owns it.
-    """
+    """Embeddings times √D, positions, dropout, N layers, and a final norm where the config has one."""
+
+    # `shared_from` is the feed-forward that the layers share, if another stack owns it.
 
     def __init__(
         self, config: VanillaTransformerConfig, stack: StackSizes, shared_from: SharedFeedForward | None = None
@@ -540,11 +517,8 @@ class VanillaTransformerStack(StackOfLayers):
         cache: Cache | None = None,
         chosen: torch.Tensor | None = None,
     ) -> tuple[Any, Iterable[Any]]:
-        """
-        What the layers' self-attention is given, once for all layers: the mask, with the bias of a relative position
-        scheme, and for each layer what else this does in it, or None.
-        `padding` is as in `VanillaTransformerAttention.mask`; `chosen` is 1 for a global token (B, T).
-        """
+        """What self-attention is given: the mask, and for each layer what else relative positions do, or None."""
+        # `padding` is as in `VanillaTransformerAttention.mask`; `chosen` is 1 for a global token (B, T).
         if self.training and self.config.norm_type == "batch_norm":
             note_tokens(self, padding, embeddings.shape[1])
         scheme, own = self.embed_positions, self.layers[0].self_attn
@@ -558,10 +532,8 @@ class VanillaTransformerStack(StackOfLayers):
     def embed(
         self, embeddings: torch.Tensor, position_ids: torch.Tensor, token_type_ids: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """
-        Embeddings (B, T, D), positions (B or 1, T) and segments (B, T) to the input of the first layer (B, T, D),
-        section 3.4; segments as in Devlin et al. 2019, arXiv 1810.04805, section 3.2, the first one if not given.
-        """
+        """Embeddings (B, T, D), positions (B or 1, T), segments (B, T) to the first layer's input, section 3.4."""
+        # Segments as in Devlin et al. 2019, arXiv 1810.04805, section 3.2, the first one if not given.
         hidden_states = embeddings * self.embed_scale
         if hasattr(self, "embed_segments"):
             weight = self.embed_segments.weight
@@ -596,11 +568,10 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
         pixel_values: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> BaseModelOutput:
-        """
-        Source ids (B, S), or embeddings (B, S, D), their segments, and which of them are global (B, S; 1 or 0, with
-        `encoder_attention_type="window_global"`) to the encoder's output (B, S, D), which `encoder_pooling` shortens.
-        With another front end the source is `input_features` or `pixel_values` (`front_ends/`), also by position.
-        """
+        """Source ids (B, S), or embeddings (B, S, D), to states (B, S, D), which `encoder_pooling` shortens."""
+        # `token_type_ids` are segments, `global_attention_mask` is 1 or 0 (B, S), with
+        # `encoder_attention_type="window_global"`. With another front end the source is `input_features` or
+        # `pixel_values` (`front_ends/`), also by position.
         sources = {"input_features": input_features, "pixel_values": pixel_values}
         if self.main_input_name in sources and input_ids is not None and input_ids.is_floating_point():
             sources[self.main_input_name], input_ids = input_ids, None
@@ -655,10 +626,8 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         cache: Cache | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
-        """
-        Target ids (B, T), or embeddings (B, T, D), and the encoder's output (B, S, D) to states (B, T, D).
-        `encoder_attention_mask` is that of the source, also where the encoder pools.
-        """
+        """Target ids (B, T), or embeddings (B, T, D), and the encoder's output (B, S, D) to states (B, T, D)."""
+        # `encoder_attention_mask` is that of the source, also where the encoder pools.
         cache = given_cache(self, cache, past_key_values, kwargs)
         has_source = self.config.is_encoder_decoder
         embeddings = self.look_up_tokens(input_ids, inputs_embeds)

@@ -11,10 +11,10 @@ from transformers.dynamic_module_utils import custom_object_save
 
 
 class SavedTranslationPipeline(Pipeline):
-    """
-    `pipeline("translation", folder, trust_remote_code=True)`: a text gives `[{"translation_text": …}]`, and a list the
-    same for each. Arguments are those of `generate()`; a text is one sentence, as the model has learned them.
-    """
+    """`pipeline("translation", folder, trust_remote_code=True)`: a text gives `[{"translation_text": …}]`."""
+
+    # A list gives one for each. Arguments are those of `generate()`; a text is one sentence, as the model has learned
+    # them.
 
     _load_tokenizer: Any = True
     _load_processor: Any = False

@@ -414,10 +414,8 @@ class VanillaTransformerTokenizer(TokenizerSavesCode, TokenizersBackend):
 
 
 def _without_ending_space(text: Any) -> Any:
-    """
-    Texts, in lists or not, without white space at their ends. The backend cannot do it: it sees what stands before an
-    added token as a text of its own.
-    """
+    """Texts, in lists or not, without white space at their ends."""
+    # The backend cannot do it: it sees what stands before an added token as a text of its own.
     if isinstance(text, str):
         return text.rstrip(ENDING_SPACE)
     return type(text)(map(_without_ending_space, text)) if isinstance(text, list | tuple) else text

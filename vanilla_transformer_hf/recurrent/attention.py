@@ -57,13 +57,11 @@ class NoAttention(nn.Module):
 
 
 class BahdanauAttention(NoAttention):
-    """
-    Additive attention before each step (Bahdanau et al. 2015, arXiv 1409.0473, section 3.1 and appendix A.1.2):
-    e = vᵀ tanh(W s + U h), with s the last state of the decoder; the context c is an input of the step.
+    """Additive attention before each step, e = vᵀ tanh(W s + U h): Bahdanau et al. 2015, arXiv 1409.0473, A.1.2."""
 
-    What predicts the next token is tanh(O [s; c; y]), of the new state, the context and the last word, with tanh in
-    the place of the paper's maxout.
-    """
+    # With s the last state of the decoder; the context c is an input of the step (section 3.1). What predicts the next
+    # token is tanh(O [s; c; y]), of the new state, the context and the last word, with tanh in the place of the
+    # paper's maxout.
 
     is_fed = True
 

@@ -201,14 +201,10 @@ class RecurrentDecoder(RecurrentStack):
         cache: RecurrentCache | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
-        """
-        Target ids (B, T), or embeddings (B, T, D), the encoder's output (B, S, D) and its last states (B, L, P, D) to
-        states (B, T, D). Layers of the decoder beyond the encoder's begin as its last one. `hidden_states` are the
-        embeddings and the outputs of the layers, before attention that looks after each step.
-
-        Raises:
-            ValueError: The source is not given, or its last states are not.
-        """
+        """Target ids (B, T), or embeddings (B, T, D), and what the encoder returned to states (B, T, D)."""
+        # Those are (B, S, D) and (B, L, P, D); a `ValueError` without. Layers of the decoder beyond the encoder's
+        # begin as its last one. `hidden_states` are the embeddings and the outputs of the layers, before attention
+        # that looks after each step.
         cache = given_cache(self, cache, past_key_values, kwargs)
         embeddings = self.look_up(input_ids, inputs_embeds)
         if use_cache and cache is None:

@@ -45,10 +45,9 @@ class AdditiveScores:
 
 
 class AdditiveAttention(VanillaTransformerAttention, kind="additive"):
-    """
-    e_ij = vᵀ tanh(W q_i + U k_j) of Bahdanau et al. 2015, arXiv 1409.0473, appendix A.1.2: a v for each head, with W
-    and U of the width d_k of a head in the place of the projections of queries and keys.
-    """
+    """e_ij = vᵀ tanh(W q_i + U k_j) of Bahdanau et al. 2015, arXiv 1409.0473, A.1.2, with a v for each head."""
+
+    # W and U of the width d_k of a head take the place of the projections of queries and keys.
 
     # A search would need the network for each token and all keys of its beams.
     has_step = False

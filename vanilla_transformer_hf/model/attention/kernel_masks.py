@@ -34,11 +34,9 @@ class FlashWindow:
 
 
 def window_of_flash(name: str, width: int, padding: torch.Tensor | None) -> FlashWindow:
-    """
-    The mask of flash attention for a window of `width` positions on each side of a query. transformers hands the
-    kernel `sliding_window` - 1 on each side, both ends included, so that `sliding_window` is one more than the width.
-    In causal order the kernel itself hides the right side.
-    """
+    """The mask of flash attention for a window of `width` positions on each side of a query."""
+    # transformers hands the kernel `sliding_window` - 1 on each side, both ends included, so that `sliding_window` is
+    # one more than the width. In causal order the kernel itself hides the right side.
     # Of a kernel that takes no window, transformers would leave it out without a message.
     functions = [function for function in lazy_import_flash_attention(name)[0][:2] if function is not None]
     if any("window_size" not in inspect.signature(function).parameters for function in functions):
@@ -49,13 +47,10 @@ def window_of_flash(name: str, width: int, padding: torch.Tensor | None) -> Flas
 
 
 def flex_mask(sees: Rule, embeddings: torch.Tensor, padding: torch.Tensor | None, cache: Any) -> BlockMask:
-    """
-    The mask of flex attention for a rule about positions, which are counted from the first token of a sequence.
-
-    It is built from the ends of blocks, of which there are (T / 128) (S / 128): transformers' own functions compare
-    all T S pairs. A rule must say a band: who sees a key, sees all between it and itself, and so do those between; it
-    hides the future where it is causal. `padding` is of past and present (B, past + T).
-    """
+    """The mask of flex attention for a rule about positions, which are counted from the first token of a sequence."""
+    # It is built from the ends of blocks, of which there are (T / 128) (S / 128): transformers' own functions compare
+    # all T S pairs. A rule must say a band: who sees a key, sees all between it and itself, and so do those between;
+    # it hides the future where it is causal. `padding` is of past and present (B, past + T).
     batch, length = embeddings.shape[:2]
     past, size = (0, length) if cache is None else (cache.get_seq_length(), cache.get_mask_sizes(length, 0)[0])
     real = embeddings.new_ones(batch, size, dtype=torch.bool)

@@ -17,13 +17,11 @@ from ..modeling_vanilla_transformer import VanillaTransformerAttention, VanillaT
 
 
 class LinformerAttention(VanillaTransformerAttention, kind="linformer"):
-    """
-    softmax(Q (E K)ᵀ / √d_k) (E V) with a trained E of k = `linformer_k` rows and a column for each position: Wang et
-    al. 2020, arXiv 2006.04768, section 4, equation 7, with one E for keys and values of all heads of a layer
-    ("key-value sharing"). Time and memory grow with n k. E has columns for `max_position_embeddings` positions,
-    counted from the first token of a sequence; padding adds nothing to the sums. As a sum covers all positions, it
-    cannot hide the future.
-    """
+    """softmax(Q (E K)ᵀ / √d_k) (E V) with a trained E (k, L): Wang et al. 2020, arXiv 2006.04768, equation 7."""
+
+    # k is `linformer_k`. One E for keys and values of all heads of a layer ("key-value sharing", section 4). Time and
+    # memory grow with n k. E has columns for `max_position_embeddings` positions, counted from the first token of a
+    # sequence; padding adds nothing to the sums. As a sum covers all positions, it cannot hide the future.
 
     def __init__(self, config: VanillaTransformerConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)

@@ -56,10 +56,9 @@ class Blocks:
         return self.rows[1]
 
     def with_keys(self, places: torch.Tensor, shown: torch.Tensor, are_shared: torch.Tensor) -> "Blocks":
-        """
-        These blocks with additional keys that all of them see, at `places` (B, g). `shown` is whether a query sees
-        them (B, C or 1, b or 1, g), `are_shared` whether a position is one of them (B, T): no key is seen twice.
-        """
+        """These blocks with additional keys that all of them see, at `places` (B, g)."""
+        # `shown` is whether a query sees them (B, C or 1, b or 1, g), `are_shared` whether a position is one of them
+        # (B, T): no key is seen twice.
         keys = near_blocks(self.count, self.block, self.left, self.right, places.device)  # (C, k)
         ordered = are_shared if self.order is None else are_shared.gather(1, self.order)
         twice = ordered[:, keys.clamp(0, are_shared.shape[1] - 1)]  # (B, C, k)
@@ -103,11 +102,9 @@ class Blocks:
         kernel: Callable[..., torch.Tensor],
         at_once: int | None = None,
     ) -> torch.Tensor:
-        """
-        Attention of queries to the keys that they see, from (B, H, T, d) to (B, T, H, d_v), by a kernel from queries,
-        keys and values of blocks (B C, H, b or k, d) and `seen` to outputs (B C, b, H, d_v). It gets so many blocks
-        `at_once`, without gradients; None: all.
-        """
+        """Attention of queries to the keys that they see, from (B, H, T, d) to (B, T, H, d_v)."""
+        # `kernel` makes of queries, keys and values of blocks (B C, H, b or k, d) and `seen` outputs (B C, b, H, d_v);
+        # it gets so many blocks `at_once`, without gradients; None: all.
         length = query.shape[2]
         shared = [self._shared(states) for states in (key, value)]
         query, key, value = (
@@ -159,13 +156,12 @@ class Blocks:
 
 
 class NearStates(torch.autograd.Function):
-    """
-    For each block the states that it sees, as views that overlap, so that nothing is copied for a block: from (B, T,
-    H, d) to (B C, k, H, d). The rows of a batch follow each other, so that a block at the end of one may reach into
-    the next: the mask hides what is not its own. Gradients are summed by slices of b positions that do not overlap:
-    torch's own gradient of `unfold` takes several times as long, and one copy of the states for each block needs
-    k / b times the memory.
-    """
+    """For each block the states that it sees, as overlapping views: from (B, T, H, d) to (B C, k, H, d)."""
+
+    # Nothing is copied for a block. The rows of a batch follow each other, so that a block at the end of one may reach
+    # into the next: the mask hides what is not its own. Gradients are summed by slices of b positions that do not
+    # overlap: torch's own gradient of `unfold` takes several times as long, and one copy of the states for each block
+    # needs k / b times the memory.
 
     @staticmethod
     def forward(ctx: Any, states: torch.Tensor, block: int, left: int, right: int) -> torch.Tensor:
@@ -223,10 +219,10 @@ def additive(seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 class LocalAttention(VanillaTransformerAttention, ABC):
-    """
-    Self-attention in which a query attends to keys near it. A kind defines which (`sees`), and in which blocks it is
-    computed (`block`, `reach`). Positions are counted from the first token: padding on the left changes nothing.
-    """
+    """Self-attention in which a query attends to keys near it."""
+
+    # A kind defines which (`sees`), and in which blocks it is computed (`block`, `reach`). Positions are counted from
+    # the first token: padding on the left changes nothing.
 
     is_local = True
     other_kernels: tuple[str, ...] = ("flex_attention",)
@@ -243,10 +239,8 @@ class LocalAttention(VanillaTransformerAttention, ABC):
 
     @abstractmethod
     def sees(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-        """
-        Whether queries at these positions see keys at those, of shapes that broadcast, in causal order or not. A query
-        that sees a key must see those between it and the key, and these must see the key, too.
-        """
+        """Whether queries at these positions see keys at those, of shapes that broadcast, in causal order or not."""
+        # A query that sees a key must see those between it and the key, and these must see the key, too.
 
     def sees_in_block(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
         """Whether queries see keys that each block is given: this must not change when both move by b positions."""
@@ -354,10 +348,10 @@ def with_position_bias(position_bias: Any, module: Any, *states: torch.Tensor, *
 
 
 class WindowAttention(LocalAttention, kind="window"):
-    """
-    A query sees the keys at most w = `attention_window` positions away, exactly, on both sides; in the decoder those
-    before it. Sliding window of Beltagy et al. 2020, arXiv 2004.05150, section 3.1, whose windows have 2 w in total.
-    """
+    """A query sees the keys at most w = `attention_window` positions away, in the decoder those before it."""
+
+    # On both sides. Sliding window of Beltagy et al. 2020, arXiv 2004.05150, section 3.1, whose windows have 2 w in
+    # total.
 
     other_kernels: tuple[str, ...] = ("flex_attention", "flash_attention_2", "flash_attention_3")
     # Whether the keys of each block are copied, so that small blocks cost more.
@@ -396,10 +390,9 @@ class WindowAttention(LocalAttention, kind="window"):
 
 
 class BlockAttention(LocalAttention, kind="blocks"):
-    """
-    A query sees the keys of its own block of b = `attention_block` positions, of the block before, and, outside of
-    the decoder, of the block behind: local attention of blocks, Parmar et al. 2018, arXiv 1802.05751, section 3.3.
-    """
+    """A query sees its block of b = `attention_block` positions, the one before and, in the encoder, the next."""
+
+    # Local attention of blocks: Parmar et al. 2018, arXiv 1802.05751, section 3.3.
 
     @property
     def block(self) -> int:
@@ -431,13 +424,11 @@ class ChunksAndSummaries:
 
 
 class ChunkAttention(BlockAttention, kind="chunk"):
-    """
-    A query sees the keys of its own chunk of b = `attention_block` positions, in the decoder those up to its own: the
-    blocks of Qiu et al. 2020, arXiv 1911.02972, that attend to themselves.
+    """A query sees its chunk of b = `attention_block` positions, in the decoder up to its own: arXiv 1911.02972."""
 
-    With `chunk_summary="mean"`, it also sees a key and a value of each earlier chunk, which are the means of the keys
-    and of the values of its tokens. Time and memory then grow with n (b + n / b).
-    """
+    # Qiu et al. 2020, with the blocks that attend to themselves. With `chunk_summary="mean"`, it also sees a key and a
+    # value of each earlier chunk, which are the means of the keys and of the values of its tokens. Time and memory
+    # then grow with n (b + n / b).
 
     def __init__(self, config: VanillaTransformerConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)

@@ -46,17 +46,13 @@ class GlobalTokens:
 
 
 class GlobalWindowAttention(WindowAttention, kind="window_global"):
-    """
-    `WindowAttention`, and global tokens that attend to all tokens, and all to them: Beltagy et al. 2020, arXiv
-    2004.05150, section 3.1. Time and memory grow with n (w + g).
+    """`WindowAttention`, and global tokens that attend to all, and all to them: arXiv 2004.05150, section 3.1."""
 
-    In the encoder they are those of `global_attention_mask`, or the first `global_tokens` of a sequence. Their
-    queries, and the keys and values that they see, have projections of their own, unless `global_projections` is
-    "shared".
-
-    In the decoder they are the first `global_tokens` of a sequence, which all later tokens see. They see those before
-    them, as other tokens do, with the same projections.
-    """
+    # Beltagy et al. 2020. Time and memory grow with n (w + g). In the encoder they are those of
+    # `global_attention_mask`, or the first `global_tokens` of a sequence. Their queries, and the keys and values that
+    # they see, have projections of their own, unless `global_projections` is "shared". In the decoder they are the
+    # first `global_tokens` of a sequence, which all later tokens see. They see those before them, as other tokens do,
+    # with the same projections.
 
     other_kernels: tuple[str, ...] = ()
     has_global_tokens = True

@@ -28,10 +28,9 @@ class LshMask(NamedTuple):
 
 
 class Chunks(NamedTuple):
-    """
-    Where the tokens of each bucket stand in one round, in the order of their positions. Every bucket begins a chunk of
-    its own, so that the place of a token depends on no later one.
-    """
+    """Where the tokens of each bucket stand in one round, in the order of their positions."""
+
+    # Every bucket begins a chunk of its own, so that the place of a token depends on no later one.
 
     ranks: torch.Tensor  # how many tokens of its bucket stand before each token (B, H, S)
     slots: torch.Tensor  # the place of each token among M slots, a multiple of c (B, H, S)
@@ -51,17 +50,15 @@ class Chunks(NamedTuple):
 
 
 class LshAttention(VanillaTransformerAttention, kind="lsh"):
-    """
-    Kitaev et al. 2020, arXiv 2001.04451, section 2, as in the authors' code: keys are the queries divided by their
-    lengths, so that one projection makes both, and scores are not divided by √d_k. The bucket of a token is
-    argmax([xR; -xR]) with random rotations R, which `lsh_seed` fixes and the weights hold. A query sees the keys of
-    its bucket that stand in its chunk of `lsh_chunk` tokens of that bucket or in the one before, in each of
-    `lsh_rounds` rounds; a key that is seen in several counts as often. A token sees itself only if it sees nothing
-    else. Time and memory grow with n · c · rounds.
+    """Attention to the keys of a query's buckets: Kitaev et al. 2020, arXiv 2001.04451, section 2."""
 
-    Chunks begin at buckets, and padding is in none: the future of a token changes nothing in the decoder, and padding
-    nothing at all. In eager attention all scores are computed, and the weights returned.
-    """
+    # As in the authors' code. Keys are the queries divided by their lengths, so that one projection makes both, and
+    # scores are not divided by √d_k. The bucket of a token is argmax([xR; -xR]) with random rotations R, which
+    # `lsh_seed` fixes and the weights hold. A query sees the keys of its bucket that stand in its chunk of `lsh_chunk`
+    # tokens of that bucket or in the one before, in each of `lsh_rounds` rounds; a key that is seen in several counts
+    # as often. A token sees itself only if it sees nothing else. Time and memory grow with n · c · rounds. Chunks
+    # begin at buckets, and padding is in none: the future of a token changes nothing in the decoder, and padding
+    # nothing at all. In eager attention all scores are computed, and the weights returned.
 
     has_step = False
 

@@ -29,10 +29,7 @@ class PerformerMask(NamedTuple):
 
 
 def orthogonal_features(count: int, width: int) -> torch.Tensor:
-    """
-    Vectors w (m, d_k), orthogonal in groups of d_k, each with the length of a vector of d_k normal values: section
-    2.4 of the paper.
-    """
+    """Vectors (m, d_k), orthogonal in groups of d_k, as long as vectors of d_k normal values: section 2.4."""
     # A model that is built in half precision sets torch's default type, for which there is no QR decomposition.
     exact: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
     groups = []
@@ -44,19 +41,15 @@ def orthogonal_features(count: int, width: int) -> torch.Tensor:
 
 
 class PerformerAttention(VanillaTransformerAttention, kind="performer"):
-    """
-    FAVOR+ of Choromanski et al. 2021, arXiv 2009.14794, section 2: φ(q)·φ(k) with positive orthogonal random features
-    φ(x)_r = exp(w_r·x - |x|²/2), x divided by d_k^¼, in place of exp(q·k / √d_k), which is its expected value. So
-    keys and values are summed once for all queries, Σ φ(k) (v, 1), and time and memory grow with n m.
+    """FAVOR+ of Choromanski et al. 2021, arXiv 2009.14794, section 2: φ(q)·φ(k) in place of exp(q·k / √d_k)."""
 
-    In the decoder, sums of earlier chunks and products inside a chunk give each position what stands before it; a
-    search keeps one sum for each hypothesis. Features are drawn anew every `performer_redraw` passes of training, are
-    fixed in evaluation, and are saved with the weights. With attn_implementation="eager" the weights φ(q)·φ(k) / Σ
-    are computed, and returned.
-
-    Every exponent loses the largest one up to its position (of keys) or of its features (of queries), which cancels
-    exactly: nothing is added to features, so that the future has no effect.
-    """
+    # With positive orthogonal random features φ(x)_r = exp(w_r·x - |x|²/2), x divided by d_k^¼, that is its expected
+    # value. So keys and values are summed once for all queries, Σ φ(k) (v, 1), and time and memory grow with n m. In
+    # the decoder, sums of earlier chunks and products inside a chunk give each position what stands before it; a
+    # search keeps one sum for each hypothesis. Features are drawn anew every `performer_redraw` passes of training,
+    # are fixed in evaluation, and are saved with the weights. With attn_implementation="eager" the weights φ(q)·φ(k) /
+    # Σ are computed, and returned. Every exponent loses the largest one up to its position (of keys) or of its
+    # features (of queries), which cancels exactly: nothing is added to features, so that the future has no effect.
 
     is_local = True
 
@@ -141,10 +134,8 @@ class PerformerAttention(VanillaTransformerAttention, kind="performer"):
     def step(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, state: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """
-        The next position of n hypotheses: queries, keys and values (B, H, n, d) and their sums so far (B, H, n,
-        state_size), zeros at the start, to outputs (B, n, H d_v) and the new sums.
-        """
+        """The next position of n hypotheses: outputs (B, n, H d_v), and the new sums (B, H, n, state_size)."""
+        # Queries, keys and values are (B, H, n, d); the sums are zeros at the start.
         keys, values = self.exponents(key), with_ones(value, torch.float32)  # (B, H, n, m), (B, H, n, d_v + 1)
         sums = state[..., :-1].unflatten(-1, (-1, values.shape[-1]))  # (B, H, n, m, d_v + 1)
         is_first = sums[..., -1].sum(dim=-1) == 0
@@ -196,10 +187,8 @@ def all_sums(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) ->
 
 
 def causal_sums(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """
-    Sums over the positions up to each query's, of queries at the last T of S positions. The exponent that is
-    subtracted is the largest up to each position, so that nothing depends on later ones.
-    """
+    """Sums over the positions up to each query's, of queries at the last T of S positions."""
+    # The exponent that is subtracted is the largest up to each position, so that nothing depends on later ones.
     past = keys.shape[2] - queries.shape[2]
     highest = finite(keys.amax(dim=-1).cummax(dim=-1).values)  # (B, H, S)
     least = torch.finfo(keys.dtype).min

@@ -22,10 +22,7 @@ class PoolingAttention(VanillaTransformerAttention, kind="pooling"):
     def shorten(
         self, states: torch.Tensor, padding: torch.Tensor | None
     ) -> tuple[torch.Tensor, Any, torch.Tensor | None]:
-        """
-        States (B, S, D) and their padding (B, S) or None to pooled states (B, S', D), the mask of the states that
-        they attend to, and the padding of the pooled ones (B, S').
-        """
+        """States (B, S, D) to pooled ones (B, S', D), the mask of what these attend to, and their padding (B, S')."""
         short = pool(states, padding)
         mask = create_bidirectional_mask(self.config, short, padding, encoder_hidden_states=states)
         return short, mask, None if padding is None else pooled_padding(padding)

@@ -27,16 +27,14 @@ class Distances(NamedTuple):
 
 
 class RecurrentAttention(VanillaTransformerAttention, kind="recurrent"):
-    """
-    Dai et al. 2019, arXiv 1901.02860, section 3: score(i, j) = ((q_i + u)·k_j + (q_i + v)·W_R R_{i-j}) / √d_k, with
-    sinusoids R of the distance and trained u, v and W_R. A query sees itself and the `memory_length` positions before
-    it (`same_length` of the authors' code), those of the segment before through a memory: the inputs of the layer
-    there, of which keys and values are made anew, without their gradient.
+    """score(i, j) = ((q_i + u)·k_j + (q_i + v)·W_R R_{i-j}) / √d_k: Dai et al. 2019, arXiv 1901.02860, section 3.3."""
 
-    The memory is the cache: `past_key_values` goes in and out of `forward` and `generate()`, and holds states
-    (B, 1, S, D) in the place of keys. A decoder alone keeps `memory_length` of them. So a text in segments of any
-    lengths has the outputs of the whole text. Padding is not counted as distance, and not seen in the memory.
-    """
+    # With sinusoids R of the distance and trained u, v and W_R. A query sees itself and the `memory_length` positions
+    # before it (`same_length` of the authors' code), those of the segment before through a memory: the inputs of the
+    # layer there, of which keys and values are made anew, without their gradient. The memory is the cache:
+    # `past_key_values` goes in and out of `forward` and `generate()`, and holds states (B, 1, S, D) in the place of
+    # keys. A decoder alone keeps `memory_length` of them. So a text in segments of any lengths has the outputs of the
+    # whole text. Padding is not counted as distance, and not seen in the memory.
 
     has_step = False
     divides_heads = False

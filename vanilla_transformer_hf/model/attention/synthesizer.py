@@ -28,11 +28,10 @@ class SynthesizerMask(NamedTuple):
 
 
 class SynthesizerAttention(VanillaTransformerAttention, ABC):
-    """
-    softmax(B) V with scores B that are not products of queries and keys: Tay et al. 2021, arXiv 2005.00743. Scores
-    have a column for each position up to `max_position_embeddings` (in the decoder `decoder_max_position_embeddings`),
-    counted from the first token of a sequence.
-    """
+    """softmax(B) V with scores B that are not products of queries and keys: Tay et al. 2021, arXiv 2005.00743."""
+
+    # Scores have a column for each position up to `max_position_embeddings` (in the decoder
+    # `decoder_max_position_embeddings`), counted from the first token of a sequence.
 
     # Scores of a step would be looked up by the positions of keys, which the search does not pass on.
     has_step = False
@@ -101,10 +100,9 @@ class SynthesizerAttention(VanillaTransformerAttention, ABC):
 
 
 class DenseSynthesizerAttention(SynthesizerAttention, kind="synthesizer_dense"):
-    """
-    B_i = W_2 relu(W_1 x_i) for each head, the dense synthesizer of section 3.1; W_1 (`q_proj`) makes the d_k features
-    of a head, W_2 (`position_scores`, (H, d_k, L)) a score of each position.
-    """
+    """B_i = W_2 relu(W_1 x_i) for each head, the dense synthesizer of section 3.1."""
+
+    # W_1 (`q_proj`) makes the d_k features of a head, W_2 (`position_scores`, (H, d_k, L)) a score of each position.
 
     def _roles(self) -> list[tuple[str, int]]:
         return [("q_proj", self.d_k), ("v_proj", self.d_v)]

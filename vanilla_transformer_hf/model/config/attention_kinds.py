@@ -13,29 +13,18 @@ from .position_schemes import POSITION_SCHEMES, stack_fields
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionKind(Kind):
-    """
-    The values that are left out are those of a kind that changes only which keys a query sees, without scores for
-    relative positions.
+    """A row of a kind of attention."""
 
-    Attributes:
-        has_pairs: Whether it has a score of each query and each key that the query sees, to which relative position
-            encodings may add.
-        can_rotate: Whether rotary encodings may rotate its queries and keys; not where they are sums, or missing.
-        has_keys: Whether it has a projection of keys.
-        has_head_parameters: Whether heads have parameters beside the projections, which pruning would have to cut.
-        is_quadratic: Whether its time grows with the square of the number of positions.
-        has_weights_of_full: Whether a model with full attention has the same weights, so that either can be trained
-            from the other.
-        not_in: Stack -> why it cannot have this kind, and what to take.
-    """
+    # What is left out is that of a kind that changes only which keys a query sees, without scores for relative
+    # positions.
 
-    has_pairs: bool = False
-    can_rotate: bool = True
-    has_keys: bool = True
-    has_head_parameters: bool = False
-    is_quadratic: bool = False
-    has_weights_of_full: bool = False
-    not_in: Mapping[str, str] = field(default_factory=dict)
+    has_pairs: bool = False  # whether each query has a score of each key it sees, to which relative positions may add
+    can_rotate: bool = True  # whether rotary encodings may rotate queries and keys; not if these are sums, or missing
+    has_keys: bool = True  # whether it has a projection of keys
+    has_head_parameters: bool = False  # whether heads have others beside the projections, which pruning would cut
+    is_quadratic: bool = False  # whether its time grows with the square of the number of positions
+    has_weights_of_full: bool = False  # whether they are those of full attention: either can be trained from the other
+    not_in: Mapping[str, str] = field(default_factory=dict)  # stack -> why it cannot have this kind, and what to take
 
 
 def chunk_conflicts(config: Any, stack: str) -> Iterator[str]:
@@ -160,9 +149,7 @@ def pooling_layers(config: Any) -> list[int]:
 
 
 def attends_to_pieces(config: Any, part: str) -> bool:
-    """
-    Whether weights of "encoder", "decoder" or "cross" attention are those of tokens; Linformer's are of sums, and
-    those of an encoder that pools are of means.
-    """
+    """Whether weights of "encoder", "decoder" or "cross" attention are those of tokens."""
+    # Linformer's are of sums, and those of an encoder that pools are of means.
     is_pooled = part != "decoder" and bool(getattr(config, "encoder_pooling", None))
     return getattr(config, f"{part}_attention_type", "full") != "linformer" and not is_pooled

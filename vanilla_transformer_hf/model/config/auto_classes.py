@@ -51,10 +51,8 @@ def auto_models(config: Any) -> dict[str, str]:
 
 
 def whole_auto_map(auto_map: dict[str, Any], models: dict[str, str]) -> dict[str, Any]:
-    """
-    The `auto_map` entry with all of `models`, the classes that can open the weights; nothing if it names none of them.
-    transformers adds only the class that it saves, and keeps the entries of the model that training began with.
-    """
+    """The `auto_map` entry with all `models`, which can open the weights; nothing if it names none of them."""
+    # transformers adds only the class that it saves, and keeps the entries of the model that training began with.
     ours = {reference for kind in CLASSES.values() for reference in in_folder(kind).values()}
     plain = {name: one.rpartition("--") for name, one in auto_map.items() if isinstance(one, str)}  # not of tokenizers
     for name, (repository, found, reference) in plain.items():

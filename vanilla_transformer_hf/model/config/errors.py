@@ -22,11 +22,9 @@ Config = TypeVar("Config", bound=type)
 
 
 def refusing_with_value_errors(config_class: Config) -> Config:
-    """
-    A class decorator above `@strict`: its errors, at construction, on assignment and before saving, become
-    `ConfigValueError`s. `@strict` turns each ValueError and TypeError of a check into an error that is neither, and
-    puts "Class validation error for validator 'validate_architecture'" in front of its message.
-    """
+    """A class decorator above `@strict`, whose errors become `ConfigValueError`s."""
+    # `@strict` turns each ValueError and TypeError of a check, at construction, on assignment and before saving, into
+    # an error that is neither, and puts "Class validation error for validator 'validate_architecture'" in front of it.
 
     def refusing(check: Callable[..., None]) -> Callable[..., None]:
         @wraps(check)  # with the mark by which `@strict` finds its own method in a subclass

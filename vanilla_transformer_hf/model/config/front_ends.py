@@ -55,21 +55,16 @@ def count_patches(config: Any, shape: Sequence[int]) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class FrontEndKind(Kind):
-    """
-    Attributes:
-        input_name: The model's argument for a source.
-        strides: A function of the config: by how much each step shortens the sequence, so that L positions become
-            ⌈L / stride⌉.
-        length: A function of the config and the shape of a batch of sources: positions of the encoder's input.
-        shape: A function of the config: the shape of one source, of any length where sources differ in it.
-        has_padding: Whether the source's `attention_mask` is used; if not, each position is attended to.
-    """
+    """How a source becomes the encoder's input."""
 
+    # The model's argument for a source, and functions of the config: by how much each step shortens the sequence, so
+    # that L positions become ⌈L / stride⌉; with the shape of a batch of sources, the positions of the encoder's input;
+    # and the shape of one source, of any length where sources differ in it.
     input_name: str
     strides: Callable[[Any], list[int]] = no_strides
     length: Callable[[Any, Sequence[int]], int] = length_in_time
     shape: Callable[[Any], tuple[int, ...]] = lambda config: (SOME_LENGTH,)
-    has_padding: bool = True
+    has_padding: bool = True  # whether the source's `attention_mask` is used; if not, each position is attended to
 
 
 def strides_of_convolutions(config: Any) -> list[int]:
@@ -167,10 +162,8 @@ def has_padding(config: Any) -> bool:
 
 
 def shortened_padding(config: Any, padding: Any) -> Any:
-    """
-    1 for a position of the encoder's input, 0 for padding (B, S), from that of the source: of frames (B, F), or the
-    same where the front end keeps the length. None stays None, and None is that of a front end without padding.
-    """
+    """1 for a position of the encoder's input, 0 for padding (B, S), from that of the source, as frames (B, F)."""
+    # None stays None, and None is that of a front end without padding.
     if padding is None or not has_padding(config):
         return None
     for stride in FRONT_ENDS[config.front_end].strides(config):
@@ -189,10 +182,7 @@ def source_length(config: Any, shape: Sequence[int]) -> int:
 
 
 def check_class_of_front_end(config: Any, model: Any) -> None:
-    """
-    Raises:
-        ValueError: The model class reads another kind of source than the config's front end.
-    """
+    """A `ValueError` if the model class reads another kind of source than the config's front end."""
     name = input_name_of(config)
     if model.main_input_name != name:
         raise ValueError(
@@ -202,13 +192,7 @@ def check_class_of_front_end(config: Any, model: Any) -> None:
 
 
 def check_sources(model: Any, given: dict[str, Any]) -> None:
-    """
-    Args:
-        given: Argument of an encoder -> its value or None.
-
-    Raises:
-        ValueError: A source is given that is not the model's, or none.
-    """
+    """A `ValueError` if a source is `given` that is not the model's, or none: argument -> its value or None."""
     name, front_end = model.main_input_name, model.config.front_end
     others = {"input_ids", "inputs_embeds"} if name == "input_ids" else {name}
     for other in given.keys() - others:
@@ -219,10 +203,7 @@ def check_sources(model: Any, given: dict[str, Any]) -> None:
 
 
 def check_marks(config: Any, token_type_ids: Any, global_attention_mask: Any) -> None:
-    """
-    Raises:
-        ValueError: Segments or global tokens are given, of which the encoder has none.
-    """
+    """A `ValueError` if segments or global tokens are given, of which the encoder has none."""
     if token_type_ids is not None and not config.type_vocab_size:
         raise ValueError(
             "token_type_ids: this model has no segments (type_vocab_size=0); leave them out, or set the config's "

@@ -34,10 +34,8 @@ class Settings:
 
     @property
     def length_limits(self) -> dict[str, int]:
-        """
-        The effective limits of length by name: those of the call if it has any, else those of its generation config,
-        else those of the model, else the paper's. A saved limit never overrides one of the call.
-        """
+        """The limits of length by name: of the call if it has any, else of its config, the model, or the paper."""
+        # A saved limit never overrides one of the call.
         *call, saved = self.layers
         if saved.get("max_length") == DEFAULT_MAX_LENGTH:
             saved = {**saved, "max_length": None}

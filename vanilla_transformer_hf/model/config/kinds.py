@@ -26,27 +26,16 @@ def no_conflicts(config: Any, stack: str) -> Iterator[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """
-    Attributes:
-        module: The module that computes it, which is imported with the first use; empty: it adds itself.
-        options: The config's fields that it uses, and not all others do.
-        conflicts: A function of the config and "encoder" or "decoder", the stack that has this kind, that yields a
-            message for each conflict with other fields.
-    """
+    """A row of a table."""
 
-    module: str = ""
-    options: tuple[str, ...] = ()
+    module: str = ""  # which computes it, and is imported with the first use; empty: it adds itself
+    options: tuple[str, ...] = ()  # the config's fields that it uses, and not all others do
+    # The config and "encoder" or "decoder", the stack that has this kind -> a message for each conflict of fields.
     conflicts: Callable[[Any, str], Iterator[str]] = no_conflicts
 
 
 class Classes(dict[str, type[Any]]):
-    """
-    Name of a kind -> the class that computes it, which is imported with the first use.
-
-    Args:
-        package: That of the rows' modules.
-        tables: The rows.
-    """
+    """Name of a kind in `tables` -> its class, imported from a module of `package` with the first use."""
 
     def __init__(self, package: str | None, *tables: Mapping[str, Kind]):
         super().__init__()
@@ -69,12 +58,7 @@ class Classes(dict[str, type[Any]]):
         return self[kind]
 
     def add(self, kind: str, computes: type[Any], **facts: Any) -> None:
-        """
-        Add a class, of which `facts` says what its row says, too.
-
-        Raises:
-            ValueError: The config has no row for this kind, or row and class disagree.
-        """
+        """Add a class, of which `facts` says what its row says; a `ValueError` if there is none, or they disagree."""
         row = self.row(kind)
         if row is None:
             raise ValueError(

@@ -15,19 +15,13 @@ SHAW_DISTANCE, T5_DISTANCE = 20, 128
 
 @dataclass(frozen=True, kw_only=True)
 class PositionScheme(Kind):
-    """
-    Attributes:
-        is_relative: Whether it acts on pairs of a query and a key, as its class says, too.
-        has_heads: Whether a relative scheme has something for each head, which all layers share: then no layer can
-            have fewer heads.
-        rotates: Whether it rotates queries and keys.
-        even_width: The least width, an even number, that it can be added to; 1: any width.
-    """
+    """A row of a position encoding."""
 
-    is_relative: bool = False
+    is_relative: bool = False  # whether it acts on pairs of a query and a key, as its class says, too
+    # Whether a relative scheme has something for each head, which all layers share: then none can have fewer heads.
     has_heads: bool = True
-    rotates: bool = False
-    even_width: int = 1
+    rotates: bool = False  # whether it rotates queries and keys
+    even_width: int = 1  # the least width, an even number, that it can be added to; 1: any width
 
 
 def stack_fields(config: Any, stack: str) -> tuple[str, str, int, int]:
@@ -105,10 +99,7 @@ POSITION_SCHEMES: dict[str, PositionScheme] = {
 
 
 def check_kernel_of_positions(config: Any) -> None:
-    """
-    Raises:
-        ValueError: The attention implementation is a fused kernel that cannot add the scores of the position encoding.
-    """
+    """A `ValueError` if `attn_implementation` is a fused kernel that cannot add the scores of the positions."""
     name = config._attn_implementation or ""
     for field in ("position_encoding", "decoder_position_encoding"):
         encoding = str(getattr(config, field))

@@ -75,10 +75,7 @@ GLOBAL_PROJECTIONS: dict[str, str] = {"separate": "global_", "shared": ""}
 
 
 class FeedForwardOwners(NamedTuple):
-    """
-    What owns the feed-forward of each stack's layers: the layer itself, the stack, or, for the decoder's, the encoder.
-    With "nobody" the decoder's layers have none.
-    """
+    """Who has the feed-forward of a stack's layers: they, the stack, or for the decoder the encoder, or "nobody"."""
 
     encoder: Literal["layer", "stack"]
     decoder: Literal["layer", "stack", "encoder", "nobody"]

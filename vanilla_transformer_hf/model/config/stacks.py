@@ -35,21 +35,12 @@ def heads_of_layers(config: Any, attention: str) -> list[int]:
 
 
 class StackSizes(NamedTuple):
-    """
-    Attributes:
-        width: D.
-        heads: H, of which pruning has left `kept_heads` in each layer, or set of a layer's weights.
-        longest: `max_position_embeddings`.
-        layer_order: For each layer, the index of its set of weights.
-        segments: `type_vocab_size`; the decoder has none.
-        has_feed_forward: Whether its layers have one.
-        front_end: What makes its first layer's input.
-    """
+    """The fields of one stack."""
 
     name: Literal["encoder", "decoder"]
     vocab_size: int
-    width: int
-    heads: int
+    width: int  # D
+    heads: int  # H, of which pruning has left `kept_heads` in each layer, or set of a layer's weights
     kept_heads: list[int]
     ffn_dim: int
     activation_function: str
@@ -57,11 +48,11 @@ class StackSizes(NamedTuple):
     residual_alpha: float
     final_norm: bool
     position_encoding: str
-    longest: int
-    layer_order: list[int]
-    segments: int = 0
-    has_feed_forward: bool = True
-    front_end: str = "tokens"
+    longest: int  # `max_position_embeddings`
+    layer_order: list[int]  # for each layer, the index of its set of weights
+    segments: int = 0  # `type_vocab_size`; the decoder has none
+    has_feed_forward: bool = True  # whether its layers have one
+    front_end: str = "tokens"  # what makes its first layer's input
 
     @property
     def is_causal(self) -> bool:
@@ -111,10 +102,7 @@ def decoder_sizes(config: Any) -> StackSizes:
 
 
 def check_stacks(config: Any, needed: str, model: str) -> None:
-    """
-    Raises:
-        ValueError: The config describes a model with other stacks than those of the class `model`.
-    """
+    """A `ValueError` if the config describes a model with other stacks than those of the class `model`."""
     if config.stacks != needed:
         raise ValueError(
             f"{model} has {STACK_NAMES[needed]}, and the config (is_encoder_decoder={config.is_encoder_decoder}, "

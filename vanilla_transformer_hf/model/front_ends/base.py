@@ -29,23 +29,12 @@ class FrontEndBase(nn.Module):
 
     @abstractmethod
     def forward(self, source: torch.Tensor, padding: torch.Tensor | None) -> torch.Tensor:
-        """
-        A source to embeddings (B, S, D), before they are scaled and positions are added.
-
-        Args:
-            source: The model's argument for it.
-            padding: 1 for a part of it, 0 for padding, which changes nothing; or None.
-
-        Raises:
-            ValueError: The shape is not that of the config.
-        """
+        """The source, and 1 or 0 for padding of it or None, to embeddings (B, S, D), before they are scaled."""
 
 
 def drawn_as_embeddings(last: Any, config: VanillaTransformerConfig) -> Any:
-    """
-    The last map of a front end, to be drawn so that what it makes is as small as embeddings, where these are scaled by
-    √D: positions of another size than the rest of the sum would be found late.
-    """
+    """The last map of a front end, to be drawn so that what it makes is as small as embeddings."""
+    # Where these are scaled by √D, positions of another size than the rest of the sum would be found late.
     last.init_gain = encoder_sizes(config).width ** -0.5 if config.scale_embedding else 1.0
     return last
 

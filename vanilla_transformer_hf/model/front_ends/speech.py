@@ -18,10 +18,7 @@ from .base import FrontEndBase, drawn_as_embeddings, shape_error
 
 
 def check_frames(frames: torch.Tensor, padding: torch.Tensor | None, bins: int) -> None:
-    """
-    Raises:
-        ValueError: The frames are not (B, F, M) with at least one frame, or the mask is not (B, F).
-    """
+    """A `ValueError` if the frames are not (B, F, M) with at least one frame, or the mask is not (B, F)."""
     if frames.dim() != 3 or frames.shape[1] == 0 or frames.shape[2] != bins:
         raise shape_error(
             "input_features", f"(recordings, frames, {bins}) with at least one frame (num_mel_bins={bins})", frames
@@ -38,10 +35,9 @@ def without_padding(frames: torch.Tensor, padding: torch.Tensor | None) -> torch
 
 
 class ConvolutionFrontEnd(FrontEndBase, kind="speech"):
-    """
-    Convolutions over time, an activation behind each: two of stride 2 as in Dong et al. 2018 and Speech2Text
-    (arXiv 2010.05171), or strides 1 and 2 as in Whisper (Radford et al. 2022, arXiv 2212.04356).
-    """
+    """Convolutions over time, an activation behind each, by default two of stride 2: Speech2Text, arXiv 2010.05171."""
+
+    # As in Dong et al. 2018; strides 1 and 2 are Whisper's (Radford et al. 2022, arXiv 2212.04356).
 
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(config)
@@ -73,10 +69,10 @@ class ConvolutionFrontEnd(FrontEndBase, kind="speech"):
 
 
 class WhisperFrontEnd(ConvolutionFrontEnd, kind="speech_whisper"):
-    """
-    Convolutions over frames as `WhisperFeatureExtractor` makes them. All recordings have one length, silence behind
-    their end, because the model has learned to read this silence: nothing is hidden as padding.
-    """
+    """Convolutions over frames as `WhisperFeatureExtractor` makes them."""
+
+    # All recordings have one length, silence behind their end, because the model has learned to read this silence:
+    # nothing is hidden as padding.
 
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(config)

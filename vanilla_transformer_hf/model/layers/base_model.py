@@ -31,10 +31,8 @@ SHARD_NAME = re.compile(r"model-\d{5,}-of-\d{5,}\.safetensors")
 
 
 def remove_older_weights(folder: str | os.PathLike[str], written: Collection[str]) -> None:
-    """
-    Remove files of weights of an earlier save from a folder: all that have the names of a save but are not `written`.
-    transformers opens model.safetensors in preference to newer weights in several files.
-    """
+    """Remove files of weights of an earlier save from a folder: all that have such names but are not `written`."""
+    # transformers opens model.safetensors in preference to newer weights in several files.
     for path in Path(folder).iterdir():
         is_weights = path.name in (WEIGHTS_NAME, INDEX_NAME) or SHARD_NAME.fullmatch(path.name)
         if is_weights and path.name not in written:
@@ -110,11 +108,9 @@ class SharedBase(ModelSavesCode, PreTrainedModel):
         row_loss: RowLoss | None = None,
         weight: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """
-        Last states (B, T, D) to the loss, if labels (B, T) are given, and logits (B, T, V), for models with an
-        `lm_head`. In training the loss is smoothed, or `row_loss`, and the logits may be left out; `weight` is then
-        used for that of the `lm_head`, if given.
-        """
+        """Last states (B, T, D) to the loss, if labels (B, T) are given, and logits (B, T, V), by the `lm_head`."""
+        # In training the loss is smoothed, or `row_loss`, and the logits may be left out; `weight` is then used for
+        # that of the `lm_head`, if given.
         smoothing = self.config.label_smoothing if self.training else 0.0
         if self.training and labels is not None and not return_logits:
             wanted = row_loss or partial(cross_entropy_rows, smoothing)
@@ -129,21 +125,17 @@ class SharedBase(ModelSavesCode, PreTrainedModel):
         return smoothed_cross_entropy(logits, labels, smoothing, num_items_in_batch), logits
 
     def weight_of_loss(self) -> torch.Tensor | None:
-        """
-        The weight of a plain `lm_head`, as autograd should have it in a step whose loss is computed without all
-        logits. Autograd comes back last to what was made first: the gradients of rows (`tied_rows`, called later) are
-        joined before they are added to that of the whole matrix, which torch copies for it once instead of twice.
-        """
+        """The weight of a plain `lm_head`, as autograd should have it in a step that computes no whole logits."""
+        # Autograd comes back last to what was made first: the gradients of rows (`tied_rows`, called later) are joined
+        # before they are added to that of the whole matrix, which torch copies for it once instead of twice.
         return self.lm_head.weight.view_as(self.lm_head.weight) if is_plain(self.lm_head) else None
 
     def tied_rows(
         self, stack: Any, ids: torch.Tensor | None, embeddings: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """
-        Ids (B, T) or embeddings (B, T, D) of a stack as they are, or the embeddings in place of the ids where their
-        gradient can be added to rows of the output's: where both are one matrix, and the loss needs its product.
-        torch would make another matrix of that size for each look-up, almost all of it zeros.
-        """
+        """Ids (B, T) or embeddings (B, T, D) as they are, or embeddings whose gradient joins the output's."""
+        # It can be added to rows of the output's where both are one matrix, and the loss needs its product. torch
+        # would make another matrix of that size for each look-up, almost all of it zeros.
         if ids is None:
             return ids, embeddings
         embedding: Any = getattr(stack, "embed_tokens", None)
@@ -381,10 +373,7 @@ class StackOfLayers(StackEmbeddings, VanillaTransformerPreTrainedModel):
 
     @property
     def longest(self) -> int | None:
-        """
-        The largest number of positions, of the position scheme, of self-attention, and in an encoder of the decoder's
-        attention to it; None without a limit.
-        """
+        """The largest number of positions, of the scheme or of an attention to the stack; None without a limit."""
         own: Any = self.layers[0].self_attn
         limits: list[int | None] = [self.embed_positions.longest, own.longest]
         config = self.config

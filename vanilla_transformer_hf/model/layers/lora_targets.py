@@ -6,22 +6,15 @@ from functools import cache
 
 
 class LoraTargets:
-    """
-    Whether PEFT is imported with the first model, which takes 0.2 s.
+    """Whether PEFT is imported with the first model, which takes 0.2 s."""
 
-    Attributes:
-        are_entered: False in processes that make no adapters; `registration.py` decides.
-    """
-
-    are_entered = True
+    are_entered = True  # not in processes that make no adapters; `registration.py` decides
 
 
 @cache
 def name_lora_targets(model_type: str, targets: tuple[str, ...]) -> None:
-    """
-    Add them to PEFT's table, if PEFT is installed, so that LoraConfig() works without target_modules. PEFT has no
-    public function for this.
-    """
+    """Add them to PEFT's table, if PEFT is installed, so that LoraConfig() works without target_modules."""
+    # PEFT has no public function for this.
     if not LoraTargets.are_entered:
         return
     try:

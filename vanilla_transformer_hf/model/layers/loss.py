@@ -24,23 +24,15 @@ VALUES_AT_ONCE_ELSEWHERE = 2**24
 
 
 class LossRows(NamedTuple):
-    """
-    Some rows of the logits, and what a loss of them needs.
+    """Some rows of the logits, and what a loss of them needs."""
 
-    Attributes:
-        logits: (K, R, V), in float32 or float64.
-        label: The label of each, 0 where it does not count (K, R, 1).
-        share: What its loss is multiplied by, 0 where it does not count (R, 1).
-        gradient: Where the derivative by the logits is written (K, R, V), in memory that may be that of the logits, so
-            that they are read before; None if it is not needed.
-        places: Which of all N they are.
-    """
-
-    logits: torch.Tensor
-    label: torch.Tensor
-    share: torch.Tensor
+    logits: torch.Tensor  # (K, R, V), in float32 or float64
+    label: torch.Tensor  # of each, 0 where it does not count (K, R, 1)
+    share: torch.Tensor  # what its loss is multiplied by, 0 where it does not count (R, 1)
+    # Where the derivative by the logits is written (K, R, V), in memory that may be that of the logits, so that they
+    # are read before; None if it is not needed.
     gradient: torch.Tensor | None
-    places: slice
+    places: slice  # which of all N they are
 
 
 # What computes a loss: rows to the sum of their losses times their shares.
@@ -59,13 +51,10 @@ def smoothed_cross_entropy(
     label_smoothing: float,
     num_items_in_batch: torch.Tensor | int | None = None,
 ) -> torch.Tensor:
-    """
-    Cross-entropy of logits (B, T, V) with (1 - ε) of the weight on the label (B, T) and ε spread over all V tokens,
-    section 5.4 (Szegedy et al. 2016, arXiv 1512.00567), in nats per token. Labels of -100 are ignored.
-
-    The sum is divided by `num_items_in_batch`, the labels of all accumulated batches, where it is given: then the
-    gradient does not depend on how a batch is split.
-    """
+    """Cross-entropy in nats with (1 - ε) of the weight on the label and ε spread over all V tokens, section 5.4."""
+    # Szegedy et al. 2016, arXiv 1512.00567, of logits (B, T, V) and labels (B, T), of which -100 is ignored. The sum
+    # is divided by `num_items_in_batch`, the labels of all accumulated batches, where it is given: then the gradient
+    # does not depend on how a batch is split.
     loss = F.cross_entropy(
         logits.flatten(0, 1).float(), labels.flatten(), reduction="sum", label_smoothing=label_smoothing
     )
@@ -73,10 +62,9 @@ def smoothed_cross_entropy(
 
 
 def softmax_and_log_sum(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """
-    softmax (..., V) of logits (..., V), and log Σ exp of them (..., 1): from the largest logit and the largest
-    probability, which is at least 1 / V, so that exponentials are computed once.
-    """
+    """softmax (..., V) of logits (..., V), and log Σ exp of them (..., 1)."""
+    # From the largest logit and the largest probability, which is at least 1 / V, so that exponentials are computed
+    # once.
     probabilities = logits.softmax(dim=-1)
     largest = logits.amax(dim=-1, keepdim=True)
     return probabilities, largest - probabilities.amax(dim=-1, keepdim=True).log()
@@ -122,14 +110,9 @@ def add_rows(
     exact: torch.dtype,
     start: int = 0,
 ) -> torch.Tensor:
-    """
-    The loss of logits (K, R, V) and labels (R), a few rows at a time; the gradient (K, R, V) is written.
-
-    Args:
-        count: The divisor of a sum over labels and passes is K times this.
-        exact: The type of the loss.
-        start: The place of the first of these rows among all N.
-    """
+    """The loss of logits (K, R, V) and labels (R), a few rows at a time; the gradient (K, R, V) is written."""
+    # The divisor of a sum over labels and passes is K `count`, the type of the loss `exact`; `start` is the place of
+    # the first of these rows among all N.
     passes, total, vocab_size = logits.shape
     at_once = VALUES_AT_ONCE if logits.device.type == "cpu" else VALUES_AT_ONCE_ELSEWHERE
     step = max(1, at_once // (passes * vocab_size))
@@ -149,9 +132,7 @@ def add_rows(
 
 
 class LossByRows(torch.autograd.Function):
-    """
-    The loss of logits that are there as a whole. `forward` also computes the gradient, `backward` only scales it.
-    """
+    """The loss of logits that are there as a whole: `forward` computes the gradient, `backward` only scales it."""
 
     @staticmethod
     def forward(ctx: Any, logits: Any, labels: Any, row_loss: RowLoss, count: Any) -> torch.Tensor:
@@ -186,12 +167,10 @@ def loss_by_rows(
 
 
 class ProjectedLoss(torch.autograd.Function):
-    """
-    The loss of the logits H Wᵀ + b, which are never in memory all at once.
+    """The loss of the logits H Wᵀ + b, which are never in memory all at once."""
 
-    The loss and its gradients are computed a few rows at a time in forward; backward only scales the gradients.
-    `torch.nn.functional.linear_cross_entropy` works like this too, but not with label smoothing.
-    """
+    # The loss and its gradients are computed a few rows at a time in forward; backward only scales the gradients.
+    # `torch.nn.functional.linear_cross_entropy` works like this too, but not with label smoothing.
 
     @staticmethod
     def forward(
@@ -241,13 +220,9 @@ def projected_loss(
     num_items_in_batch: torch.Tensor | int | None = None,
     weight: torch.Tensor | None = None,
 ) -> torch.Tensor | None:
-    """
-    The loss of states (K B, T, D) and labels (B, T) in parts, or None where the logits have to be computed as a
-    whole.
-
-    They are computed as a whole if an adapter, quantizer, shard or hook wraps the projection; in float16, whose
-    gradients must be scaled from the start; and under `torch.compile`, which splits them by itself.
-    """
+    """The loss of states (K B, T, D) and labels (B, T) in parts, or None where logits are needed as a whole."""
+    # That is if an adapter, quantizer, shard or hook wraps the projection; in float16, whose gradients must be
+    # scaled from the start; and under `torch.compile`, which splits them by itself.
     device = states.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
     if not is_plain(projection) or dtype == torch.float16 or torch.compiler.is_compiling():

@@ -35,10 +35,9 @@ def is_plain(module: nn.Module) -> bool:
 
 
 class LastResult:
-    """
-    A function of states that is computed once for all that read the same states, as queries, keys and values do: the
-    last result is kept as long as its states are.
-    """
+    """A function of states that is computed once for all that read the same states, as queries, keys and values do."""
+
+    # The last result is kept as long as its states are.
 
     def __init__(self, function: Callable[[torch.Tensor], Any]) -> None:
         self.function = function
@@ -63,10 +62,9 @@ ROUNDED = LastResult(lambda states: states.detach().to(torch.get_autocast_dtype(
 
 
 class RoundedLinear(torch.autograd.Function):
-    """
-    x Wᵀ + b in a type of fewer bytes. Rounded weights are not kept: the backward pass rounds them again, which takes a
-    hundredth of its time.
-    """
+    """x Wᵀ + b in a type of fewer bytes."""
+
+    # Rounded weights are not kept: the backward pass rounds them again, which takes a hundredth of its time.
 
     @staticmethod
     def forward(ctx: Any, low: Any, states: Any, weight: Any, bias: Any) -> torch.Tensor:
@@ -87,10 +85,9 @@ class RoundedLinear(torch.autograd.Function):
 
 
 class Linear(nn.Linear):
-    """
-    x Wᵀ + b. In training under autocast on a CPU it keeps less in memory than torch's, with the same numbers: of the
-    states one rounded copy for all layers that read them, and no rounded weights.
-    """
+    """x Wᵀ + b, with less in memory than torch's in training under autocast on a CPU, with the same numbers."""
+
+    # Of the states one rounded copy is kept for all layers that read them, and no rounded weights.
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         is_rounded = (
@@ -138,10 +135,8 @@ class SharesProjections(nn.Module):
 
 
 def factors(states: torch.Tensor, dropped: int, seed: int) -> torch.Tensor:
-    """
-    The factors of these states, of their shape and type: 0 for `dropped` of 2^16, 1 / (1 - p) for the others. They
-    depend on the seed alone.
-    """
+    """The factors of these states, of their shape and type: 0 for `dropped` of 2^16, 1 / (1 - p) for the others."""
+    # They depend on the seed alone.
     count = states.numel()
     words = torch.empty(-(-count // 4), dtype=torch.long, device="cpu")
     words.random_(-(2**63), None, generator=torch.Generator().manual_seed(seed))
@@ -168,12 +163,9 @@ class SeededDropout(torch.autograd.Function):
 
 
 def drop_out(states: torch.Tensor, p: float, training: bool) -> torch.Tensor:
-    """
-    Zeros in place of a share p of `states`, the rest divided by 1 - p; on a CPU p is a multiple of 2^-16.
-
-    torch draws its masks there with one call of the generator per value, and keeps them: an eighth of a training step
-    of a small model, and an eighth of its memory. Sixteen random bits per value take a sixth of that time.
-    """
+    """Zeros in place of a share p of `states`, the rest divided by 1 - p; on a CPU p is a multiple of 2^-16."""
+    # torch draws its masks there with one call of the generator per value, and keeps them: an eighth of a training
+    # step of a small model, and an eighth of its memory. Sixteen random bits per value take a sixth of that time.
     if not training:
         return states
     if not 0 < p < 1 or states.device.type != "cpu" or torch.compiler.is_compiling():
@@ -204,11 +196,10 @@ class AuthorRMSNorm(nn.RMSNorm):
 
 
 class TokenBatchNorm(nn.Module):
-    """
-    (x - mean) / √(variance + ε) · γ + β, with mean and variance of each feature over the tokens of a batch; in
-    evaluation with their running averages. Ioffe and Szegedy 2015, arXiv 1502.03167, as torch.nn.BatchNorm1d of the
-    tokens without padding; each process of a distributed training has statistics of its own.
-    """
+    """(x - mean) / √(variance + ε) · γ + β of each feature over the tokens of a batch: arXiv 1502.03167."""
+
+    # Ioffe and Szegedy 2015; in evaluation with the running averages of mean and variance, as torch.nn.BatchNorm1d of
+    # the tokens without padding; each process of a distributed training has statistics of its own.
 
     # The part that a batch has in the running averages.
     momentum = 0.1
@@ -253,16 +244,7 @@ class TokenBatchNorm(nn.Module):
 
 
 def note_tokens(stack: nn.Module, padding: torch.Tensor | None, length: int) -> None:
-    """
-    Tell the norms of a stack in training which of the positions are tokens.
-
-    Args:
-        padding: 1 for a token, 0 for padding, of past and present (B, past + T), or None.
-        length: T.
-
-    Raises:
-        ValueError: The padding is a mask of another shape.
-    """
+    """Tell the norms of a stack in training which of the last `length` of `padding` (B, past + T) are tokens."""
     if padding is not None and padding.dim() != 2:
         raise ValueError(
             f"attention_mask of shape {tuple(padding.shape)}: in training, norm_type='batch_norm' takes one of shape "
@@ -288,12 +270,8 @@ NORMS: dict[str, Callable[..., nn.Module]] = {
 
 
 def look_up(weight: torch.Tensor, ids: torch.Tensor, what: str) -> torch.Tensor:
-    """
-    Rows `ids` (B, T) of `weight` (V, D), as (B, T, D).
-
-    Raises:
-        IndexError: On a CPU, an id has no row. On an accelerator the check would force a synchronisation.
-    """
+    """Rows `ids` (B, T) of `weight` (V, D), as (B, T, D); on a CPU an `IndexError` for an id without a row."""
+    # On an accelerator the check would force a synchronisation.
     try:
         return F.embedding(ids, weight)
     except IndexError as error:
@@ -303,11 +281,8 @@ def look_up(weight: torch.Tensor, ids: torch.Tensor, what: str) -> torch.Tensor:
 
 
 def check_rows(ids: torch.Tensor, count: int, what: str) -> None:
-    """
-    Raises:
-        IndexError: On a CPU, an id lies outside 0 to `count` - 1. While a graph is traced, ids have no values to
-        check.
-    """
+    """On a CPU, an `IndexError` if an id lies outside 0 to `count` - 1."""
+    # While a graph is traced, ids have no values to check.
     if ids.device.type != "cpu" or torch.compiler.is_compiling():
         return
     wrong = ids[(ids < 0) | (ids >= count)]
@@ -322,10 +297,7 @@ def counted(padding: torch.Tensor) -> torch.Tensor:
 
 
 def check_padding_mask(padding: torch.Tensor | None, kind: str, note: str) -> None:
-    """
-    Raises:
-        ValueError: It is not a mask of padding, (B, S).
-    """
+    """A `ValueError` if it is not a mask of padding, (B, S)."""
     if padding is not None and padding.dim() != 2:
         raise ValueError(
             f"attention_mask of shape {tuple(padding.shape)}: {kind} attention takes one of shape (B, S), with 1 for "
@@ -334,10 +306,7 @@ def check_padding_mask(padding: torch.Tensor | None, kind: str, note: str) -> No
 
 
 def check_positions(count: int, longest: int, kind: str, field: str) -> None:
-    """
-    Raises:
-        ValueError: There are more positions than parameters for them, whose number is this field of the config.
-    """
+    """A `ValueError` if there are more positions than parameters for them, the config's field of this name."""
     if count > longest:
         raise ValueError(
             f"{count:,} positions, and {kind} attention has {field}={longest:,}: cut the text, or train a model with "
@@ -346,13 +315,8 @@ def check_positions(count: int, longest: int, kind: str, field: str) -> None:
 
 
 def pairs(padding: torch.Tensor) -> tuple[torch.Tensor, int]:
-    """
-    The pair of neighbours that each position belongs to (B, S), and the number of pairs, S' = S // 2 + 1. Pairs are
-    counted from the first token of a sequence, so that padding on the left does not part neighbours.
-
-    Raises:
-        ValueError: The mask is not one of padding, (B, S).
-    """
+    """The pair of neighbours that each position belongs to (B, S), and the number of pairs, S' = S // 2 + 1."""
+    # Pairs are counted from the first token of a sequence, so that padding on the left does not part neighbours.
     check_padding_mask(padding, "an encoder with pooling, self-", "")
     shift = padding.long().argmax(dim=1, keepdim=True) % 2
     return (torch.arange(padding.shape[1], device=padding.device) + shift) // 2, padding.shape[1] // 2 + 1
@@ -365,10 +329,7 @@ def pooled_padding(padding: torch.Tensor) -> torch.Tensor:
 
 
 def memory_padding(config: VanillaTransformerConfig, padding: torch.Tensor | None) -> torch.Tensor | None:
-    """
-    The padding of the encoder's output (B, S'), from that of the source (B, S) or of its frames: the same unless the
-    front end or pooling shortens it.
-    """
+    """The padding of the encoder's output (B, S'), from that of the source (B, S) or of its frames."""
     padding = shortened_padding(config, padding)
     if padding is not None:
         for _ in config.encoder_pooling or []:
@@ -383,21 +344,15 @@ def memory_padding(config: VanillaTransformerConfig, padding: torch.Tensor | Non
 
 @dataclass
 class FlashMemory:
-    """
-    What flash attention hides of a source with padding; made once for all layers. transformers would take the padding
-    of the source for that of the target, too, and is therefore given the tokens alone, one sequence behind the other.
+    """What flash attention hides of a source with padding; made once for all layers."""
 
-    Attributes:
-        size: S; a static cache may have more room.
-        tokens: Places of the tokens among the B S positions of the source (tokens).
-        ends: Where sources begin, and where the last ends, among the tokens (B + 1).
-        longest: Tokens of the longest source.
-    """
+    # transformers would take the padding of the source for that of the target, too, and is therefore given the tokens
+    # alone, one sequence behind the other.
 
-    size: int
-    tokens: torch.Tensor
-    ends: torch.Tensor
-    longest: int
+    size: int  # S; a static cache may have more room
+    tokens: torch.Tensor  # their places among the B S positions of the source (tokens)
+    ends: torch.Tensor  # where sources begin, and where the last ends, among the tokens (B + 1)
+    longest: int  # tokens of the longest source
 
     @classmethod
     def of(cls, mask: torch.Tensor, padding: torch.Tensor | None) -> "FlashMemory":

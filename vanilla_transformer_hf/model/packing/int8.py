@@ -66,14 +66,12 @@ def dequantize_rows(whole: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
 
 
 class Int8Map:
-    """
-    States (..., D) to x Wᵀ + b (..., O) with both factors rounded to int8, followed by "none" or "relu". W has the
-    rows of all `weights`.
+    """States (..., D) to x Wᵀ + b (..., O) with both factors rounded to int8, followed by "none" or "relu"."""
 
-    Sums are exact integers; everything else is float32. The weights are packed when the first few, and when the first
-    many rows come, for the kernel that is faster for so many; infinite or NaN, they are a `ValueError` then. `largest`
-    is the largest number of a rounded state: of `LARGEST_REDUCED`, one kernel is for all rows.
-    """
+    # W has the rows of all `weights`. Sums are exact integers; everything else is float32. The weights are packed when
+    # the first few, and when the first many rows come, for the kernel that is faster for so many; infinite or NaN,
+    # they are a `ValueError` then. `largest` is the largest number of a rounded state: of `LARGEST_REDUCED`, one
+    # kernel is for all rows.
 
     def __init__(
         self,
@@ -132,10 +130,9 @@ class Int8Map:
 def int8_map_of_step(
     weights: Sequence[torch.Tensor], bias: torch.Tensor | None, after: str = "none", largest: int = LARGEST
 ) -> Int8Map:
-    """
-    The map for the tokens of one step, or of several hypotheses. With few outputs, the kernel for few rows is as fast
-    for many. Where one kernel is enough, it is packed at once, and the weights, which may be copies, are not kept.
-    """
+    """The map for the tokens of one step, or of several hypotheses."""
+    # With few outputs, the kernel for few rows is as fast for many. Where one kernel is enough, it is packed at once,
+    # and the weights, which may be copies, are not kept.
     made = Int8Map(weights, bias, after=after, largest=largest)
     if made.most_few == FEW_INT8_ROWS and sum(map(len, weights)) >= LARGE_INT8_MAP:
         return made

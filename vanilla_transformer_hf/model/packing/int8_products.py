@@ -30,10 +30,8 @@ PAUSE = 0.05
 
 
 def onednn_product(weight: torch.Tensor, steps: torch.Tensor) -> Product:
-    """
-    Rows (R, D) of whole numbers from -128 to 127 to products with a matrix of int8 (O, D), each times its step (O):
-    float32 (R, O). By oneDNN, for CPUs with instructions for int8.
-    """
+    """Whole numbers (R, D) from -128 to 127 times int8 (O, D), each times its step (O): float32 (R, O)."""
+    # By oneDNN, for CPUs with instructions for int8.
     # It reads the rows of a transposed view as if they lay one after the other.
     packed = torch.ops.onednn.qlinear_prepack(weight.contiguous(), None)
     zeros = torch.zeros_like(steps, dtype=torch.long)
@@ -67,13 +65,10 @@ def packed_for_fbgemm(weight: torch.Tensor, steps: torch.Tensor) -> torch.Script
 
 
 def product_of_halves(weight: torch.Tensor, steps: torch.Tensor) -> Product:
-    """
-    Exact product by FBGEMM, on CPUs with AVX2 alone. They add products in pairs in 16 bits, and clip them: 255 · 127
-    twice is too large. Here rows are the sum of two of at most 64, as 128 · 127 twice is not.
-
-    One thread of such a CPU (AMD Zen 3), 512 x 2,048: 0.07 ms for one row, where float32 takes 0.11; 0.23 and
-    0.30 for eight, 0.86 and 0.96 for 32, 27.7 and 29.8 for 1,024.
-    """
+    """Exact product by FBGEMM, on CPUs with AVX2 alone."""
+    # They add products in pairs in 16 bits, and clip them: 255 · 127 twice is too large. Here rows are the sum of two
+    # of at most 64, as 128 · 127 twice is not. One thread of such a CPU (AMD Zen 3), 512 x 2,048: 0.07 ms for one row,
+    # where float32 takes 0.11; 0.23 and 0.30 for eight, 0.86 and 0.96 for 32, 27.7 and 29.8 for 1,024.
     kernel, packed = getattr(torch.ops.quantized, FBGEMM).default, packed_for_fbgemm(weight, torch.ones_like(steps))
     quarters = torch.tensor([[[-0.25]], [[0.25]]], device="cpu")
 
@@ -94,15 +89,11 @@ def float64_product(weight: torch.Tensor, steps: torch.Tensor) -> Product:
 
 
 def rounding_product(weight: torch.Tensor, steps: torch.Tensor, largest: int = LARGEST) -> Product:
-    """
-    Product by FBGEMM, which rounds inside: rows (R, D) of numbers from -1 to 1, in float32, become whole numbers up to
-    `largest`.
-
-    With 127, for CPUs with instructions for int8. For the few rows of a step it is faster than oneDNN's: all maps of a
-    step of the base model, with one row, take 2.8 instead of 6.6 ms, and as long with 32 (one thread). With 63, for
-    CPUs with AVX2 too, in half the time of `product_of_halves` (one thread of an AMD processor as one with AVX2 alone,
-    512 x 2,048: 0.026 ms for one row, 0.27 for 32, 1.06 for 128, where float32 takes 0.053, 0.66 and 2.38).
-    """
+    """Product by FBGEMM, which rounds numbers from -1 to 1 (R, D), in float32, to whole ones up to `largest`."""
+    # With 127, for CPUs with instructions for int8. For the few rows of a step it is faster than oneDNN's: all maps of
+    # a step of the base model, with one row, take 2.8 instead of 6.6 ms, and as long with 32 (one thread). With 63,
+    # for CPUs with AVX2 too, in half the time of `product_of_halves` (one thread of an AMD processor as one with AVX2
+    # alone, 512 x 2,048: 0.026 ms for one row, 0.27 for 32, 1.06 for 128, where float32 takes 0.053, 0.66 and 2.38).
     packed, kernel = packed_for_fbgemm(weight, largest * steps), getattr(torch.ops.quantized, FBGEMM).default
     return lambda rows: kernel(rows, 1 / largest, largest + 1, packed)
 

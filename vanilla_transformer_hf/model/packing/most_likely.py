@@ -34,11 +34,8 @@ ROWS_AT_ONCE = 2**10
 
 
 def best_candidates(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """
-    The `count` highest scores of each row (R, V) and their columns, both (R, count), as `torch.topk` returns them.
-
-    Each of them lies in one of the `count` groups of columns with the highest maxima.
-    """
+    """The `count` highest scores of each row (R, V) and their columns, both (R, count), as of `torch.topk`."""
+    # Each of them lies in one of the `count` groups of columns with the highest maxima.
     rows, width = scores.shape[0], scores.shape[1] // GROUP
     if scores.device.type != "cpu" or scores.shape[1] < STAGED_FROM or count > width:
         return scores.topk(min(count, scores.shape[1]))
@@ -76,13 +73,11 @@ def rounded(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 class ScreenedMostLikely:
-    """
-    `most_likely` that reads less memory: int8 products select a few candidates, and only their logits are computed.
+    """`most_likely` that reads less memory: int8 products select a few candidates, whose logits alone are computed."""
 
-    What int8 loses is bounded (Cauchy-Schwarz): |w·x - ŵ·x̂| ≤ ‖w‖ ‖x - x̂‖ + ‖w - ŵ‖ ‖x̂‖. Rows in which this bound
-    does not exclude every other token get all their logits, so the result equals the argmax of all logits in the type
-    of the weights: those of the output projection (V, D), without a bias, of which `head` returns all logits.
-    """
+    # What int8 loses is bounded (Cauchy-Schwarz): |w·x - ŵ·x̂| ≤ ‖w‖ ‖x - x̂‖ + ‖w - ŵ‖ ‖x̂‖. Rows in which this bound
+    # does not exclude every other token get all their logits, so the result equals the argmax of all logits in the
+    # type of the weights: those of the output projection (V, D), without a bias, of which `head` returns all logits.
 
     def __init__(self, weight: torch.Tensor, head: Product):
         self.weight, self.by_all_logits = weight, most_likely(head)

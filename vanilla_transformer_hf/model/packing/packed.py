@@ -69,12 +69,9 @@ def plain_map(weight: torch.Tensor, bias: torch.Tensor | None, after: str) -> Pr
 
 
 def pack(weights: Sequence[torch.Tensor], bias: torch.Tensor | None, after: str = "none") -> Projection:
-    """
-    x W ᵀ + b with W, the rows of all `weights`, packed once where oneDNN is available.
-
-    W in bfloat16 is packed as float32 where the CPU has no instructions for bfloat16. Both add up in float32 and
-    round the sum.
-    """
+    """x W ᵀ + b with W, the rows of all `weights`, packed once where oneDNN is available."""
+    # W in bfloat16 is packed as float32 where the CPU has no instructions for bfloat16. Both add up in float32 and
+    # round the sum.
     weight = joined(weights)
     if not is_packable(weight):
         return plain_map(weight, bias, after=after)
@@ -135,11 +132,10 @@ Pack: TypeAlias = Callable[..., Projection | None]
 
 
 def packed_copy(module: Any, pack: Pack, copies: dict[int, Any]) -> Any:
-    """
-    A tree of modules again, whose plain linear layers compute with packed weights. Weights and all else are shared, so
-    that it costs a few small objects; the modules themselves are as before. `pack` packs a linear layer, and those of
-    attention that read the same states as one; `copies` are those that are made, by the ids of the modules.
-    """
+    """A tree of modules again, whose plain linear layers compute with packed weights."""
+    # Weights and all else are shared, so that it costs a few small objects; the modules themselves are as before.
+    # `pack` packs a linear layer, and those of attention that read the same states as one; `copies` are those that are
+    # made, by the ids of the modules.
     if id(module) not in copies:
         made = module
         if is_plain(module) and (packed := pack(module)) is not None:
@@ -160,10 +156,9 @@ def packed_copy(module: Any, pack: Pack, copies: dict[int, Any]) -> Any:
 
 
 class JointOutputs:
-    """
-    The outputs (B, T, O) of several projections of an attention for the same states (B, T, D), by one product where
-    `pack` packs them as one; `children` are packed one by one.
-    """
+    """The outputs (B, T, O) of several projections of an attention for the same states (B, T, D)."""
+
+    # By one product where `pack` packs them as one; `children` are packed one by one.
 
     def __init__(self, module: nn.Module, children: dict[str, Any], pack: Pack):
         self.module, self.children, self.pack = module, children, pack
@@ -181,11 +176,10 @@ class JointOutputs:
 
 
 class StepProjections(SimpleNamespace):
-    """
-    The projections of a decoder layer, as a step uses them: `qkv`, `out`, where there is a source `cross_query` and
-    `cross_out`, and what the layer's `feed_forward` reads: `fc1`, `fc2`, maybe `fc3`, `activation_fn`, `is_gated`,
-    `training`; no dropout.
-    """
+    """The projections of a decoder layer, as a step uses them, without dropout."""
+
+    # `qkv`, `out`, where there is a source `cross_query` and `cross_out`, and what the layer's `feed_forward` reads:
+    # `fc1`, `fc2`, maybe `fc3`, `activation_fn`, `is_gated`, `training`.
 
     qkv: Projection
     out: Projection
@@ -216,10 +210,9 @@ class StepProjections(SimpleNamespace):
 
 
 class StepWeights:
-    """
-    A model's linear maps for the steps of a search, packed where that is faster. `quantization` is a key of `MAKERS`;
-    maps that are not plain (hooks, adapters) are never quantized.
-    """
+    """A model's linear maps for the steps of a search, packed where that is faster."""
+
+    # `quantization` is a key of `MAKERS`; maps that are not plain (hooks, adapters) are never quantized.
 
     # Model -> its packed maps, and the signature of the weights that they were made of.
     _kept: "weakref.WeakKeyDictionary[Any, tuple[StepWeights, WeightSignature]]" = weakref.WeakKeyDictionary()
@@ -304,13 +297,10 @@ class StepWeights:
 
     @classmethod
     def of(cls, model: Any, quantization: str | None = None) -> "StepWeights":
-        """
-        The maps of this model as it is now.
-
-        Packed maps are kept until the weights change (`WeightSignature` lists what is noticed), until `train()` is
-        called, or the model is deleted; other copies are faster to make than to check. Maps of one quantization are
-        kept at a time; None is the model's own.
-        """
+        """The maps of this model as it is now."""
+        # Packed maps are kept until the weights change (`WeightSignature` lists what is noticed), until `train()` is
+        # called, or the model is deleted; other copies are faster to make than to check. Maps of one quantization are
+        # kept at a time; None is the model's own.
         if quantization is None and getattr(model, "quantization_method", None) == INT8_METHOD:
             quantization = "int8"
         modules = [(id(module), is_unchanged(module), *module._forward_hooks) for module in model.modules()]

@@ -44,10 +44,9 @@ def places_of(tensors: Sequence[torch.Tensor]) -> list[tuple[Any, ...]]:
 
 
 class WeightSignature:
-    """
-    What distinguishes the present weights of a model from others: what identifies its modules, compared with ==, and
-    the weights that are packed, with their biases.
-    """
+    """What distinguishes the present weights of a model from others."""
+
+    # What identifies its modules, compared with ==, and the weights that are packed, with their biases.
 
     def __init__(self, modules: Any, tensors: Sequence[torch.Tensor]):
         self.modules, self.places = modules, places_of(tensors)

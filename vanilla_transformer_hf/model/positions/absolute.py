@@ -55,11 +55,10 @@ class LearnedPositionEncoding(PositionEncoding, scheme="learned"):
 
 
 class HierarchicalPositionEncoding(LearnedPositionEncoding, scheme="hierarchical"):
-    """
-    n² positions from n trained vectors: the vector of position n·i + j is α u_i + (1 - α) u_j with
-    u_i = (p_i - α p_0) / (1 - α), which is p_j + α / (1 - α) (p_i - p_0); the first n are p_j themselves. Su 2020, as
-    in bert4keras. α is `hierarchical_alpha`.
-    """
+    """n² positions from n trained vectors: that of n·i + j is α u_i + (1 - α) u_j; Su 2020, as in bert4keras."""
+
+    # u_i = (p_i - α p_0) / (1 - α), which is p_j + α / (1 - α) (p_i - p_0); the first n are p_j themselves. α is
+    # `hierarchical_alpha`.
 
     def __init__(self, config: VanillaTransformerConfig, stack: StackSizes) -> None:
         super().__init__(config, stack)
@@ -77,11 +76,10 @@ class HierarchicalPositionEncoding(LearnedPositionEncoding, scheme="hierarchical
 
 
 class RotaryPositionEncoding(PositionEncoding, scheme="rotary"):
-    """
-    Queries and keys rotated by their position: (x_2i, x_2i+1) by the angle pos · base^(-2i/r), where r = fraction ·
-    d_k features are rotated and the others stay; Su et al. 2021, arXiv 2104.09864, equation 34.
-    The base is `rotary_base`, 10,000 in the paper; the fraction `rotary_fraction`, 1 in the paper.
-    """
+    """(x_2i, x_2i+1) of queries and keys rotated by the angle pos · base^(-2i/r): arXiv 2104.09864, equation 34."""
+
+    # Su et al. 2021. r = fraction · d_k features are rotated and the others stay. The base is `rotary_base`, 10,000 in
+    # the paper; the fraction `rotary_fraction`, 1 in the paper.
 
     def __init__(self, config: VanillaTransformerConfig, stack: StackSizes) -> None:
         super().__init__(config, stack)

@@ -12,10 +12,9 @@ from ..modeling_vanilla_transformer import SinusoidalPositionEncoding
 
 
 class GridPositionEncoding(SinusoidalPositionEncoding, scheme="sinusoidal_grid"):
-    """
-    Sinusoids of a patch's row in the first half of the features and of its column in the second, section 3.5 once for
-    each; as in the appendix of Dosovitskiy et al. 2021, arXiv 2010.11929, D.4, with sinusoids.
-    """
+    """Sinusoids of a patch's row in half of the features and of its column in the others, section 3.5."""
+
+    # Once for each. As in the appendix of Dosovitskiy et al. 2021, arXiv 2010.11929, D.4, with sinusoids.
 
     def __init__(self, config: VanillaTransformerConfig, stack: StackSizes) -> None:
         super().__init__(config, stack)

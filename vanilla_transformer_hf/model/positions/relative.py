@@ -73,11 +73,9 @@ class RelativePositionEncoding(PositionEncoding):
     def prepare_attention(
         self, mask: Any, position_ids: torch.Tensor, padding: torch.Tensor | None, cache: Any, dtype: torch.dtype
     ) -> tuple[Any, Iterable[PositionBias | None]]:
-        """
-        The scheme's part in the self-attention of a stack: the mask plus the bias, and for each layer the
-        `PositionBias`. The mask is transformers', or that of attention in blocks; positions are those of the queries
-        (B or 1, T), padding is of past and present (B, past + T), and the type that of the scores.
-        """
+        """The scheme's part in self-attention: the mask plus the bias, and for each layer the `PositionBias`."""
+        # The mask is transformers', or that of attention in blocks; positions are those of the queries (B or 1, T),
+        # padding is of past and present (B, past + T), and the type that of the scores.
         if hasattr(mask, "positions"):  # in blocks, each with its own keys
             queries, keys = mask.positions(position_ids)
             return replace(mask, seen=self.biased(mask.seen, queries, keys, dtype)), self.layer_biases(queries, keys)
@@ -115,11 +113,11 @@ class RelativePositionEncoding(PositionEncoding):
 
 
 class AlibiPositionEncoding(RelativePositionEncoding, scheme="alibi"):
-    """
-    -m · |i - j| added to the score of positions i and j, with a slope m for each head; Press et al. 2021, arXiv
-    2108.12409. The slopes are 2^(-8/n), 2^(-16/n), … for n heads; where n is not a power of two, those of the power
-    below it, and every second one of twice as many. On both sides of a position in the encoder, as in x-transformers.
-    """
+    """-m · |i - j| added to the score of positions i and j, with a slope m for each head: arXiv 2108.12409."""
+
+    # Press et al. 2021. The slopes are 2^(-8/n), 2^(-16/n), … for n heads; where n is not a power of two, those of the
+    # power below it, and every second one of twice as many. On both sides of a position in the encoder, as in
+    # x-transformers.
 
     def __init__(self, config: VanillaTransformerConfig, stack: StackSizes) -> None:
         super().__init__(config, stack)
@@ -131,11 +129,10 @@ class AlibiPositionEncoding(RelativePositionEncoding, scheme="alibi"):
 
 
 class T5PositionBias(RelativePositionEncoding, scheme="t5_bias"):
-    """
-    A trained number for each head and bucket of distances j - i added to the score; Raffel et al. 2020, arXiv
-    1910.10683, section 2.1. Half the buckets are single distances, the others grow logarithmically up to
-    `max_relative_distance`; an encoder has half of them for each side. One table, shared by the layers of a stack.
-    """
+    """A trained number for each head and bucket of distances j - i added to the score: arXiv 1910.10683."""
+
+    # Section 2.1. Raffel et al. 2020. Half the buckets are single distances, the others grow logarithmically up to
+    # `max_relative_distance`; an encoder has half of them for each side. One table, shared by the layers of a stack.
 
     def __init__(self, config: VanillaTransformerConfig, stack: StackSizes) -> None:
         super().__init__(config, stack)
@@ -165,11 +162,10 @@ class T5PositionBias(RelativePositionEncoding, scheme="t5_bias"):
 
 
 class DistanceMLP(RelativePositionEncoding, scheme="distance_mlp"):
-    """
-    The output of a small network of the logarithm of a distance, for each head, added to the score; like the dynamic
-    position bias of Wang et al. 2021, arXiv 2108.00154, in the form of x-transformers: b = W₃ silu(W₂ silu(W₁ u + b₁)
-    + b₂) + b₃ with u = sign(i - j) log(1 + |i - j|). It is defined for any distance.
-    """
+    """b = W₃ silu(W₂ silu(W₁ u + b₁) + b₂) + b₃ with u = sign(i - j) log(1 + |i - j|) added to the score."""
+
+    # For each head. Like the dynamic position bias of Wang et al. 2021, arXiv 2108.00154, in the form of
+    # x-transformers. It is defined for any distance.
 
     width = 32  # of the two inner layers
 
@@ -207,10 +203,9 @@ class VectorBias(PositionBias):
 
 @dataclass
 class KeyVectorBias(PositionBias):
-    """
-    Vectors of one position of all sentences, whose keys have the same distances: a step of a search. Products with
-    one vector for each key take fewer operations than sums over those with the same vector.
-    """
+    """Vectors of one position of all sentences, whose keys have the same distances: a step of a search."""
+
+    # Products with one vector for each key take fewer operations than sums over those with the same vector.
 
     key_vectors: torch.Tensor  # of each key (S, d_k)
     value_vectors: torch.Tensor  # (S, d_v)
@@ -226,11 +221,10 @@ class KeyVectorBias(PositionBias):
 
 
 class ShawPositionEncoding(RelativePositionEncoding, scheme="shaw"):
-    """
-    e_ij = q_i (k_j + a^K_ij)ᵀ / √d_k and z_i = Σ_j α_ij (v_j + a^V_ij) with trained vectors a_ij of j - i,
-    clipped to -k … k; Shaw et al. 2018, arXiv 1803.02155, equations 3 and 4. As in tensor2tensor, each layer has its
-    own vectors, of keys and of values, and its heads share them.
-    """
+    """e_ij = q_i (k_j + a^K_ij)ᵀ / √d_k and z_i = Σ_j α_ij (v_j + a^V_ij): Shaw et al. 2018, arXiv 1803.02155."""
+
+    # Equations 3 and 4, with trained vectors a_ij of j - i, clipped to -k … k. As in tensor2tensor, each layer has its
+    # own vectors, of keys and of values, and its heads share them.
 
     def __init__(self, config: VanillaTransformerConfig, stack: StackSizes) -> None:
         super().__init__(config, stack)
@@ -273,12 +267,10 @@ class VisibleKeys:
 
 @dataclass
 class GateBias(PositionBias):
-    """
-    The gates of one layer between a query and an earlier key.
+    """The gates of one layer between a query and an earlier key."""
 
-    The logarithm of a gate is stored with its key, so that caches and the search keep it; the sums run over the keys
-    that a query attends to, in their order.
-    """
+    # The logarithm of a gate is stored with its key, so that caches and the search keep it; the sums run over the keys
+    # that a query attends to, in their order.
 
     weight: torch.Tensor  # with the bias, the map from states (D) to gates (H), or to those of both directions (2 H)
     bias: torch.Tensor
@@ -325,12 +317,11 @@ def sums_behind(values: torch.Tensor) -> torch.Tensor:
 
 
 class GatedAlibi(RelativePositionEncoding, scheme="gated_alibi"):
-    """
-    Σ log f_l over j < l ≤ i added to the score of a query i and a key j before it, and Σ log r_l over i < l ≤ j to
-    that of a later key (encoder), with gates f = σ(x W_f + b_f) and r = σ(x W_r + b_r) of the layer's input, for each
-    head: data-dependent distances; Lin et al. 2025, arXiv 2503.02130, for both directions as x-transformers. Position
-    ids have no effect; padding has no gate. A gate starts as σ(5) = 0.993.
-    """
+    """Σ log f_l over j < l ≤ i added to the score of i and an earlier j, Σ log r_l over i < l ≤ j for a later j."""
+
+    # With gates f = σ(x W_f + b_f) and r = σ(x W_r + b_r) of the layer's input, for each head: data-dependent
+    # distances; Lin et al. 2025, arXiv 2503.02130, for both directions (encoder) as x-transformers. Position ids have
+    # no effect; padding has no gate. A gate starts as σ(5) = 0.993.
 
     first_bias = 5.0
 

@@ -31,13 +31,9 @@ def named(cache: Any) -> dict[str, Any]:
 
 
 def given_cache(model: torch.nn.Module, cache: Any, past_key_values: Any, others: dict[str, Any]) -> Any:
-    """
-    The cache of a call of a model, which may come under either name; None if there is none.
-
-    Raises:
-        ValueError: Two caches are given; another argument holds one, which without its past would be a wrong answer;
-            or layers that gradient checkpointing computes twice would grow it twice.
-    """
+    """The cache of a call of a model, which may come under either name; None if there is none."""
+    # A `ValueError` if two caches are given; if another argument holds one, which without its past would be a wrong
+    # answer; or if layers that gradient checkpointing computes twice would grow it twice.
     name = type(model).__name__
     for other, value in others.items():
         if isinstance(value, Cache):
@@ -71,10 +67,8 @@ def grow(cache: Cache, key: torch.Tensor, value: torch.Tensor, layer_idx: int) -
 
 
 def keep_logits(states: torch.Tensor, logits_to_keep: int | torch.Tensor) -> torch.Tensor:
-    """
-    States (B, T, D) of which logits are wanted: the last few, all for 0, or those at the places of a tensor; by
-    transformers' `slice_logits_to_keep`, which takes places of each sentence and masks, too, where there is one.
-    """
+    """States (B, T, D) of which logits are wanted: the last few, all for 0, or those at the places of a tensor."""
+    # By transformers' `slice_logits_to_keep`, which takes places of each sentence and masks, too, where there is one.
     if hasattr(modeling_utils, "slice_logits_to_keep"):
         return modeling_utils.slice_logits_to_keep(states, logits_to_keep)
     return states[:, slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep]
@@ -144,16 +138,9 @@ checked: set[type] = set()
 
 @torch.no_grad()
 def check_loops(model: Any, generate: Callable[..., Any]) -> None:
-    """
-    On a release of transformers that is newer than those that were tested, once for each class of models: its loops
-    must find the same logits with a cache as without one, for three tokens.
-
-    Args:
-        generate: transformers' `generate` of the model.
-
-    Raises:
-        RuntimeError: They do not. Set VANILLA_TRANSFORMER_HF_SKIP_CHECK=1 to go on all the same.
-    """
+    """On transformers newer than tested, once for each class: logits of `generate` with and without a cache."""
+    # They must be equal. For three tokens; a `RuntimeError` if not. Set VANILLA_TRANSFORMER_HF_SKIP_CHECK=1 to go on
+    # all the same.
     if type(model) in checked or model.training or os.environ.get(SKIP_CHECK):
         return
     installed, tested = (each.split(".")[:2] for each in (transformers.__version__, NEWEST_TESTED))

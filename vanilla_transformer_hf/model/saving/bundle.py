@@ -61,12 +61,7 @@ def file_of(module: str) -> str:
 
 
 def own_imports(module: str, tree: ast.Module) -> list[tuple[ast.ImportFrom, str]]:
-    """
-    The imports of other modules that travel, with their names.
-
-    Raises:
-        ValueError: One of them is not `from .module import Name` at the top of the file; the message names its line.
-    """
+    """The imports of other modules that travel, with their names; a `ValueError` if one is not at the top."""
     found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.level:
@@ -79,12 +74,8 @@ def own_imports(module: str, tree: ast.Module) -> list[tuple[ast.ImportFrom, str
 
 @cache
 def join_modules(modules: tuple[str, ...]) -> dict[str, str]:
-    """
-    The files with these modules and all that they import: file name -> text.
-
-    Raises:
-        ValueError: Modules import each other, or what comes from a later file.
-    """
+    """The files with these modules and all that they import: file name -> text."""
+    # A `ValueError` if modules import each other, or what comes from a later file.
     bodies: dict[str, dict[str, str]] = {}  # file -> module -> its text without imports of ours
     borrowed: dict[str, dict[str, set[str]]] = {}  # file -> earlier file -> names
     done: set[str] = {NOT_HERE}

@@ -28,11 +28,9 @@ PACKAGE = __package__.split(".")[0]
 
 
 class SavesCode:
-    """
-    What writes code beside a config, model or tokenizer that is saved or pushed.
+    """What writes code beside a config, model or tokenizer that is saved or pushed."""
 
-    Subclasses that others define do as transformers has it: `register_for_auto_class` makes their file travel.
-    """
+    # Subclasses that others define do as transformers has it: `register_for_auto_class` makes their file travel.
 
     @property
     def is_ours(self) -> bool:

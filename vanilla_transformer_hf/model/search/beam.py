@@ -64,14 +64,12 @@ class BeamStep:
 
 
 class BeamSearch(Search):
-    """
-    Beam search as in transformers' `_beam_search`, for sentences that may leave the batch.
+    """Beam search as in transformers' `_beam_search`, for sentences that may leave the batch."""
 
-    Hypotheses of a row are either running or finished. The best n unfinished continuations keep running; a
-    continuation that ends is finished if it is among the n best of its step, and the n best finished ones are kept. A
-    row is done when `early_stopping` is True and n have finished, when its best running hypothesis cannot win any
-    more, or at its limit.
-    """
+    # Hypotheses of a row are either running or finished. The best n unfinished continuations keep running; a
+    # continuation that ends is finished if it is among the n best of its step, and the n best finished ones are kept.
+    # A row is done when `early_stopping` is True and n have finished, when its best running hypothesis cannot win any
+    # more, or at its limit.
 
     rows: BeamRows
 
@@ -219,10 +217,8 @@ class BeamSearch(Search):
     def _permitted(
         self, values: torch.Tensor, ids: torch.Tensor, places: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """
-        The best log-probabilities and their columns (A, n, K) of the rows at `places` (A), as those and ids of what
-        shortlist and prefixes permit.
-        """
+        """The best log-probabilities and columns (A, n, K) of the rows at `places`, as those of what is permitted."""
+        # By shortlist and prefixes.
         shortlist, prefixes = self.constraints.shortlist, self.constraints.prefixes
         if shortlist is not None and not self._has_whole_vocabulary:
             ids = shortlist.ids[ids]
@@ -291,15 +287,12 @@ class BeamSearch(Search):
 
 
 class DiverseBeamSearch(BeamSearch):
-    """
-    Diverse beam search (Vijayakumar et al. 2016, arXiv 1610.02424, algorithm 1) with the Hamming diversity of its
-    section 5.1: beams in groups, each a row with a beam search of its own. The groups of a sentence take turns at each
-    step; a token's score is lowered by `diversity_penalty` for each hypothesis of earlier groups that continues with
-    it.
+    """Diverse beam search with the Hamming diversity: Vijayakumar et al. 2016, arXiv 1610.02424, algorithm 1."""
 
-    Scores include the penalties, as those of transformers 4 and of the authors' code do. The rows of a sentence follow
-    each other.
-    """
+    # Section 5.1. Beams in groups, each a row with a beam search of its own. The groups of a sentence take turns at
+    # each step; a token's score is lowered by `diversity_penalty` for each hypothesis of earlier groups that continues
+    # with it. Scores include the penalties, as those of transformers 4 and of the authors' code do. The rows of a
+    # sentence follow each other.
 
     def best(self) -> dict[str, torch.Tensor]:
         groups, n_best = self.plan.groups, self.plan.config.num_return_sequences

@@ -48,10 +48,7 @@ class Prefixes:
         self.tokens = torch.tensor(rows, dtype=torch.long, device=device)  # (B, longest)
 
     def instead_of(self, tokens: torch.Tensor, rows: torch.Tensor, step: int) -> torch.Tensor:
-        """
-        The tokens (A) found for sentences `rows` (A), replaced by those of prefixes that have one at this step,
-        counted from 0.
-        """
+        """The tokens (A) of sentences `rows` (A), replaced by those of prefixes that have one at this step, from 0."""
         if step >= self.longest:
             return tokens
         return torch.where(self.lengths[rows] > step, self.tokens[rows, step], tokens)
@@ -59,10 +56,8 @@ class Prefixes:
     def candidates(
         self, values: torch.Tensor, ids: torch.Tensor, rows: torch.Tensor, step: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """
-        Log-probabilities and ids of candidates (A, n, K). Where a prefix gives the token, it is the only candidate
-        and, as part of the prompt, has log-probability 0.
-        """
+        """Log-probabilities and ids of candidates (A, n, K)."""
+        # Where a prefix gives the token, it is the only candidate and, as part of the prompt, has log-probability 0.
         if step >= self.longest:
             return values, ids
         forced = (self.lengths[rows] > step)[:, None, None]  # (A, 1, 1)
@@ -94,12 +89,10 @@ class Candidate(NamedTuple):
 
 
 class Phrases:
-    """
-    The phrases that a translation must contain, in any order; they may overlap and contain each other.
+    """The phrases that a translation must contain, in any order; they may overlap and contain each other."""
 
-    The state of a hypothesis is, for each phrase, how many of its first tokens the hypothesis ends with, and its whole
-    length as soon as it has been there. Phrases have at least one token; duplicates count once.
-    """
+    # The state of a hypothesis is, for each phrase, how many of its first tokens the hypothesis ends with, and its
+    # whole length as soon as it has been there. Phrases have at least one token; duplicates count once.
 
     def __init__(self, phrases: Sequence[Sequence[int]]):
         self.phrases = list(dict.fromkeys(map(tuple, phrases)))
@@ -139,15 +132,13 @@ class Phrases:
 
 
 class PhraseSearch:
-    """
-    Choose the hypotheses under required phrases: dynamic beam allocation (Post and Vilar 2018, arXiv 1804.06609).
+    """Choose the hypotheses under required phrases: dynamic beam allocation, Post and Vilar 2018, arXiv 1804.06609."""
 
-    The n most likely hypotheses would lack the phrases. So hypotheses compete in banks, one for each number of phrase
-    tokens that they contain, and the beam takes the best of each bank, then the second of each, and so on, of the
-    fullest bank first (Hu et al. 2019, aclanthology.org/N19-1090). Tokens that continue a phrase are candidates even
-    if they are improbable. A hypothesis ends when it has all phrases, or at its limit. A sentence without phrases is
-    searched without constraints.
-    """
+    # The n most likely hypotheses would lack the phrases. So hypotheses compete in banks, one for each number of
+    # phrase tokens that they contain, and the beam takes the best of each bank, then the second of each, and so on, of
+    # the fullest bank first (Hu et al. 2019, aclanthology.org/N19-1090). Tokens that continue a phrase are candidates
+    # even if they are improbable. A hypothesis ends when it has all phrases, or at its limit. A sentence without
+    # phrases is searched without constraints.
 
     def __init__(self, phrases: Sequence[Sequence[Sequence[int]]], ends: Sequence[int], beams: int):
         self.sentences = {row: Phrases(each) for row, each in enumerate(phrases) if each}
@@ -169,10 +160,8 @@ class PhraseSearch:
         is_last: torch.Tensor,  # whether sentences reach their limits with this token (A)
         is_forced: torch.Tensor,  # whether prefixes give this token (A)
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """
-        Candidates of all sentences, of those without phrases the plain ones: scores, beams, tokens, and how many
-        tokens of phrases are missing, each (A, L).
-        """
+        """Candidates of all sentences: scores, beams, tokens, and how many tokens of phrases are missing (A, L)."""
+        # Of those without phrases they are the plain ones.
         scores, beams, tokens = (tensor.clone() for tensor in plain)
         missing = torch.zeros_like(beams)
         totals, ids = likely[0] + running_scores[..., None], likely[1]
@@ -265,10 +254,8 @@ class Constraints:
         device: torch.device,
         groups: int = 1,
     ) -> "Constraints":
-        """
-        Read the constraints from the arguments `prefixes`, `required_phrases` and `shortlist` of `generate()`, for B
-        sentences with so many beams in so many groups, each of which is a row of its own to the search.
-        """
+        """Read `prefixes`, `required_phrases` and `shortlist` of `generate()`, for B sentences with so many beams."""
+        # So many `groups` of beams are each a row of its own to the search.
         made = cls()
         if "prefixes" in asked:
             prefixes = one_for_each(asked["prefixes"], "prefixes", batch=batch)

@@ -261,10 +261,8 @@ class VanillaTransformerGenerationMixin(HostGenerationMixin):
     def _read_source(
         self: Any, inputs: torch.Tensor | None, kwargs: dict[str, Any], settings: Settings, request: SearchRequest
     ) -> dict[str, Any]:
-        """
-        Run the encoders of the model and of its ensemble on the source with packed weights, if the source can be read
-        before transformers' `generate()`: the arguments that keep this from encoding it again.
-        """
+        """Run the encoders with packed weights, if the source can be read before transformers encodes it."""
+        # Returned are the arguments that keep its `generate()` from encoding it again.
         name = self.main_input_name
         ids, embeddings = kwargs.get(name) if inputs is None else inputs, kwargs.get("inputs_embeds")
         is_read = kwargs.get("encoder_outputs") is not None
@@ -342,10 +340,9 @@ def run_search(
     generation_config: Any,
     **kwargs: Any,
 ) -> Any:
-    """
-    What transformers' `generate()` runs as its loop. It returns what `generate()` returns, a search that others may
-    join, or, as a string, what of the call needs transformers' own loop.
-    """
+    """What transformers' `generate()` runs as its loop."""
+    # It returns what `generate()` returns, a search that others may join, or, as a string, what of the call needs
+    # transformers' own loop.
     reasons = loop_obstacles(request, stopping_criteria, generation_config)
     if reason := next(reasons, None) or model._search_obstacle(kwargs):
         return reason

@@ -23,12 +23,10 @@ from .plan import SearchPlan, SearchRequest, check_ensemble
 
 
 class CausalDecoder(IncrementalDecoder):
-    """
-    A decoder without a source that has read a prompt and takes one token of each hypothesis at a time.
+    """A decoder without a source that has read a prompt and takes one token of each hypothesis at a time."""
 
-    Keys and values of a prompt are kept once for all its hypotheses. `attention_mask` is 1 for a token of the prompts,
-    0 for padding on the left (B, P).
-    """
+    # Keys and values of a prompt are kept once for all its hypotheses. `attention_mask` is 1 for a token of the
+    # prompts, 0 for padding on the left (B, P).
 
     can_absorb = False
 

@@ -37,15 +37,14 @@ ROWS_OF_LOGITS = 100
 
 
 class IncrementalDecoder:
-    """
-    A decoder that takes one token of each hypothesis at a time and caches the keys and values of the earlier ones.
+    """A decoder that takes one token of each hypothesis at a time and caches keys and values of the others."""
 
-    The n hypotheses of a sentence take the dimension of positions: one product compares their queries with the keys of
-    the source, and one with the keys of all n. A step fills n slots; `mask` (B, n, slots) is 0 where a slot belongs to
-    the past of the hypothesis that is at that place now, else -∞. Sentences may join at any step: `begins` (B or 1, 1)
-    is the step of a sentence's first token. Afterwards `states` is what the last step returned (B, n, D), and with
-    `record_attention` `attention` the last layer's weights of the source (B, n, S), the mean over heads.
-    """
+    # The n hypotheses of a sentence take the dimension of positions: one product compares their queries with the keys
+    # of the source, and one with the keys of all n. A step fills n slots; `mask` (B, n, slots) is 0 where a slot
+    # belongs to the past of the hypothesis that is at that place now, else -∞. Sentences may join at any step:
+    # `begins` (B or 1, 1) is the step of a sentence's first token. Afterwards `states` is what the last step returned
+    # (B, n, D), and with `record_attention` `attention` the last layer's weights of the source (B, n, S), the mean
+    # over heads.
 
     # Whether sentences may join others at any step.
     can_absorb = True
@@ -83,10 +82,8 @@ class IncrementalDecoder:
         record_attention: bool,
         shortlist: torch.Tensor | None,
     ) -> None:
-        """
-        Set up what does not depend on a source, and keys and values of no steps yet: the sentences may join others,
-        which have room for them. `states` give type and device.
-        """
+        """Set up what does not depend on a source, and keys and values of no steps yet."""
+        # The sentences may join others, which have room for them. `states` give type and device.
         self.decoder, self.weights = model.get_decoder(), weights
         self.head, self.most_likely = weights.head, weights.most_likely
         if shortlist is not None:
@@ -214,17 +211,13 @@ class IncrementalDecoder:
         return self.most_likely(self.step(tokens)[:, 0])
 
     def log_probs(self, tokens: torch.Tensor) -> torch.Tensor:
-        """
-        The next token of each hypothesis (B, n) to log-probabilities of the one after it (B, n, V), in float32, which
-        are overwritten by the next call.
-        """
+        """The next token of each hypothesis (B, n) to log-probabilities of the one after it (B, n, V), in float32."""
+        # They are overwritten by the next call.
         return self._log_softmax(self.next_logits(tokens))
 
     def best_continuations(self, tokens: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """
-        The next token of each hypothesis (B, n) to the K = `count` highest of what `log_probs` returns, and the tokens
-        that have them, both (B, n, K). Only a part of the logits is in memory at a time.
-        """
+        """The next tokens (B, n) to the `count` highest of `log_probs`, and their tokens, both (B, n, K)."""
+        # Only a part of the logits is in memory at a time.
         states = self.step(tokens)
         is_on_cpu = states.device.type == "cpu"
         parts = states.split(max(1, ROWS_OF_LOGITS // self.beams)) if is_on_cpu else [states]
@@ -363,10 +356,9 @@ class IncrementalDecoder:
 
 
 class Ensemble:
-    """
-    Several decoders whose probabilities are averaged, of the same vocabulary and number of beams. Each has read the
-    same source with its own encoder. Names are those of `IncrementalDecoder`.
-    """
+    """Several decoders whose probabilities are averaged, of the same vocabulary and number of beams."""
+
+    # Each has read the same source with its own encoder. Names are those of `IncrementalDecoder`.
 
     def __init__(self, decoders: Sequence[IncrementalDecoder]):
         self.decoders = decoders
@@ -451,10 +443,7 @@ def resized(tensor: torch.Tensor, dim: int, size: int, value: float = 0.0) -> to
 
 
 def pick(places: torch.Tensor, old: torch.Tensor, new: torch.Tensor, dim: int) -> None:
-    """
-    For each sentence its slots at `places` (B, T'), of keys or values (B, H, T, d), or (B, H, d, T), into others with
-    T' of them.
-    """
+    """For each sentence its slots at `places` (B, T') of (B, H, T, d) or (B, H, d, T), into others with T' of them."""
     if dim == -1:
         torch.gather(old, dim, places[:, None, None].expand(new.shape), out=new)
         return
@@ -473,10 +462,9 @@ class Step(NamedTuple):
 
 
 class StepLayer:
-    """
-    What the steps of a search need of a decoder layer, looked up once: to look something up in a module takes as long
-    as a small operation. It is layer `number`, from 0, and has the stack's set of weights at `place`, packed.
-    """
+    """What a search's steps need of layer `number`, with the weights at `place`, packed; looked up once."""
+
+    # To look something up in a module takes as long as a small operation.
 
     def __init__(self, layer: Any, projections: StepProjections, number: int, place: int):
         self.number, self.place, self.projections = number, place, projections
@@ -494,10 +482,7 @@ class StepLayer:
 
 
 def divider(attention: Any) -> Callable[[torch.Tensor], list[torch.Tensor]]:
-    """
-    A function that splits the concatenated outputs of an attention's projections (B, T, sum of widths) into queries
-    and keys (B, H, T, d_k) and values (B, H, T, d_v).
-    """
+    """A function from joint projections (B, T, widths) to queries, keys (B, H, T, d_k) and values (B, H, T, d_v)."""
     names = [*dict(attention.roles)]
     widths = [getattr(attention.owner, name).out_features for name in names]
     places = [(names.index(name), width) for name, width in attention.roles]
@@ -510,10 +495,8 @@ def divider(attention: Any) -> Callable[[torch.Tensor], list[torch.Tensor]]:
 
 
 def norm_of(module: Any) -> Any:
-    """
-    The module, or torch's function for a LayerNorm without hooks. That takes half as long (one row of 128: 2.8 against
-    6.0 µs), and each layer has three in a step.
-    """
+    """The module, or torch's function for a LayerNorm without hooks."""
+    # That takes half as long (one row of 128: 2.8 against 6.0 µs), and each layer has three in a step.
     if type(module) is not nn.LayerNorm or not is_unchanged(module):
         return module
     return partial(
@@ -526,10 +509,9 @@ def norm_of(module: Any) -> Any:
 
 
 class Masks(dict[int, torch.Tensor | None]):
-    """
-    A mask of attention (B, 1 or H, 1 or n, T) for each number of heads H, as (B H, 1 or n, T): one operation adds it
-    to the scores. It is made when it is needed; None stays None.
-    """
+    """A mask of attention (B, 1 or H, 1 or n, T) for each number of heads H, as (B H, 1 or n, T), made when needed."""
+
+    # One operation adds it to the scores. None stays None.
 
     def __init__(self, mask: torch.Tensor | None):
         super().__init__()
@@ -544,11 +526,9 @@ class Masks(dict[int, torch.Tensor | None]):
 def attend(
     query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, scaling: float
 ) -> tuple[torch.Tensor, Any]:
-    """
-    softmax(Q Kᵀ / √d_k) V, section 3.2.1, of queries (B, H, n, d_k), keys (B H, d_k, T), values (B H, T, d_v) and a
-    mask (B H, 1 or n, T) to outputs (B, n, H d_v) and weights (B H, n, T). For a few queries plain products are
-    faster than the fused kernel.
-    """
+    """softmax(Q Kᵀ / √d_k) V, section 3.2.1, to outputs (B, n, H d_v) and weights (B H, n, T)."""
+    # Of queries (B, H, n, d_k), keys (B H, d_k, T), values (B H, T, d_v) and a mask (B H, 1 or n, T). For a few
+    # queries plain products are faster than the fused kernel.
     rows = query.flatten(0, 1)  # (B H, n, d_k)
     scaled = torch.bmm(rows * scaling, keys) if mask is None else torch.baddbmm(mask, rows, keys, alpha=scaling)
     weights = scaled.softmax(dim=-1)  # (B H, n, T)
@@ -590,9 +570,8 @@ def by_heads(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask
 
 
 def kernel_for(states: torch.Tensor, beams: int) -> Callable[..., tuple[torch.Tensor, Any]]:
-    """
-    The faster kernel. Where a processor has matrix units for bfloat16, oneDNN's products of a single row take twice
-    as long as the fused kernel (32 sentences, 8 heads of 64, 32 positions: 293 against 176 µs).
-    """
+    """The faster kernel."""
+    # Where a processor has matrix units for bfloat16, oneDNN's products of a single row take twice as long as the
+    # fused kernel (32 sentences, 8 heads of 64, 32 positions: 293 against 176 µs).
     single = beams == 1 and states.dtype == torch.bfloat16 and states.device.type == "cpu"
     return attend_fused if single and torch.cpu._is_amx_tile_supported() else attend

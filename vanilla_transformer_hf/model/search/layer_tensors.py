@@ -13,10 +13,9 @@ import torch
 
 
 class LayerTensors:
-    """
-    A contiguous tensor (B, H, T, d) for each layer. Each lies in memory by itself: when they grow, no more than one of
-    them is there twice.
-    """
+    """A contiguous tensor (B, H, T, d) for each layer."""
+
+    # Each lies in memory by itself: when they grow, no more than one of them is there twice.
 
     def __init__(self, layers: list[torch.Tensor]):
         self.layers = layers
@@ -30,10 +29,8 @@ class LayerTensors:
 
     @classmethod
     def copies(cls, layers: Iterable[Sequence[torch.Tensor]]) -> list["LayerTensors"]:
-        """
-        From the tensors of each layer, such as its keys and its values (B, H, T, d), one of them for each. They are
-        copied as they come, so that those of one layer at a time are in memory twice.
-        """
+        """From the tensors of each layer, such as its keys and its values (B, H, T, d), one of them for each."""
+        # They are copied as they come, so that those of one layer at a time are in memory twice.
         found = [[tensor.clone(memory_format=torch.contiguous_format) for tensor in tensors] for tensors in layers]
         return [cls(list(one)) for one in zip(*found)]
 
@@ -46,11 +43,9 @@ class LayerTensors:
         return self.layers[layer]
 
     def rewrite(self, dim: int, size: int, write: Callable[[torch.Tensor, torch.Tensor], Any]) -> None:
-        """
-        Replace each tensor, one after the other, by one whose dimension `dim` has this size; `write(old, new)` fills
-        it. It gets the memory that the one before it had: tensors that are allocated again and again, each time a
-        little larger or smaller, leave gaps in the heap that nothing fits into.
-        """
+        """Replace each tensor, one by one, by one whose dimension `dim` has this size, filled by `write(old, new)`."""
+        # It gets the memory that the one before it had: tensors that are allocated again and again, each time a little
+        # larger or smaller, leave gaps in the heap that nothing fits into.
         vars(self).pop("flat", None)  # views of what is overwritten
         for number, old in enumerate(self.layers):
             shape = [*old.shape]

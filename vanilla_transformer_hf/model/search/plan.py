@@ -47,10 +47,9 @@ HOST_SETTINGS = (
 
 
 class StepHook:
-    """
-    A stopping criterion: a function that is called after each step of a search that `generate()` runs to its end; it
-    may wait, and ends the search by an exception. It does not decide which loop runs.
-    """
+    """A stopping criterion: a function that is called after each step of a search that runs to its end."""
+
+    # `generate()` runs it. It may wait, and ends the search by an exception. It does not decide which loop runs.
 
     def __init__(self, function: Callable[[], None]):
         self.function = function
@@ -350,10 +349,8 @@ def is_own(module: torch.nn.Module) -> bool:
 
 
 def is_hooked(module: torch.nn.Module) -> bool:
-    """
-    Whether the module has hooks or a wrapped forward. Wrappers of transformers that record outputs, and of Accelerate
-    that change the type, are ignored.
-    """
+    """Whether the module has hooks or a wrapped forward."""
+    # Wrappers of transformers that record outputs, and of Accelerate that change the type, are ignored.
     hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
     strange = any(getattr(hook, "__module__", "") != CAPTURING.__name__ for hook in hooks)
     wrapped = "forward" in vars(module) and "_original_forward" not in vars(module)
@@ -361,12 +358,10 @@ def is_hooked(module: torch.nn.Module) -> bool:
 
 
 def needs_whole_rows(model: Any) -> bool:
-    """
-    Whether modules that a step calls, or hooks on them, may need the rows of transformers' loops. A step runs hooks,
-    but with a sentence's beams in the place of positions, and without the sentences that are done. PEFT's
-    `adapter_names`, `task_ids` and others are given to each row by a hook that adds keyword arguments. Hooks on every
-    module of the process would miss those that a step does not call.
-    """
+    """Whether modules that a step calls, or hooks on them, may need the rows of transformers' loops."""
+    # A step runs hooks, but with a sentence's beams in the place of positions, and without the sentences that are
+    # done. PEFT's `adapter_names`, `task_ids` and others are given to each row by a hook that adds keyword arguments.
+    # Hooks on every module of the process would miss those that a step does not call.
     # PEFT's Lily routes by a mean over all rows of the call.
     if any(type(module).__module__ == "peft.tuners.lily.layer" for module in model.modules()):
         return True

@@ -46,10 +46,9 @@ RESULT = {"is_result": True}
 
 @dataclass
 class Rows:
-    """
-    The tensors of the rows in the batch. Tokens that are chosen at the same step are in the same column, no matter
-    when their sentences began.
-    """
+    """The tensors of the rows in the batch."""
+
+    # Tokens that are chosen at the same step are in the same column, no matter when their sentences began.
 
     padding: int  # id in empty columns
     owners: torch.Tensor  # number of the search that a row belongs to (A)
@@ -80,10 +79,8 @@ class Rows:
         return replace(self, **made)
 
     def put(self, others: "Rows", places: torch.Tensor, unused: int, prompt_length: int) -> "Rows":
-        """
-        Replace the rows at `places` by others, whose sentences have not begun: they have `prompt_length` columns. So
-        many `unused` columns in front, which no row needs any more, are dropped.
-        """
+        """Replace the rows at `places` by others, which have not begun: they have `prompt_length` columns."""
+        # So many `unused` columns in front, which no row needs any more, are dropped.
         ahead = self.running.shape[-1] - unused - prompt_length
         made: dict[str, Any] = {}
         for name, old, kind in self.tensors():
@@ -113,10 +110,9 @@ class NaNScoresError(ValueError):
 
 
 class Search(ABC):
-    """
-    The base of greedy and beam search: sentences leave the batch when they are done, and others join it. `decoder` has
-    read the sources.
-    """
+    """The base of greedy and beam search: sentences leave the batch when they are done, and others join it."""
+
+    # `decoder` has read the sources.
 
     rows: Any
 
@@ -198,10 +194,8 @@ class Search(ABC):
         return self.decoder.can_absorb and self.prompt_length == 1 and is_free and self.plan.groups == 1
 
     def absorb(self, other: "Search", rows: slice) -> None:
-        """
-        Let these sentences of `other` take the places of some that are done. `other` must not have begun and must have
-        the same settings.
-        """
+        """Let these sentences of `other` take the places of some that are done."""
+        # `other` must not have begun and must have the same settings.
         newcomers = other.rows.select(rows)
         places = self._make_places(len(newcomers))
         if self.searches.get(self.joined) is not other:
@@ -241,11 +235,9 @@ class Search(ABC):
             self.decoder.keep_rows(rows)
 
     def take_wide_rows(self) -> "Search | None":
-        """
-        A search of the sentences that need far more keys and values than the others, such as one whose hypotheses
-        repeat different phrases up to the limit of tokens; they leave this one, where there is as much room for each
-        sentence as for the widest, in memory and in each product. None: there are none.
-        """
+        """A search of the sentences that need far more keys and values than the others; None: there are none."""
+        # Such as one whose hypotheses repeat different phrases up to the limit of tokens; they leave this one, where
+        # there is as much room for each sentence as for the widest, in memory and in each product.
         decoder = self.decoder
         if not len(self.rows) or not decoder.is_full or self.rows.written.device.type != "cpu":
             return None
@@ -301,10 +293,8 @@ class Search(ABC):
         return stopped
 
     def _draw(self, scores: torch.Tensor, count: int) -> torch.Tensor:
-        """
-        So many columns of each row of scores (A, W), drawn without replacement by softmax(scores): (A, count). The
-        random numbers are those of transformers' loops, which draw for sentences that are done, too.
-        """
+        """So many columns of each row of scores (A, W), drawn without replacement by softmax(scores): (A, count)."""
+        # The random numbers are those of transformers' loops, which draw for sentences that are done, too.
         places, every = self.rows.places, scores.softmax(dim=-1)
         if (is_nan := every[:, 0].isnan()).any():  # a row is as a whole
             self.is_nan[places] = is_nan
@@ -383,12 +373,11 @@ class GreedySearch(Search):
 
 
 def run_together(searches: Iterable[Any]) -> Iterator[Any]:
-    """
-    Yield the searches when they are finished, in their order. Sentences of the next one take the places of those that
-    are done (continuous batching, Yu et al. 2022, usenix.org/conference/osdi22/presentation/yu); the batch never has
-    more sentences or padded source tokens than the largest single search. The searches `can_join`, have the same
-    settings, and are read one ahead; other objects are yielded unchanged.
-    """
+    """Yield the searches when they are finished, in their order."""
+    # Sentences of the next one take the places of those that are done (continuous batching, Yu et al. 2022,
+    # usenix.org/conference/osdi22/presentation/yu); the batch never has more sentences or padded source tokens than
+    # the largest single search. The searches `can_join`, have the same settings, and are read one ahead; other objects
+    # are yielded unchanged.
     begun: deque[Any] = deque()
     together: Any = None
     most_rows = most_tokens = 0

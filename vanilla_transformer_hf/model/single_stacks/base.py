@@ -12,14 +12,9 @@ from ..layers.base_model import SharedEmbeddings, VanillaTransformerPreTrainedMo
 def of_one_stack(
     config: VanillaTransformerConfig, stack: Literal["encoder", "decoder"], model: str
 ) -> VanillaTransformerConfig:
-    """
-    The config of one stack: a copy in which the other stack's fields have the same values, so that common names, such
-    as `num_hidden_layers`, refer to this stack; the config itself if it already describes one stack.
-
-    Raises:
-        ValueError: The config describes the other stack only; or the decoder's layers use a feed-forward that belongs
-            to the encoder.
-    """
+    """The config of one stack: a copy in which the other stack's fields have equal values, or itself."""
+    # So common names, such as `num_hidden_layers`, refer to this stack. A `ValueError` if the config describes the
+    # other stack only; or the decoder's layers use a feed-forward that belongs to the encoder.
     if not config.is_encoder_decoder:
         check_stacks(config, stack, model)
         return config
@@ -51,10 +46,7 @@ def of_one_stack(
 
 
 class SingleStackModel(SharedEmbeddings, VanillaTransformerPreTrainedModel):
-    """
-    One stack and its embeddings, with the same parameter names as in the encoder-decoder, so that either loads the
-    weights of the other.
-    """
+    """One stack and its embeddings, with the names of the encoder-decoder: either loads the other's weights."""
 
     stack_name: ClassVar[Literal["encoder", "decoder"]]
     stack_class: ClassVar[Any]  # (config) -> VanillaTransformerStack

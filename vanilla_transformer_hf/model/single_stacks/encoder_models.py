@@ -67,10 +67,7 @@ class VanillaTransformerEncoderModel(SingleStackModel):
 
 
 def check_tokens_have_states(config: VanillaTransformerConfig, model: str) -> None:
-    """
-    Raises:
-        ValueError: The encoder pools, so that it does not return a state of each token.
-    """
+    """A `ValueError` if the encoder pools, so that it does not return a state of each token."""
     if config.encoder_pooling:
         raise ValueError(
             f"{model} with encoder_pooling={config.encoder_pooling}: it needs a state of each token; leave "

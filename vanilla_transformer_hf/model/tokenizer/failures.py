@@ -15,13 +15,7 @@ class TokenizerError(ValueError):
 
 @contextmanager
 def failing_in_one_line(what: str) -> Iterator[None]:
-    """
-    Args:
-        what: What the tokenizer does, for the message.
-
-    Raises:
-        TokenizerError: The tokenizers library raised an error of its own, or panicked.
-    """
+    """`TokenizerError`s that say `what` the tokenizer does, in place of the tokenizers library's errors and panics."""
     try:
         yield
     except BaseException as error:

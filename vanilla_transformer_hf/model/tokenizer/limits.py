@@ -59,12 +59,8 @@ PARTS_OF_PATTERN = re.compile(
 
 
 def check_files(files: Mapping[str, str | None]) -> None:
-    """
-    Check the files of a tokenizer, by transformers' names for them, before one of them is read.
-
-    Raises:
-        ValueError: One has other or more parts than a tokenizer may have; the message names file and part.
-    """
+    """Check the files of a tokenizer, by transformers' names for them, before one of them is read."""
+    # A `ValueError` that names file and part, if one has other or more parts than a tokenizer may have.
     for name in ("tokenizer_file", "source_tokenizer_file"):
         if file := files.get(name):
             check_tokenizer_file(file)
@@ -74,12 +70,8 @@ def check_files(files: Mapping[str, str | None]) -> None:
 
 
 def check_tokenizer_file(path: str | os.PathLike) -> None:
-    """
-    Check a `tokenizer.json` before the `tokenizers` library reads it. What is no JSON object is left to the library.
-
-    Raises:
-        ValueError: It is larger, or has other or more parts, than a tokenizer may have; the message names the part.
-    """
+    """A `ValueError` that names the part, if a `tokenizer.json` is larger, or has more parts, than it may have."""
+    # Before the `tokenizers` library reads it. What is no JSON object is left to the library.
     content = _read(path)
     if not isinstance(content, dict):
         return
@@ -96,12 +88,7 @@ def check_tokenizer_file(path: str | os.PathLike) -> None:
 
 
 def check_added(path: str | os.PathLike) -> None:
-    """
-    Check how many tokens a file of settings of a tokenizer adds.
-
-    Raises:
-        ValueError: Too many.
-    """
+    """A `ValueError` if a file of settings of a tokenizer adds too many tokens."""
     content = _read(path)
     for name in ("added_tokens_decoder", "additional_special_tokens", "extra_special_tokens"):
         if isinstance(content, dict) and isinstance(value := content.get(name), (dict, list)):
@@ -227,13 +214,8 @@ def _check_growth(part: str, steps: list[dict[str, Any]]) -> None:
 
 
 def check_pattern(pattern: str) -> None:
-    """
-    Check that a pattern takes about linear time in the library's engine, which backtracks: what is repeated has no
-    repeats or alternatives in it, and few repeats follow each other.
-
-    Raises:
-        ValueError: It may not.
-    """
+    """A `ValueError` if a pattern may not take about linear time in the library's engine, which backtracks."""
+    # What is repeated has no repeats or alternatives in it, and few repeats follow each other.
     _at_most("the length of a pattern", len(pattern), LONGEST_PATTERN)
     shown = pattern if len(pattern) <= 60 else f"{pattern[:60]}…"
     rest = pattern
