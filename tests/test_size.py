@@ -18,13 +18,13 @@ MOST = {
     "common": (22, 2_650, 35),  # readers of both sides, of training before, which memories have, too
     "conversion": (34, 7_050, 45),
     "evaluation": (5, 560, 5),  # score-systems: tests of differences, and their page
-    "explorer": (20, 3_640, 20),  # runs that are watched; recurrent models
+    "explorer": (17, 3_590, 20),  # runs that are watched; recurrent models
     "export": (10, 1_250, 5),  # the folder for transformers.js
     # Which fields can have the kind that an option needs; samples, scores and a user's processors in this search.
     "model": (78, 12_100, 80),  # inputs of int8 in seven bits
     "publishing": (9, 2_000, 25),
     "recurrent": (5, 850, 5),
-    "serving": (19, 3_850, 25),  # terms and memories of requests, suggestions
+    "serving": (17, 3_800, 25),  # terms and memories of requests, suggestions
     "training": (62, 9_950, 135),  # differences of compared variants; the log of a run while it grows
     "translation": (48, 7_460, 80),  # glossaries and memories; minimum Bayes risk and its n-best
 }

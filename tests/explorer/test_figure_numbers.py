@@ -7,11 +7,10 @@ import torch
 from reference import unshared
 
 from vanilla_transformer_hf import VanillaTransformerForMaskedLM, VanillaTransformerTokenizer
-from vanilla_transformer_hf.explorer.card import Card, card_of
 from vanilla_transformer_hf.explorer.explorer import Explorer
 from vanilla_transformer_hf.explorer.results import from_json
 from vanilla_transformer_hf.explorer.single_stacks import MaskedSubject
-from vanilla_transformer_hf.explorer.subject import Subject
+from vanilla_transformer_hf.explorer.subject import Card, Subject, card_of
 from vanilla_transformer_hf.publishing.model_card import CardFacts
 
 

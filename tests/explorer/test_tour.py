@@ -17,12 +17,11 @@ from vanilla_transformer_hf import (
     VanillaTransformerForMaskedLM,
     VanillaTransformerTokenizer,
 )
-from vanilla_transformer_hf.explorer.card import Card
 from vanilla_transformer_hf.explorer.explorer import Explorer
 from vanilla_transformer_hf.explorer.page import page_of
 from vanilla_transformer_hf.explorer.results import from_json
 from vanilla_transformer_hf.explorer.single_stacks import CausalSubject, MaskedSubject
-from vanilla_transformer_hf.explorer.subject import Subject
+from vanilla_transformer_hf.explorer.subject import Card, Subject
 
 
 pytestmark = pytest.mark.browser

@@ -13,7 +13,7 @@ import pytest
 import torch
 from starlette.testclient import TestClient
 
-from vanilla_transformer_hf.serving.apart import Apart, _bound, run_apart
+from vanilla_transformer_hf.serving.apart import Apart, _bound, run_apart, texts_of, translated
 from vanilla_transformer_hf.serving.application import ServedModel, create_application
 from vanilla_transformer_hf.serving.batcher import Batcher
 from vanilla_transformer_hf.serving.protocols import Limits
@@ -36,10 +36,8 @@ def docx(body: str) -> bytes:
 
 def read(content: bytes, name: str, ends: float = PATIENCE, memory: int = MEMORY, **reading):
     async def texts():
-        apart = Apart(memory)
-        return await apart.texts(
-            "a client", asyncio.get_running_loop().time() + ends, content, Reading(name, **reading)
-        )
+        given = texts_of, (content, Reading(name, **reading))
+        return await Apart(memory).run("a client", asyncio.get_running_loop().time() + ends, *given)
 
     return asyncio.run(texts())
 
@@ -58,13 +56,13 @@ def test_texts_are_read_and_written_with_the_attention_of_the_model():
         asked.extend(pairs)
         return [torch.eye(2).flip(0)]
 
-    async def translated():
+    async def written():
         apart, ends = Apart(MEMORY), asyncio.get_running_loop().time() + PATIENCE
-        given = ("a client", ends, b"<p>a <b>dog</b></p>", Reading("a.html"))
-        assert await apart.texts(*given) == ["a dog"]
-        return await apart.translated(*given, ["Hund ein"], align, "de")
+        given = b"<p>a <b>dog</b></p>", Reading("a.html")
+        assert await apart.run("a client", ends, texts_of, given) == ["a dog"]
+        return await apart.run("a client", ends, translated, (*given, ["Hund ein"], "de"), align)
 
-    assert asyncio.run(translated()) == b"<p><b>Hund</b> ein</p>"
+    assert asyncio.run(written()) == b"<p><b>Hund</b> ein</p>"
     assert asked == [("a dog", "Hund ein")] and no_process_is_left()
 
 
@@ -83,10 +81,10 @@ def test_memory_and_characters_are_bounded():
 def test_documents_are_read_at_once_when_a_server_takes_requests(opened_translator, monkeypatch, file_bytes, expected):
     found = []
 
-    async def texts(self, client, ends, content, reading):
-        found.append(reading.name)
+    async def run(self, client, ends, function, arguments):
+        found.append(arguments[1].name)
 
-    monkeypatch.setattr(Apart, "texts", texts)
+    monkeypatch.setattr(Apart, "run", run)
     model = ServedModel("en-de", Batcher(opened_translator), "en", {"de": None})
     with TestClient(create_application([model], Limits(file_bytes=file_bytes))) as client:
         assert found == expected and client.get("/ready").status_code == 200
@@ -149,7 +147,7 @@ def test_a_client_has_one_at_a_time_and_others_do_not_wait_for_it(monkeypatch):
 
     async def all_of_them():
         apart, ends = Apart(MEMORY), asyncio.get_running_loop().time() + PATIENCE
-        await asyncio.gather(*(apart._run(client, ends, None, (client,)) for client in "aaaaab"))
+        await asyncio.gather(*(apart.run(client, ends, None, (client,)) for client in "aaaaab"))
 
     asyncio.run(all_of_them())
     assert max(counts.get("a", 0) for counts in most) == 1 and orders.index("b") < 3

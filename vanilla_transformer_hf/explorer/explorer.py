@@ -17,12 +17,11 @@ from ..model.tokenizer.failures import TokenizerError, failing_in_one_line
 from ..translation.recognition import Recognizer
 from ..translation.translator import Translator
 from . import attending, attributions, file_sources, patching, single_stacks, translating, walk
-from .card import card_of
 from .file_sources import FileSubject
 from .interventions import count_heads, count_layers, is_recurrent, parts_of, sides_of
 from .requests import ModelsRequest, MomentRequest, Request, RequestError, RunRequest, TranslateRequest
 from .results import ModelInfo, StackInfo, TranslateResult, as_json
-from .subject import Subject
+from .subject import Subject, card_of
 from .walk import SIZES
 
 

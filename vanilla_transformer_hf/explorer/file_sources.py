@@ -80,23 +80,19 @@ class FileSubject(Subject):
         return self._keep(*OPENED[self.reads](given, self.processor))
 
     def _keep(self, name: str, source: torch.Tensor) -> str:
-        """Keep a source, whose name is returned."""
+        """Keep a source; its name, which no other has."""
         check_positions(self.model, source, name, most=MOST_PIECES)
-        name = self._name_of(as_text(name) or "file", source)
+        known, number = as_text(name) or "file", 1
+        name = known
+        while name in self.files and not torch.equal(self.files[name], source):
+            number += 1  # answers about a file are kept by its name
+            name = f"{known} ({number})"
         self.files[name] = source
         self.files.move_to_end(name)
         while len(self.files) > MOST_FILES:
             self.files.popitem(last=False)
         self.example = self.example if self.example in self.files else name
         return name
-
-    def _name_of(self, name: str, source: torch.Tensor) -> str:
-        """A name that no other source has: answers about a file are kept by its name."""
-        number, free = 1, name
-        while free in self.files and not torch.equal(self.files[free], source):
-            number += 1
-            free = f"{name} ({number})"
-        return free
 
     def read_source(self, request: Any) -> dict[str, torch.Tensor]:
         """The file of a request as the encoder reads it: (1, F, M) with its mask, or (1, C, H, W)."""

@@ -50,11 +50,13 @@ def offline_page(answers: dict[str, Any] | None = None, state: str = "", theme: 
             text = re.sub(r'from "\./', 'from "explorer/', str(page_file(name)))
             encoded = base64.b64encode(text.encode()).decode()
             addresses[f"explorer/{name}"] = f"data:text/javascript;base64,{encoded}"
+    kept = json.dumps({"state": state, "answers": answers or {}}, ensure_ascii=False, separators=(",", ":"))
+    kept = kept.replace("<", "\\u003c")  # so that it may stand inside a script element
     parts = {
         '<link rel="stylesheet" href="/page/style.css" />': f"<style>{page_file('style.css')}</style>",
         '<script type="module" src="/page/main.js"></script>': (
             f'<script type="importmap">{json.dumps({"imports": addresses})}</script>\n'
-            f"{ANSWERS.format(as_script({'state': state, 'answers': answers or {}}))}\n"
+            f"{ANSWERS.format(kept)}\n"
             '<script type="module">import "explorer/main.js";</script>'
         ),
         '<html lang="en">': f'<html lang="en" data-theme="{theme}">' if theme else '<html lang="en">',
@@ -65,11 +67,6 @@ def offline_page(answers: dict[str, Any] | None = None, state: str = "", theme: 
             raise AssertionError(f"index.html has no {element}")  # its files would be missing
         html = html.replace(element, instead)
     return html
-
-
-def as_script(value: Any) -> str:
-    """JSON that may stand inside a script element."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def key_of(question: str, request: dict[str, Any]) -> str:

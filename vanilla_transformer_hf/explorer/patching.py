@@ -5,7 +5,7 @@ next tokens moves to that of the other sentence (causal tracing, Meng et al. 202
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -66,20 +66,11 @@ class Site:
 
 def values_at(found: Pass, sites: Sequence[Site]) -> list[torch.Tensor]:
     """The tensors (T, width) of a pass at these sites."""
-    seen: dict[int, torch.Tensor] = {}
-
-    def see(number: int) -> Change:
-        def keep(states: torch.Tensor) -> torch.Tensor:
-            seen[number] = states[0].clone()
-            return states
-
-        return keep
-
-    with ExitStack() as hooks:
-        for number, site in enumerate(sites):
-            hooks.enter_context(site.changed(see(number)))
-        found.again()
-    return [seen[number] for number in range(len(sites))]
+    seen = found.record({str(number): site.module for number, site in enumerate(sites)})
+    return [
+        seen.outputs[str(number)] if site.columns is None else seen.inputs[str(number)][:, site.columns]
+        for number, site in enumerate(sites)
+    ]
 
 
 def with_rows(rows: Sequence[int], values: torch.Tensor) -> Change:

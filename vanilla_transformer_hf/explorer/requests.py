@@ -7,7 +7,7 @@ the two attentions of the decoder's layer 1, "cross.1" is all of them, "encoder.
 """
 
 import math
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Self, get_args, get_type_hints
 
 from ..common.characters import as_text
@@ -54,9 +54,6 @@ class Request:
         for name in values:
             if name not in known:
                 raise RequestError(shown(name), f"is not a field: expected one of {', '.join(known)}")
-        for name, one in known.items():
-            if name not in values and one.default is MISSING and one.default_factory is MISSING:
-                raise RequestError(name, "is missing")
         return cls(**{name: read_value(known[name], hints[name], value) for name, value in values.items()})
 
 

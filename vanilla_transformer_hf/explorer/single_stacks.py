@@ -5,11 +5,10 @@ from typing import Any
 
 import torch
 
-from .card import Card
 from .interventions import Copy
 from .requests import RequestError, TranslateRequest
 from .results import Hypothesis, Step, TranslateResult
-from .subject import Pass, Subject
+from .subject import Card, Pass, Subject
 from .translating import alternative, as_drawn, settings_of
 
 

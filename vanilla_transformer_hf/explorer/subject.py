@@ -1,21 +1,29 @@
-"""A model in the explorer: its tokens as text, copies with parts switched off, and forward passes over a pair."""
+"""A model in the explorer: its card, tokens as text, copies with parts switched off, and passes over a pair."""
 
+import json
+import os
+import re
+import unicodedata
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import torch
+from huggingface_hub import hf_hub_download, metadata_load
 
-from ..common.opening import is_own
+from ..common.hub_waits import bounded_waits
+from ..common.opening import DAMAGE, HUB_TIMEOUT, is_own
+from ..common.settings import read_text
 from ..common.white_space import normalize_space
 from ..model.config.attention_kinds import attends_to_pieces
+from ..publishing.model_card import CardFacts
 from ..translation.scoring.alignment import with_eager_attention
 from ..translation.scoring.scoring import shift_right
-from ..translation.text.texts import TARGET_LANG_TAGS
-from .card import Card
+from ..translation.text.texts import TARGET_LANG_TAGS, token_reader
 from .interventions import Copy, copy_without, hooked, parts_of
-from .pieces import PieceReader
 from .requests import PairRequest, Request, RequestError, shown
 from .results import Piece
 
@@ -24,6 +32,16 @@ T = TypeVar("T")
 
 # Tokens of the longest source or target.
 MOST_PIECES = 512
+# What decoding gives for bytes that are not a whole letter.
+CUT = "\N{REPLACEMENT CHARACTER}"
+# Tokens that a letter may be cut into, with those of its neighbours.
+MOST_PARTS = 8
+SIGNS = {" ": "␣", "\n": "⏎", "\r": "␍", "\t": "⇥"}
+# They join letters and pictures, and are seen by what they do.
+JOINERS = "\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}"
+CARD = "README.md"
+# How the template of cards calls a model: the example is the first string, "..." where there was none.
+CALL = re.compile(r'^(?:batch = tokenizer\(\[|print\(pipeline\(.*\)\()("(?:[^"\\]|\\.)*")', re.MULTILINE)
 
 
 class Recent:
@@ -40,6 +58,117 @@ class Recent:
         while len(self.kept) > self.size:
             self.kept.popitem(last=False)
         return self.kept[key]
+
+
+# ------------------------------------------------------------------------ what a card says, which the page shows first
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a card says; empty where it says nothing."""
+
+    example: str = ""
+    languages: tuple[str, ...] = ()  # The source's and the target's, or those of text without pairs
+    corpus: str = ""
+    pairs: int | None = None
+
+
+def card_of(name: str | os.PathLike) -> Card:
+    """The card of a saved folder or a Hub repository; empty if it cannot be read: a model opens without it."""
+    facts = CardFacts()
+    with suppress(*DAMAGE), bounded_waits():
+        folder = Path(name)
+        facts = CardFacts.read(folder) if folder.is_dir() else facts
+        example, pair = facts.example or "", (facts.source_lang, facts.target_lang)
+        languages = [str(one) for one in (pair if all(pair) else facts.languages)]
+        if not example:
+            if not folder.is_dir():
+                folder = Path(hf_hub_download(str(name), CARD, etag_timeout=HUB_TIMEOUT)).parent
+            if (folder / CARD).is_file() and (call := CALL.search(read_text(folder / CARD))):
+                example = "" if call[1] == '"..."' else str(json.loads(call[1]))
+                found = (metadata_load(folder / CARD) or {}).get("language") or []
+                languages = languages or [str(one) for one in ([found] if isinstance(found, str) else found)]
+        return Card(example, tuple(languages), facts.corpus or "", facts.pairs)
+    return Card()
+
+
+# ------------------------------------------------------------------------------------------------------ tokens as text
+
+
+def visible(text: str) -> str:
+    """A text in which every character can be seen: "⏎" for a line break, "U+200B" for one without width."""
+    if not text.strip(" "):
+        return SIGNS[" "] * max(1, len(text))
+    inner = text.strip(" ")
+    return inner if inner.isalnum() else "".join(sign(one, is_alone=len(inner) == 1) for one in inner)
+
+
+def sign(character: str, is_alone: bool) -> str:
+    """What is shown for a character."""
+    if character in SIGNS:
+        return SIGNS[character] if character != " " else " "
+    is_seen = unicodedata.category(character) not in ("Cc", "Cf", "Zl", "Zp", "Zs")
+    is_seen = is_seen or (character in JOINERS and not is_alone)
+    return character if is_seen else f"U+{ord(character):04X}"
+
+
+class PieceReader:
+    """Tokens of a tokenizer as pieces; `special` are ids of its special tokens."""
+
+    def __init__(self, tokenizer: Any, special: set[int]):
+        self.tokenizer, self.special = tokenizer, special
+        self.read_raw = token_reader(tokenizer)
+        self._pieces: dict[tuple[bool, int | None, int], Piece] = {}
+
+    def piece(self, context: Sequence[int], index: int, is_source: bool = False) -> Piece:
+        """The piece `index` behind the tokens `context`."""
+        before = context[-1] if context else None
+        key = (is_source, before, index)
+        if key not in self._pieces:
+            self._pieces[key] = self._read(before, index, self._decoder(is_source))
+        found = self._pieces[key]
+        return self._joined(found, context, is_source) if CUT in found.text and not found.special else found
+
+    def pieces(self, ids: Sequence[int], is_source: bool = False, context: Sequence[int] = ()) -> list[Piece]:
+        """The tokens of these ids behind `context`; all those that make a letter have its text."""
+        whole = [*context, *ids]
+        start = len(context)
+        found = [self.piece(whole[:place], whole[place], is_source) for place in range(start, len(whole))]
+        for place, last in enumerate(found):
+            for part in range(1, last.parts):
+                if (earlier := place - last.parts + part) >= 0:
+                    found[earlier] = replace(found[earlier], text=last.text, part=part, parts=last.parts)
+        return found
+
+    def _decoder(self, is_source: bool) -> Callable[[list[int]], str]:
+        tokenizer = self.tokenizer
+        return getattr(tokenizer, "decode_source", tokenizer.decode) if is_source else tokenizer.decode
+
+    def _read(self, before: int | None, index: int, decode: Callable[[list[int]], str]) -> Piece:
+        """A piece by itself."""
+        special, continues = index in self.special, False
+        if not (special or before is None or before in self.special):
+            start = decode([before])
+            continues = not decode([before, index])[len(start) :][:1].isspace()
+        text = decode([index])
+        return Piece(index, text if special else visible(text), special, continues, 1, 1)
+
+    def _joined(self, piece: Piece, context: Sequence[int], is_source: bool) -> Piece:
+        """A piece of bytes as the letter that it ends, or, if it ends none, as its bytes."""
+        decode = self._decoder(is_source)
+        for count in range(1, min(MOST_PARTS, len(context) + 1)):
+            before = [*context[len(context) - count :]]
+            if self.special & {*before}:
+                break
+            if CUT not in (text := decode([*before, piece.id])):
+                return replace(piece, text=visible(text), part=count + 1, parts=count + 1)
+        if is_source:
+            return piece
+        (raw,) = self.read_raw([self.tokenizer.convert_ids_to_tokens(piece.id)])
+        return replace(piece, text=visible(raw))
+
+
+# ----------------------------------------------------------------------------------------------------------- the model
 
 
 class Subject:

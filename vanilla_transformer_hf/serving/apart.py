@@ -42,26 +42,10 @@ class Apart:
 
     async def start(self) -> None:
         """Wait until documents are read at once, and not only after four seconds of imports."""
-        await self.texts(None, asyncio.get_running_loop().time() + START_SECONDS, b"", Reading("none.txt"))
+        ends = asyncio.get_running_loop().time() + START_SECONDS
+        await self.run(None, ends, texts_of, (b"", Reading("none.txt")))
 
-    async def texts(self, client: Hashable, ends: float, content: bytes, reading: Reading) -> list[str]:
-        """The texts of a document, until the loop's time `ends`; `ValueError` also where they need too much memory."""
-        return await self._run(client, ends, _texts, (content, reading))
-
-    async def translated(
-        self,
-        client: Hashable,
-        ends: float,
-        content: bytes,
-        reading: Reading,
-        translations: Sequence[str],
-        align: Align,
-        language: str | None,
-    ) -> bytes:
-        """The document with the translations of its texts, until the loop's time `ends`."""
-        return await self._run(client, ends, _translated, (content, reading, translations, language), align)
-
-    async def _run(
+    async def run(
         self,
         client: Hashable,
         ends: float,
@@ -69,6 +53,7 @@ class Apart:
         arguments: tuple[Any, ...],
         align: Align | None = None,
     ) -> Any:
+        """What `texts_of` or `translated` returns by the loop's time `ends`; `ValueError` where it needs too much."""
         loop, is_over = asyncio.get_running_loop(), threading.Event()
         try:
             async with asyncio.timeout_at(ends), self._clients.setdefault(client, asyncio.Lock()), self._slots:
@@ -177,12 +162,14 @@ def _bound(memory: int, seconds: float) -> None:
         resource.setrlimit(kind, (least, least))
 
 
-def _texts(align: Align, content: bytes, reading: Reading) -> list[str]:
+def texts_of(align: Align, content: bytes, reading: Reading) -> list[str]:
+    """The texts of a document."""
     return read_document(content, reading).texts
 
 
-def _translated(
+def translated(
     align: Align, content: bytes, reading: Reading, translations: Sequence[str], language: str | None
 ) -> bytes:
+    """The document with the translations of its texts."""
     found = [[Translation(each)] for each in translations]
     return read_document(content, reading).translated(found, align, language)

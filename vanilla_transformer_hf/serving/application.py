@@ -40,7 +40,7 @@ from ..translation.documents.markup import MarkupText, with_translations
 from ..translation.documents.places import Align
 from ..translation.results import NearMatch, Translation
 from ..translation.translator import Translator
-from .apart import Apart
+from .apart import Apart, texts_of, translated
 from .batcher import Batcher, DeadlineError, QueueFullError, Ticket
 from .downloads import Downloads
 from .http import (
@@ -55,7 +55,7 @@ from .http import (
 )
 from .languages import LanguageDetector, english_name
 from .metrics import Metrics
-from .openapi import Served, describe
+from .openapi import Choice, Served, describe
 from .protocols import (
     AUTO,
     Limits,
@@ -71,7 +71,6 @@ from .protocols import (
     read_suggestion,
     shown,
 )
-from .refusals import Choice
 from .suggestions import FullError, Suggestions
 
 
@@ -246,15 +245,16 @@ class Service:
         most_bytes, most_characters = UNPACKED * self.limits.file_bytes, self.limits.characters
         reading = Reading(name, "strict", wanted.encoding, most_bytes, most_characters)
         async with self._in_time() as ends:
-            given = (client, ends, upload.file.read(), reading)
+            given = upload.file.read(), reading
             try:
-                texts = await self.documents.texts(*given)
+                texts = await self.documents.run(client, ends, texts_of, given)
                 model, wanted = await self._model_for(replace(wanted, texts=texts))
                 language = model.language_of(wanted.target) if wanted.target else next(iter(model.targets), None)
                 call = Call(request, client, model, wanted, ends)
                 found = await self._found(call, texts)
                 best = [f"{each[0]}" for each in found]
-                written = await self.documents.translated(*given, best, self._aligner(call), language)
+                aligner = self._aligner(call)
+                written = await self.documents.run(client, ends, translated, (*given, best, language), aligner)
             except RequestError:
                 raise
             except ValueError as error:
@@ -357,7 +357,7 @@ class Service:
             pairs = [[text, *map(str, n_best)] for text, n_best in zip(wanted.texts, found)]
             logger.info("%s: %s", call.model.name, json.dumps(pairs, ensure_ascii=False))
         if wanted.stream:  # markup, which is put together when all of it is there
-            return _event_stream(_once(_event("answer", answer(wanted, found))))
+            return _event_stream([_event("answer", answer(wanted, found))])
         return JSONResponse(answer(wanted, found))
 
     def _aligner(self, call: Call) -> Align:
@@ -672,12 +672,8 @@ def _stopping() -> RequestError:
     return RequestError("the server is stopping", status=503, retry_after=5)
 
 
-def _event_stream(events: AsyncIterator[str]) -> Response:
+def _event_stream(events: AsyncIterator[str] | Iterable[str]) -> Response:
     return StreamingResponse(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
-
-
-async def _once(event: str) -> AsyncIterator[str]:
-    yield event
 
 
 def _event(kind: str, data: Any) -> str:

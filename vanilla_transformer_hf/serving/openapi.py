@@ -5,7 +5,7 @@ Lengths of texts and lists are told in words: JSON Schema cannot say how long al
 longer gets 413, which tools that check servers by their description do not take for a refusal.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -20,7 +20,38 @@ from .protocols import (
     TEXTS_OF_SWITCHES,
     Limits,
 )
-from .refusals import Choice, Refusal, by_fields, by_languages
+
+
+# Field ("model", "source", "target") -> values that are refused together with those of the other fields; None: it is
+# left out. A field that is not there may have any value.
+Refusal = Mapping[str, Sequence[str] | None]
+# Whether a model is found for a source and a target, of which either may be None.
+Accepts = Callable[[str | None, str | None], bool]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Models that requests choose among."""
+
+    names: Sequence[str]  # Their names
+    sources: Sequence[Sequence[str]]  # Codes of the source languages of each
+    targets: Sequence[Sequence[str]]  # Codes and tags of the target languages of each
+    accepts: Accepts  # Which languages choose one of them
+
+    @property
+    def all_sources(self) -> list[str]:
+        """Those of all models, each once."""
+        return [*dict.fromkeys(source for each in self.sources for source in each)]
+
+    @property
+    def all_targets(self) -> list[str]:
+        """Those of all models, each once."""
+        return [*dict.fromkeys(target for each in self.targets for target in each)]
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether all models have the same languages."""
+        return len({*map(tuple, self.sources)}) == len({*map(tuple, self.targets)}) == 1
 
 
 @dataclass(frozen=True)
@@ -106,10 +137,11 @@ def _schemas(limits: Limits, served: Served) -> Schema:
     model = {**_enumeration(["", *choice.names]), "description": "Else the first one with the languages."}
     accepts_of = {one.names[0]: one.accepts for one in served.alone}
     refused = _without(by_fields(choice, accepts_of.__getitem__))
+    digits = map(str, range(MOST_ALTERNATIVES + 1))
     common: Schema = {
         "q": texts,
         "format": _enumeration(["", *FORMATS]),
-        "alternatives": {"anyOf": [{**COUNT, "maximum": MOST_ALTERNATIVES}, _digits(MOST_ALTERNATIVES)]},
+        "alternatives": {"anyOf": [{**COUNT, "maximum": MOST_ALTERNATIVES}, _enumeration(["", *digits])]},
         "stream": {
             "anyOf": [{"type": "boolean"}, _enumeration([*TEXTS_OF_SWITCHES])],
             "description": "Send parts as server-sent events.",
@@ -218,9 +250,10 @@ def _generation_schemas(served: Served, texts: Schema, stream: Schema) -> Schema
     }
     search["num_return_sequences"] = _or_null({"type": "integer", "minimum": 1, "maximum": MOST_ALTERNATIVES})
     found = {"SearchParameters": _object([], **search)}
+    names = {"source": "src_lang", "target": "tgt_lang"}
     # Without languages, the first model answers.
     for suffix, choice, first in _requests(served):
-        refused = [_renamed(each) for each in by_languages(choice)]
+        refused = [{names[name]: values for name, values in each.items()} for each in by_languages(choice)]
         is_optional = first.accepts(None, None)
         if not is_optional:
             refused.append({"src_lang": None, "tgt_lang": None})
@@ -270,12 +303,6 @@ def _paths_of_models(served: Served) -> Schema:
     return paths
 
 
-def _renamed(refusal: Refusal) -> Refusal:
-    """A refusal with Hugging Face's names of the fields."""
-    names = {"source": "src_lang", "target": "tgt_lang"}
-    return {names[name]: values for name, values in refusal.items()}
-
-
 def _without(refusals: Sequence[Refusal]) -> Schema:
     """The part of a schema that excludes what is refused; empty if nothing is."""
     schemas = [
@@ -312,9 +339,46 @@ def _of_each(schema: Schema) -> Schema:
     return {"anyOf": [items, {"type": "array", "items": items}]}
 
 
-def _digits(most: int) -> Schema:
-    """Texts of whole numbers up to this one."""
-    return _enumeration(["", *map(str, range(most + 1))])
+# ------------------------------------------------------ combinations of model and languages that requests may not name
+
+
+def by_languages(choice: Choice) -> list[Refusal]:
+    """What is refused where languages choose the model, but for a request without any."""
+    sources, targets, accepts = choice.all_sources, choice.all_targets, choice.accepts
+    found: list[Refusal] = []
+    for source in sources:
+        reached = {target for among, own in zip(choice.sources, choice.targets) if source in among for target in own}
+        found.append({"source": [source], "target": [target for target in targets if target not in reached]})
+    found.append({"source": [source for source in sources if not accepts(source, None)], "target": None})
+    found.append({"source": None, "target": [target for target in targets if not accepts(None, target)]})
+    return _some(found)
+
+
+def by_fields(choice: Choice, accepts_of: Callable[[str], Accepts]) -> list[Refusal]:
+    """What is refused where `model`, `source` and `target` are fields, and `source` may be `AUTO`."""
+    sources, targets, accepts = choice.all_sources, choice.all_targets, choice.accepts
+    found = by_languages(choice)
+    found.append({"source": [AUTO], "target": [target for target in targets if not accepts(AUTO, target)]})
+    if not accepts(AUTO, None):
+        found.append({"source": [AUTO], "target": None})
+    if not accepts(None, None):
+        found.append({"source": None, "target": None})
+    found = [{"model": None, **each} for each in found]
+    for name, own_sources, own_targets in zip(choice.names, choice.sources, choice.targets):
+        found.append({"model": [name], "source": [one for one in sources if one not in own_sources]})
+        found.append({"model": [name], "target": [one for one in targets if one not in own_targets]})
+        takes = accepts_of(name)
+        found.append(
+            {"model": [name], "source": [AUTO], "target": [one for one in own_targets if not takes(AUTO, one)]}
+        )
+        if not takes(None, None):
+            found.append({"model": [name], "target": None})
+    return _some(found)
+
+
+def _some(found: Sequence[Refusal]) -> list[Refusal]:
+    """Those that refuse something."""
+    return [each for each in found if [] not in each.values()]
 
 
 # ------------------------------------------------------------------------------------------------------- operations

@@ -112,18 +112,20 @@ def read_libretranslate(body: Mapping[str, Any], limits: Limits) -> TranslationR
     return TranslationRequest(
         texts,
         is_list,
-        _optional_text(body, "source"),
-        _optional_text(body, "target"),
-        alternatives,
+        **_common(body, LIBRETRANSLATE_FIELDS),
+        alternatives=alternatives,
         stream=_switch(body, "stream"),
-        api_key=_optional_text(body, "api_key"),
         is_html=markup == "html",
-        model=_optional_text(body, "model"),
-        ignored=tuple(name for name in body if name not in LIBRETRANSLATE_FIELDS),
         glossary=_entries(body, "glossary", limits, partial(Glossary, forms=None)),
         memory=_entries(body, "memory", limits, Memory),
         lists_matches=_switch(body, "matches"),
     )
+
+
+def _common(body: Mapping[str, Any], known: Sequence[str]) -> dict[str, Any]:
+    """The languages, the key and the model of a request, and the names of its fields that are not known."""
+    found = {name: _optional_text(body, name) for name in ("source", "target", "api_key", "model")}
+    return {**found, "ignored": tuple(name for name in body if name not in known)}
 
 
 def _entries(body: Mapping[str, Any], name: str, limits: Limits, make: Callable[[list[tuple[str, str]]], Any]) -> Any:
@@ -157,16 +159,7 @@ def read_file_request(body: Mapping[str, Any]) -> TranslationRequest:
         checked_encoding(encoding and text_encoding(encoding))
     except (LookupError, ValueError):
         raise RequestError(f"must be an encoding of text such as cp1252, got {shown(encoding)}", "encoding") from None
-    return TranslationRequest(
-        [],
-        True,
-        _optional_text(body, "source"),
-        _optional_text(body, "target"),
-        api_key=_optional_text(body, "api_key"),
-        model=_optional_text(body, "model"),
-        encoding=encoding,
-        ignored=tuple(name for name in body if name not in FILE_FIELDS),
-    )
+    return TranslationRequest([], True, **_common(body, FILE_FIELDS), encoding=encoding)
 
 
 def read_suggestion(body: Mapping[str, Any], limits: Limits) -> tuple[TranslationRequest, str]:
@@ -177,18 +170,10 @@ def read_suggestion(body: Mapping[str, Any], limits: Limits) -> tuple[Translatio
         if is_list or not found[0].strip():
             raise RequestError("must be one text that is not empty", name)
         texts += found
+    wanted = TranslationRequest(texts[:1], False, **_common(body, SUGGESTION_FIELDS))
     for name in ("source", "target"):
-        if _optional_text(body, name) is None:
+        if getattr(wanted, name) is None:
             raise RequestError("missing; name the language", name)
-    wanted = TranslationRequest(
-        texts[:1],
-        False,
-        body["source"],
-        body["target"],
-        api_key=_optional_text(body, "api_key"),
-        model=_optional_text(body, "model"),
-        ignored=tuple(name for name in body if name not in SUGGESTION_FIELDS),
-    )
     return wanted, texts[1]
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from vanilla_transformer_hf import VanillaTransformerTokenizer
-from vanilla_transformer_hf.explorer.pieces import PieceReader, visible
+from vanilla_transformer_hf.explorer.subject import PieceReader, visible
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,7 @@ from counting_model import SOURCES
 from vanilla_transformer_hf import Translator
 from vanilla_transformer_hf.serving import batcher as batching
 from vanilla_transformer_hf.serving.batcher import Batcher, DeadlineError
-from vanilla_transformer_hf.serving.searches import SeparateSearch
-from vanilla_transformer_hf.serving.turns import CallInTurns, Stopped
+from vanilla_transformer_hf.serving.searches import CallInTurns, SeparateSearch, Stopped
 
 
 # Options of calls that nobody joins, also one that ends late: repetitions become more probable with each step.
