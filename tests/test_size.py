@@ -18,7 +18,7 @@ MOST = {
     "common": (22, 2_650, 35),  # readers of both sides, of training before, which memories have, too
     "conversion": (34, 7_050, 45),
     "evaluation": (5, 560, 5),  # score-systems: tests of differences, and their page
-    "explorer": (17, 3_590, 20),  # runs that are watched; recurrent models
+    "explorer": (17, 3_560, 20),  # runs that are watched; recurrent models
     "export": (10, 1_250, 5),  # the folder for transformers.js
     # Which fields can have the kind that an option needs; samples, scores and a user's processors in this search.
     "model": (78, 12_100, 80),  # inputs of int8 in seven bits

@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 from vanilla_transformer_hf.commands.main import main
 from vanilla_transformer_hf.explorer.explorer import QUESTIONS, Explorer
 from vanilla_transformer_hf.explorer.page import key_of, page_names, page_of
-from vanilla_transformer_hf.explorer.requests import ModelsRequest
+from vanilla_transformer_hf.explorer.requests import Request
 from vanilla_transformer_hf.explorer.server import make_app
 from vanilla_transformer_hf.explorer.subject import Subject
 
@@ -116,7 +116,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize("question", [*QUESTIONS, "models"])
 def test_every_value_of_every_field_gets_an_answer_of_one_line(client, question):
-    kind = ModelsRequest if question == "models" else get_type_hints(QUESTIONS[question])["request"]
+    kind = Request if question == "models" else get_type_hints(QUESTIONS[question])["request"]
     names = {field.name for field in dataclasses.fields(kind)}
     base = {"text": TEXT, "target": "eins", "target_ids": [5, 1], "box": "logits"}
     own = {name: value for name, value in base.items() if name in names}

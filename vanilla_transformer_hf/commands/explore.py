@@ -54,7 +54,7 @@ def main(prog: str, argv: list[str]) -> None:
     from ..common.files import open_output
     from ..explorer.explorer import Explorer
     from ..explorer.page import page_of
-    from ..explorer.requests import RunRequest
+    from ..explorer.requests import Request
 
     if not arguments.html:
         try:
@@ -67,7 +67,7 @@ def main(prog: str, argv: list[str]) -> None:
 
         explorer.watched = Watched(explorer, arguments.watch, arguments.trust_remote_code)
         explorer.watched.look()
-        if (problem := explorer.watched.run(RunRequest()).problem) and not explorer.subjects:
+        if (problem := explorer.watched.run(Request()).problem) and not explorer.subjects:
             raise ValueError(problem)
     for reads, paths in (("speech", arguments.audio), ("image", arguments.image)):
         if paths:

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from .interventions import hooked, parts_of, read_name, sides_of, stack_of
-from .requests import AttributionRequest, NeuronsRequest, RanksRequest, RequestError
+from .requests import AttributionRequest, NeuronsRequest, PairRequest, RequestError
 from .results import AttributionResult, NeuronsResult, Piece, RanksResult
 from .subject import Pass, Subject, check_ours
 from .walk import SIZES, norm_name
@@ -309,7 +309,7 @@ def means(found: Pass, part: str, off: list[str]) -> Iterator[torch.Tensor | Non
         yield weights[0, heads].float().mean(dim=0) if heads else None
 
 
-def ranks(subject: Subject, request: RanksRequest) -> RanksResult:
+def ranks(subject: Subject, request: PairRequest) -> RanksResult:
     """The rank and the probability of each token of the output, as if each layer were the last (logit lens)."""
     check_ours(subject, request)
     found = subject.forced(request)

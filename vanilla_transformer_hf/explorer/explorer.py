@@ -19,7 +19,7 @@ from ..translation.translator import Translator
 from . import attending, attributions, file_sources, patching, single_stacks, translating, walk
 from .file_sources import FileSubject
 from .interventions import count_heads, count_layers, is_recurrent, parts_of, sides_of
-from .requests import ModelsRequest, MomentRequest, Request, RequestError, RunRequest, TranslateRequest
+from .requests import MomentRequest, Request, RequestError, TranslateRequest
 from .results import ModelInfo, StackInfo, TranslateResult, as_json
 from .subject import Subject, card_of
 from .walk import SIZES
@@ -153,7 +153,7 @@ QUESTIONS: dict[str, Callable[[Subject, Any], Any]] = {
 }
 
 # Questions about the run that is watched, which are its methods (`watching.py`).
-RUN_QUESTIONS: dict[str, type[Request]] = {"run": RunRequest, "moment": MomentRequest}
+RUN_QUESTIONS: dict[str, type[Request]] = {"run": Request, "moment": MomentRequest}
 
 
 class Explorer:
@@ -216,7 +216,7 @@ class Explorer:
             RequestError: The question is unknown, or a field of it cannot be answered.
         """
         if question == "models":
-            ModelsRequest.read(values)
+            Request.read(values)
             return as_json([describe(subject) for subject in self.subjects.values()])
         if question in RUN_QUESTIONS:
             about = RUN_QUESTIONS[question].read(values)

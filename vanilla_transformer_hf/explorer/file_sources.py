@@ -16,7 +16,7 @@ from ..model.config.front_ends import has_padding, input_name_of
 from ..model.feature_extraction_vanilla_transformer import samples_of
 from ..translation.pictures.source_pictures import picture_of
 from ..translation.recognition import READERS, batch_of, check_positions, frames_of, pixels_of
-from .requests import DiagonalityRequest, FileRequest, RequestError, SourceRequest, shown
+from .requests import DiagonalityRequest, FileRequest, Request, RequestError, shown
 from .results import DiagonalityResult, FileResult, Piece, SourceResult
 from .subject import MOST_PIECES, Subject
 
@@ -140,7 +140,7 @@ def open_file(subject: Subject, request: FileRequest) -> FileResult:
     return FileResult(name, [*reader.files])
 
 
-def source(subject: Subject, request: SourceRequest) -> SourceResult:
+def source(subject: Subject, request: Request) -> SourceResult:
     """The picture of an opened file."""
     reader = check_reads_files(subject)
     tensors = reader.read_source(request)

@@ -39,7 +39,7 @@ def one_of(default: Any, *values: str) -> Any:
 
 @dataclass
 class Request:
-    """The fields of all requests."""
+    """The fields of all requests; "models", "source" and "run" have no others."""
 
     model: str = ""  # Name of one of the opened models; the first if empty
     text: str = ""  # The source sentence; of a model that reads recordings or images, the name of an opened file
@@ -117,11 +117,6 @@ class FileRequest(Request):
 
 
 @dataclass
-class SourceRequest(Request):
-    """The picture of an opened file."""
-
-
-@dataclass
 class TranslateRequest(Request):
     """Translate the text."""
 
@@ -153,7 +148,7 @@ class ScoreRequest(TranslateRequest):
 
 @dataclass
 class PairRequest(Request):
-    """A source and a target for a forward pass."""
+    """A source and a target for a forward pass; "ranks" has no other fields."""
 
     target_lang: str = ""  # As of `TranslateRequest`
     target_ids: list[int] = field(default_factory=list)  # Token ids of the target
@@ -263,11 +258,6 @@ class AttributionRequest(PairRequest):
 
 
 @dataclass
-class RanksRequest(PairRequest):
-    """The rank and the probability of each token of the output, if each layer were the last."""
-
-
-@dataclass
 class NeuronsRequest(PairRequest):
     """The neurons of a feed-forward that fire most."""
 
@@ -286,18 +276,8 @@ class PositionsRequest(Request):
 
 
 @dataclass
-class RunRequest(Request):
-    """How far the run is that is watched."""
-
-
-@dataclass
 class MomentRequest(Request):
     """What one checkpoint of the run makes of a text."""
 
     step: int = bounded(0, 0, 2**53)  # After which the checkpoint was saved
     target_lang: str = ""  # As of `TranslateRequest`
-
-
-@dataclass
-class ModelsRequest(Request):
-    """The opened models and their sizes."""

@@ -70,6 +70,7 @@ def make_app(explorer: Explorer, allowed_hosts: Sequence[str] = ()) -> Starlette
         response.headers.update(HEADERS)
         return response
 
+    hosts = http.names_of(HOST, HOST, allowed_hosts)
     return Starlette(
         routes=[
             Route("/", show),
@@ -78,11 +79,7 @@ def make_app(explorer: Explorer, allowed_hosts: Sequence[str] = ()) -> Starlette
             Route("/api/{question}", ask, methods=["POST"]),
         ],
         middleware=[
-            *(
-                [Middleware(http.HostCheck, hosts=hosts)]
-                if (hosts := http.names_of(HOST, HOST, allowed_hosts))
-                else []
-            ),
+            *([Middleware(http.HostCheck, hosts=hosts)] if hosts else []),
             Middleware(BaseHTTPMiddleware, dispatch=with_headers),
             Middleware(GZipMiddleware, minimum_size=4096, compresslevel=1),
         ],

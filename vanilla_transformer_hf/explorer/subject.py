@@ -184,7 +184,8 @@ class Subject:
         self.example = self.card.example
         self.is_ours = is_own(model.config)
         self.special = {*tokenizer.all_special_ids}
-        self._reader = PieceReader(tokenizer, self.special)
+        reader = PieceReader(tokenizer, self.special)
+        self.piece, self.pieces = reader.piece, reader.pieces
         self._copies, self._passes = Recent(4), Recent(3)
 
     # Text and tokens
@@ -252,14 +253,6 @@ class Subject:
         """Token ids that end a sentence."""
         ends = self.model.generation_config.eos_token_id
         return set() if ends is None else {*ends} if isinstance(ends, list) else {ends}
-
-    def piece(self, context: Sequence[int], index: int) -> Piece:
-        """The piece `index` behind the tokens `context`."""
-        return self._reader.piece(context, index)
-
-    def pieces(self, ids: Sequence[int], is_source: bool = False, context: Sequence[int] = ()) -> list[Piece]:
-        """The tokens of these ids, whose text may depend on the tokens before them, `context`."""
-        return self._reader.pieces(ids, is_source, context)
 
     # Computations
 

@@ -20,7 +20,7 @@ from ..common.settings import LARGEST_LOG, read_object
 from ..training.checkpoints.files import list_checkpoints
 from .explorer import Explorer, open_subject, translate
 from .interventions import parts_of
-from .requests import MomentRequest, PairRequest, RequestError, RunRequest, TranslateRequest
+from .requests import MomentRequest, PairRequest, Request, RequestError, TranslateRequest
 from .results import MomentResult, RunResult, as_json
 from .subject import Recent, Subject
 
@@ -127,7 +127,7 @@ class Watched:
         self.explorer.subjects = self.given | {one.name: one for one in newest}
         return True
 
-    def run(self, request: RunRequest) -> RunResult:
+    def run(self, request: Request) -> RunResult:
         """How far the run is, and its curves."""
         curves: dict[str, list[list[float]]] = {}
         for entry in self._log["log_history"]:
