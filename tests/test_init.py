@@ -79,7 +79,7 @@ import sys
 before = list(sys.meta_path)
 from transformers.pipelines import PIPELINE_REGISTRY, SUPPORTED_TASKS
 import vanilla_transformer_hf, transformers
-pipeline, listeners = SUPPORTED_TASKS["translation"], vanilla_transformer_hf.model.saving.listeners
+pipeline, listeners = SUPPORTED_TASKS["translation"], vanilla_transformer_hf.model.saving.saved_code
 vanilla_transformer_hf.registration.register()
 assert SUPPORTED_TASKS["translation"] is pipeline
 assert len(listeners.CONFIG_MADE) == len(listeners.MODEL_DEFINED) == 1

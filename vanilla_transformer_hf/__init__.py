@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         VanillaTransformerModel,
     )
     from .model.packing.int8_quantizer import Int8Config
-    from .model.recognition.models import VanillaTransformerForImageTextToText, VanillaTransformerForSpeechSeq2Seq
+    from .model.recognition import VanillaTransformerForImageTextToText, VanillaTransformerForSpeechSeq2Seq
     from .model.single_stacks.causal_lm import VanillaTransformerDecoderModel, VanillaTransformerForCausalLM
     from .model.single_stacks.encoder_models import (
         VanillaTransformerEncoderModel,
@@ -93,10 +93,10 @@ _HOMES = {
     "VanillaTransformerFeatureExtractor": "model.feature_extraction_vanilla_transformer",
     "VanillaTransformerForCausalLM": "model.single_stacks.causal_lm",
     "VanillaTransformerForConditionalGeneration": "model.modeling_vanilla_transformer",
-    "VanillaTransformerForImageTextToText": "model.recognition.models",
+    "VanillaTransformerForImageTextToText": "model.recognition",
     "VanillaTransformerForMaskedLM": "model.single_stacks.encoder_models",
     "VanillaTransformerForSequenceClassification": "model.single_stacks.encoder_models",
-    "VanillaTransformerForSpeechSeq2Seq": "model.recognition.models",
+    "VanillaTransformerForSpeechSeq2Seq": "model.recognition",
     "VanillaTransformerForTokenClassification": "model.single_stacks.encoder_models",
     "VanillaTransformerModel": "model.modeling_vanilla_transformer",
     "VanillaTransformerPreTrainedModel": "model.layers.base_model",

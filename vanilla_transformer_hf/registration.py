@@ -29,7 +29,7 @@ from transformers.models.auto.modeling_auto import (
 from .model.config.auto_classes import CLASSES
 from .model.configuration_vanilla_transformer import VanillaTransformerConfig
 from .model.layers.lora_targets import LoraTargets
-from .model.saving.listeners import CONFIG_MADE, MODEL_DEFINED
+from .model.saving.saved_code import CONFIG_MADE, MODEL_DEFINED
 from .model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from .recurrent.configuration import RecurrentSeq2SeqConfig
 

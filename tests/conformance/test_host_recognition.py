@@ -72,7 +72,7 @@ class RecognitionSuite(MemoryCleanupMixin, ModelTesterMixin, GenerationTesterMix
     # Both names of a cache are taken, without a warning: the older one is that of most releases (test_releases.py).
     test_bc_cache_name_forward: Any = None
     # The one forward of all models takes features in the first place, too, where its signature has input_ids; that is
-    # tested in tests/model/recognition/test_models.py.
+    # tested in tests/model/test_recognition.py.
     test_model_main_input_name: Any = None
 
     run_under_no_grad = False

@@ -37,7 +37,7 @@ from vanilla_transformer_hf.model.modeling_vanilla_transformer import POSITION_E
 
 
 # One row per switch of the config, and some that meet.
-# Those with rows and columns are tested with images, in recognition/test_models.py.
+# Those with rows and columns are tested with images, in test_recognition.py.
 OF_TEXT = sorted(POSITION_SCHEMES.keys() - {"sinusoidal_grid"})
 PRE = {"encoder_norm_position": "pre", "decoder_norm_position": "pre"}
 SWITCHES = {

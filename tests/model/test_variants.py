@@ -424,5 +424,5 @@ def test_every_scheme_is_among_them():
     fields = ("position_encoding", "decoder_position_encoding")
     named = {variant.get(field) for variant in VARIANTS.values() for field in fields}
     added = {"sinusoidal", "sinusoidal_halves", "sinusoidal_halves_inclusive", "learned", "none"}
-    added |= {"sinusoidal_grid"}  # of images: recognition/test_models.py
+    added |= {"sinusoidal_grid"}  # of images: test_recognition.py
     assert set(POSITION_SCHEMES) == (named | added) - {None}

@@ -89,13 +89,6 @@ def _as_rules(row: Row) -> list[Rule]:
     return [Rule(entry) if isinstance(entry, str) else entry for entry in rows]
 
 
-def _look_up(patterns: list[tuple[re.Pattern, list[Rule]]], name: str) -> list[Rule] | None:
-    for pattern, rules in patterns:
-        if match := pattern.fullmatch(name):
-            return [Rule(rule.target.format(*match.groups()), rule.transform) for rule in rules]
-    return None
-
-
 # Fields of a config that are sizes of tensors.
 SIZES = (
     *("vocab_size", "source_vocab_size", "d_model", "encoder_d_model", "encoder_ffn_dim", "decoder_ffn_dim"),
@@ -148,41 +141,39 @@ def convert_tensors(table: KeyTable, tensors: Tensors, model: Any) -> Iterator[t
     plan: dict[str, list[tuple[str, Rule]]] = {name: [] for name in shapes if name not in aliases}
     problems = []
     for name in tensors:
-        rules = _look_up(patterns, name)
-        if rules is None:
+        match, rules = next(((found, row) for key, row in patterns if (found := key.fullmatch(name))), (None, []))
+        if match is None:
             problems.append(f"left over: {name}")
-        for rule in rules or []:
-            target = aliases.get(rule.target, rule.target)
-            if target in plan:
+            continue
+        for rule in rules:
+            place = rule.target.format(*match.groups())
+            if (target := aliases.get(place, place)) in plan:
                 plan[target].append((name, rule))
             else:
-                problems.append(f"left over: {name} (the options leave no place for {rule.target})")
+                problems.append(f"left over: {name} (the options leave no place for {place})")
     problems += [f"missing: {target}" for target, sources in plan.items() if not sources]
     if problems:
         raise ConversionError("the weights are not those that the options describe:\n  " + "\n  ".join(problems))
-    return _apply(plan, tensors, model.config, shapes)
 
+    def moved() -> Iterator[tuple[str, torch.Tensor]]:
+        for target, ((first, rule), *others) in plan.items():
+            tensor = rule.transform(tensors[first], model.config)
+            if tensor.shape != shapes[target]:
+                raise ConversionError(
+                    f"{first} has the shape {tuple(tensor.shape)}, and {target} needs {tuple(shapes[target])}"
+                )
+            if tensor.dtype not in FLOATS:
+                raise ConversionError(f"{first} holds {tensor.dtype}; {', '.join(map(str, FLOATS))} are read")
+            if not all(torch.isfinite(value) for value in torch.aminmax(tensor)):  # with no copy of a large tensor
+                raise ConversionError(
+                    f"{first} holds values that are not finite; the file is damaged or training failed"
+                )
+            for name, other in others:
+                if not torch.equal(tensor, other.transform(tensors[name], model.config)):
+                    raise ConversionError(f"{first} and {name} differ, and the options call them one matrix")
+            yield target, tensor
 
-def _apply(
-    plan: dict[str, list[tuple[str, Rule]]],
-    tensors: Tensors,
-    config: VanillaTransformerConfig,
-    shapes: dict[str, torch.Size],
-) -> Iterator[tuple[str, torch.Tensor]]:
-    for target, ((first, rule), *others) in plan.items():
-        tensor = rule.transform(tensors[first], config)
-        if tensor.shape != shapes[target]:
-            raise ConversionError(
-                f"{first} has the shape {tuple(tensor.shape)}, and {target} needs {tuple(shapes[target])}"
-            )
-        if tensor.dtype not in FLOATS:
-            raise ConversionError(f"{first} holds {tensor.dtype}; {', '.join(map(str, FLOATS))} are read")
-        if not all(torch.isfinite(value) for value in torch.aminmax(tensor)):  # with no copy of a large tensor
-            raise ConversionError(f"{first} holds values that are not finite; the file is damaged or training failed")
-        for name, other in others:
-            if not torch.equal(tensor, other.transform(tensors[name], config)):
-                raise ConversionError(f"{first} and {name} differ, and the options call them one matrix")
-        yield target, tensor
+    return moved()
 
 
 def not_expressed(options: Mapping[str, Any], expressed: Mapping[str, Sequence[Any]], where: str = "") -> list[str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from transformers import BartConfig, BartForConditionalGeneration, MarianConfig, MarianMTModel, PreTrainedModel
+from transformers import BartForConditionalGeneration, MarianMTModel, PreTrainedModel
 
 from ..common.files import check_new, new_folder
 from ..common.opening import open_by, settings_without_ours
@@ -95,61 +95,42 @@ def not_expressible(
     return problems
 
 
-def _save_host_model(
-    model: VanillaTransformerForConditionalGeneration, target: type[PreTrainedModel], settings: Any, folder: Path
+def to_host(
+    model: VanillaTransformerForConditionalGeneration, tokenizer: Any, folder: Path, host: type[PreTrainedModel]
 ) -> list[str]:
-    """Save our weights as a model of transformers whose names differ only in the bias of the logits; notes."""
-    ours = dict(model.state_dict())
+    """Write a folder for `MarianMTModel` or `BartForConditionalGeneration`, and our tokenizer beside it; notes."""
+    config, ours = model.config, dict(model.state_dict())
+    fields = {name: getattr(config, name) for name in FIELDS} | {
+        "vocab_size": config.source_vocab_size or config.vocab_size,
+        "forced_eos_token_id": model.generation_config.forced_eos_token_id,
+    }
+    if host is MarianMTModel:
+        fields |= {
+            "decoder_vocab_size": config.vocab_size,
+            "share_encoder_decoder_embeddings": config.tied_matrices == "all",
+            "tie_word_embeddings": config.tied_matrices != "none",
+        }
+    # Their names differ from ours only in the bias of the logits.
     bias = ours.pop("lm_head.bias", None)
     if bias is None:
-        bias = torch.zeros(model.config.vocab_size, dtype=model.dtype)
+        bias = torch.zeros(config.vocab_size, dtype=model.dtype)
     ours["final_logits_bias"] = bias.reshape(1, -1)
     with torch.device("meta"):
-        other = target(settings)
+        other: Any = host(host.config_class(**fields))  # type: ignore[misc]
     positions = {name for name in other.state_dict() if "embed_positions" in name}
     missing, unexpected = other.load_state_dict(ours, strict=False, assign=True)
     wrong = [name for name in (*(set(missing) - positions), *unexpected) if name not in other.all_tied_weights_keys]
     if wrong:
-        raise ConversionError(f"{target.__name__} and our model differ in {', '.join(wrong)}")
+        raise ConversionError(f"{host.__name__} and our model differ in {', '.join(wrong)}")
     other.tie_weights()
     for name in set(missing) & positions:  # sinusoids: computed when the model is opened, and not saved
         other.get_submodule(name.removesuffix(".weight")).to_empty(device="cpu")
     other.generation_config, notes = settings_without_ours(model)
     other.save_pretrained(folder, max_shard_size=2**62)
-    return notes
-
-
-def to_marianmt(model: VanillaTransformerForConditionalGeneration, tokenizer: Any, folder: Path) -> list[str]:
-    """Write a folder for `MarianMTModel`, and our tokenizer beside it."""
-    config = model.config
-    settings = MarianConfig(
-        **{name: getattr(config, name) for name in FIELDS},
-        vocab_size=config.source_vocab_size or config.vocab_size,
-        decoder_vocab_size=config.vocab_size,
-        share_encoder_decoder_embeddings=config.tied_matrices == "all",
-        tie_word_embeddings=config.tied_matrices != "none",
-        forced_eos_token_id=model.generation_config.forced_eos_token_id,
-    )
-    return [*_save_host_model(model, MarianMTModel, settings, folder), *_save_tokenizer(tokenizer, folder)]
-
-
-def to_bart(model: VanillaTransformerForConditionalGeneration, tokenizer: Any, folder: Path) -> list[str]:
-    """Write a folder for `BartForConditionalGeneration`, and our tokenizer beside it."""
-    config = model.config
-    settings = BartConfig(
-        **{name: getattr(config, name) for name in FIELDS},
-        vocab_size=config.vocab_size,
-        forced_eos_token_id=model.generation_config.forced_eos_token_id,
-    )
-    notes = _save_host_model(model, BartForConditionalGeneration, settings, folder)
-    return [*notes, *_save_tokenizer(tokenizer, folder)]
-
-
-def _save_tokenizer(tokenizer: Any, folder: Path) -> list[str]:
     if tokenizer is None:
-        return ["the model has no tokenizer"]
+        return [*notes, "the model has no tokenizer"]
     tokenizer.save_pretrained(folder)
-    return []
+    return notes
 
 
 def _dictionary(backend: Any, size: int) -> list[str]:
@@ -274,8 +255,13 @@ class Target(NamedTuple):
 
 
 TARGETS: dict[str, Target] = {
-    "marianmt": Target(partial(not_expressible, needed=MARIANMT), to_marianmt, partial(open_by, MarianMTModel)),
-    "bart": Target(partial(not_expressible, needed=BART), to_bart, partial(open_by, BartForConditionalGeneration)),
+    **{
+        name: Target(partial(not_expressible, needed=needed), partial(to_host, host=host), partial(open_by, host))
+        for name, needed, host in (
+            ("marianmt", MARIANMT, MarianMTModel),
+            ("bart", BART, BartForConditionalGeneration),
+        )
+    },
     "fairseq": Target(
         _fairseq_problems,
         to_fairseq,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..model.config.front_ends import input_name_of, reads_tokens, shape_of_source
+from ..model.config.front_ends import FRONT_ENDS, input_name_of, reads_tokens
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..model.search.generate import check_token_ids
@@ -74,8 +74,13 @@ def compare_with_reference(
 def example_batch(config: VanillaTransformerConfig) -> dict[str, torch.Tensor]:
     """Random ids, by a fixed seed, of two sentences, the second padded; or random frames or pixels of two sources."""
     generator = torch.Generator().manual_seed(0)
-    if not reads_tokens(config):
-        return example_sources(config, generator)
+    if not reads_tokens(config):  # without padding, which toolkits treat differently
+        source = torch.randn(2, *FRONT_ENDS[config.front_end].shape(config), generator=generator)
+        length = min(12, config.decoder_max_position_embeddings or 12)
+        target = torch.randint(config.vocab_size, (2, length), generator=generator)
+        target[target == config.pad_token_id] = (config.pad_token_id + 1) % config.vocab_size
+        target[:, 0] = config.decoder_start_token_id or 0
+        return {input_name_of(config): source, "decoder_input_ids": target}
     if not config.is_encoder_decoder:
         length = min(12, config.max_position_embeddings)
         ids, mask = torch.randint(config.vocab_size, (2, length), generator=generator), torch.ones(2, length).long()
@@ -96,16 +101,6 @@ def example_batch(config: VanillaTransformerConfig) -> dict[str, torch.Tensor]:
         "decoder_input_ids": target,
         "decoder_attention_mask": mask.clone(),
     }
-
-
-def example_sources(config: VanillaTransformerConfig, generator: torch.Generator) -> dict[str, torch.Tensor]:
-    """Random frames or pixels of two sources, and target ids, without padding, which toolkits treat differently."""
-    source = torch.randn(2, *shape_of_source(config), generator=generator)
-    length = min(12, config.decoder_max_position_embeddings or 12)
-    target = torch.randint(config.vocab_size, (2, length), generator=generator)
-    target[target == config.pad_token_id] = (config.pad_token_id + 1) % config.vocab_size
-    target[:, 0] = config.decoder_start_token_id or 0
-    return {input_name_of(config): source, "decoder_input_ids": target}
 
 
 @torch.no_grad()

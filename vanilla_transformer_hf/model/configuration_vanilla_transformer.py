@@ -493,6 +493,3 @@ VanillaTransformerConfig.__annotations__ |= {
     "decoder_position_encoding": Literal[(*POSITION_SCHEMES,)] | None,
     **dict.fromkeys(("encoder_attention_type", "decoder_attention_type"), Literal[(*ATTENTION_KINDS,)]),
 }
-
-
-__all__ = ["PRESETS", "VanillaTransformerConfig"]

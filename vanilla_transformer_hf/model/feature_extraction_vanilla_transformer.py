@@ -150,8 +150,5 @@ def samples_of(recording: Any, number: int) -> np.ndarray:
     return samples.astype(np.float64)
 
 
-__all__ = ["VanillaTransformerFeatureExtractor"]
-
-
 # Saved with its code.
 VanillaTransformerFeatureExtractor.register_for_auto_class("AutoFeatureExtractor")

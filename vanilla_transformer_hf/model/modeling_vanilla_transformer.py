@@ -542,7 +542,7 @@ class VanillaTransformerStack(StackOfLayers):
         return self.dropout(self.layernorm_embedding(self.embed_positions(hidden_states, position_ids)))
 
 
-# What makes the input of the encoder of a source without tokens, in `front_ends/`.
+# What makes the input of the encoder of a source without tokens, in `front_ends.py`.
 FRONT_END_CLASSES = Classes(__package__, FRONT_ENDS)
 
 
@@ -571,7 +571,7 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
         """Source ids (B, S), or embeddings (B, S, D), to states (B, S, D), which `encoder_pooling` shortens."""
         # `token_type_ids` are segments, `global_attention_mask` is 1 or 0 (B, S), with
         # `encoder_attention_type="window_global"`. With another front end the source is `input_features` or
-        # `pixel_values` (`front_ends/`), also by position.
+        # `pixel_values` (`front_ends.py`), also by position.
         sources = {"input_features": input_features, "pixel_values": pixel_values}
         if self.main_input_name in sources and input_ids is not None and input_ids.is_floating_point():
             sources[self.main_input_name], input_ids = input_ids, None

@@ -131,6 +131,3 @@ class RecurrentSeq2SeqConfig(ConfigSavesCode, BaseConfig):
             )
         if not self.is_encoder_decoder:
             raise ValueError("is_encoder_decoder=False: a recurrent model has both stacks")
-
-
-__all__ = ["RecurrentSeq2SeqConfig"]

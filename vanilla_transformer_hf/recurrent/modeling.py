@@ -463,6 +463,3 @@ class RecurrentSeq2SeqForConditionalGeneration(ShiftedLabels, RecurrentPreTraine
             encoder_hidden_states=outputs.encoder_hidden_states,
             **named(getattr(outputs, CACHE)),
         )
-
-
-__all__ = ["RecurrentPreTrainedModel", "RecurrentSeq2SeqForConditionalGeneration", "RecurrentSeq2SeqModel"]

@@ -66,7 +66,7 @@ def test_every_module_travels_with_some_model():
     found = {module for text in texts.values() for module in bundle.modules_in(text)}
     there = {path.relative_to(bundle.ROOT).with_suffix("").as_posix().replace("/", ".")
              for path in bundle.ROOT.rglob("*.py") if path.stem != "__init__"}  # fmt: skip
-    stays = {"tokenizer.limits", *(f"saving.{name}" for name in ("bundle", "listeners", "saved_code"))}
+    stays = {"tokenizer.limits", "saving.bundle", "saving.saved_code"}
     assert {module for module in found if module.startswith("recurrent.")} == {*modules_of("recurrent")}
     assert there - found == stays | {"feature_extraction_vanilla_transformer"}  # which transformers copies by itself
 
@@ -77,10 +77,6 @@ def test_comments_and_code_travel_whole():
     tree = tree_of("attention.local")
     cut = {number for node, _ in bundle.own_imports("attention.local", tree)
            for number in range(node.lineno, node.end_lineno + 1)}  # fmt: skip
-    listing = next(
-        node for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
-    )
-    cut |= {*range(listing.lineno, listing.end_lineno + 1)}
     assert "\n".join(line for number, line in enumerate(lines, 1) if number not in cut).strip() in texts
 
 
@@ -96,7 +92,7 @@ def test_names_of_one_file_have_one_meaning():
                 elif isinstance(node, (ast.Assign, ast.AnnAssign)):
                     targets = node.targets if isinstance(node, ast.Assign) else [node.target]
                     names = {one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)}
-                    for name in names - {"__all__", "logger"}:
+                    for name in names - {"logger"}:
                         meanings[file, name].add(module)
                 elif isinstance(node, ast.Import):
                     for alias in node.names:
@@ -125,7 +121,7 @@ def test_no_module_of_model_asks_for_the_class_of_a_config():
 def test_modules_are_joined_in_the_order_of_their_imports(sources):
     texts = sources(
         "high.a",
-        low__table='"""A table."""\n\nimport math\n\n# Two.\nTWO = math.floor(2.5)\n\n__all__ = ["TWO"]\n',
+        low__table='"""A table."""\n\nimport math\n\n# Two.\nTWO = math.floor(2.5)\n',
         high__a='"""Uses b."""\n\nimport torch.nn.functional as F\n\nfrom ..low.table import TWO\n'
         "from .b import four\n\n\ndef eight():\n    return TWO * four()  # why\n",
         high__b="from ..low.table import TWO\n\n\ndef four():\n    return 2 * TWO\n",
@@ -133,7 +129,6 @@ def test_modules_are_joined_in_the_order_of_their_imports(sources):
     high = texts[f"{bundle.LAST}.py"]
     assert texts.keys() == {"low.py", f"{bundle.LAST}.py"}
     assert "import math\n" in texts["low.py"] and "# Two.\nTWO = math.floor(2.5)\n" in texts["low.py"]
-    assert "__all__" not in texts["low.py"]
     assert high.index("def four") < high.index("def eight")
     assert "import torch.nn.functional as F\n" in high and "from .low import TWO\n" in high
     assert "return TWO * four()  # why\n" in high and "from .b" not in high

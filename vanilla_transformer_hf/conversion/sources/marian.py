@@ -199,12 +199,6 @@ def _has_settings(file: Path) -> bool:
         return False
 
 
-def _settings_beside(model: Path) -> list[Path]:
-    """The settings that training and decoding saved beside the model: vocabularies, dropout and decoding options."""
-    files = (Path(f"{model}.yml"), model.parent / "decoder.yml", Path(f"{model}.decoder.yml"))
-    return [file for file in files if file.is_file()]
-
-
 @dataclass(frozen=True)
 class Vocabulary:
     """One side's tokens by id, the names of two of them, and the SentencePiece model that splits its text."""
@@ -307,8 +301,10 @@ class Marian(Source):
             text = tensors.pop(SETTINGS).numpy().tobytes().rstrip(b"\0").decode()
         except (UnicodeDecodeError, ConversionError) as error:
             raise ConversionError(f"{models[0]} is not a complete model of Marian: {error}") from error
-        options: dict[str, Any] = {}
-        for settings in (beside := _settings_beside(models[0])):
+        # What training and decoding saved beside the model: vocabularies, dropout and options of decoding.
+        beside = [Path(f"{models[0]}.yml"), models[0].parent / "decoder.yml", Path(f"{models[0]}.decoder.yml")]
+        beside, options = [file for file in beside if file.is_file()], dict[str, Any]()
+        for settings in beside:
             options |= read_yaml(settings)
         options |= parse_yaml(text, f"{SETTINGS} in {models[0]}")
         if problems := wrong_types(filled(OPTIONS, options), OPTIONS):  # checked first: they name the vocabularies

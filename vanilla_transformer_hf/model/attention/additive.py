@@ -85,6 +85,3 @@ class AdditiveCrossAttention(AdditiveAttention, VanillaTransformerCrossAttention
 
     def mask(self, embeddings: torch.Tensor, padding: torch.Tensor | None, memory: Any) -> Any:  # type: ignore[override]
         return VanillaTransformerCrossAttention.mask(self, embeddings, padding, memory)
-
-
-__all__ = ["AdditiveAttention", "AdditiveCrossAttention"]

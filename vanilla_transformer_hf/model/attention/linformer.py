@@ -59,13 +59,13 @@ class LinformerAttention(VanillaTransformerAttention, kind="linformer"):
         query: torch.Tensor,
         key: torch.Tensor,
         value: torch.Tensor,
-        attention_mask: torch.Tensor | None,
-        position_bias: Any = None,
+        attention_mask: Any,
+        *others: Any,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Attend to the k sums of keys and values; weights (B, H, T, k) are those of the sums."""
         key, value = self.summed(key, attention_mask), self.summed(value, attention_mask)
-        return super().attend(query, key, value, None, position_bias, **kwargs)
+        return super().attend(query, key, value, None, *others, **kwargs)
 
 
 class LinformerCrossAttention(LinformerAttention, VanillaTransformerCrossAttention, cross="linformer"):

@@ -99,12 +99,12 @@ class Blocks:
         query: torch.Tensor,
         key: torch.Tensor,
         value: torch.Tensor,
-        kernel: Callable[..., torch.Tensor],
+        kernel: Callable[..., tuple[torch.Tensor, Any]],
         at_once: int | None = None,
     ) -> torch.Tensor:
         """Attention of queries to the keys that they see, from (B, H, T, d) to (B, T, H, d_v)."""
-        # `kernel` makes of queries, keys and values of blocks (B C, H, b or k, d) and `seen` outputs (B C, b, H, d_v);
-        # it gets so many blocks `at_once`, without gradients; None: all.
+        # `kernel` makes of queries, keys and values of blocks (B C, H, b or k, d) and `seen` outputs (B C, b, H, d_v)
+        # and weights; it gets so many blocks `at_once`, without gradients; None: all.
         length = query.shape[2]
         shared = [self._shared(states) for states in (key, value)]
         query, key, value = (
@@ -133,13 +133,13 @@ class Blocks:
         near: list[torch.Tensor],
         shared: list[torch.Tensor],
         part: slice,
-        kernel: Callable[..., torch.Tensor],
+        kernel: Callable[..., tuple[torch.Tensor, Any]],
     ) -> torch.Tensor:
         """Outputs of some of the blocks, from their queries (…, b, H, d) and the keys and values near (…, k, H, d)."""
         key, value = (states.transpose(1, 2) for states in near)
         if self.shared is not None:
             key, value = (torch.cat((own, all_see[part]), dim=2) for own, all_see in zip((key, value), shared))
-        return kernel(query.transpose(1, 2), key, value, self.added(query.dtype)[part])
+        return kernel(query.transpose(1, 2), key, value, self.added(query.dtype)[part])[0]
 
     def _shared(self, states: torch.Tensor) -> torch.Tensor:
         """For each block the keys or values that all of them see: of (B, H, T, d) those (B C, H, g, d)."""
@@ -319,7 +319,7 @@ class LocalAttention(VanillaTransformerAttention, ABC):
         if not isinstance(attention_mask, Blocks):
             return super().attend(query, key, value, attention_mask, position_bias, **kwargs)
         dropout = self.config.attention_dropout if self.training else 0.0
-        kernel = fused if position_bias is None else partial(with_position_bias, position_bias, self)
+        kernel = fused if position_bias is None else partial(position_bias.attend, self)
         # The scores of a position scheme are those of all blocks; compilers would unroll the loop.
         splits = position_bias is None and query.device.type == "cpu"
         splits = splits and not (torch.is_grad_enabled() or torch.compiler.is_compiling())
@@ -335,16 +335,10 @@ class LocalAttention(VanillaTransformerAttention, ABC):
 
 def fused(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, scaling: float, dropout: float
-) -> torch.Tensor:
-    """softmax(Q Kᵀ / √d_k) V by torch's kernel, to outputs (B C, b, H, d_v)."""
+) -> tuple[torch.Tensor, None]:
+    """softmax(Q Kᵀ / √d_k) V by torch's kernel, to outputs (B C, b, H, d_v), without weights."""
     output = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, scale=scaling)
-    return output.transpose(1, 2)
-
-
-def with_position_bias(position_bias: Any, module: Any, *states: torch.Tensor, **options: float) -> torch.Tensor:
-    """Attention in blocks with the scores and outputs of a position scheme."""
-    outputs: torch.Tensor = position_bias.attend(module, *states, **options)[0]
-    return outputs
+    return output.transpose(1, 2), None
 
 
 class WindowAttention(LocalAttention, kind="window"):
@@ -485,6 +479,3 @@ class ChunkAttention(BlockAttention, kind="chunk"):
             key, value = attention_mask.extended(key), attention_mask.extended(value)
             attention_mask = attention_mask.local
         return super().attend(query, key, value, attention_mask, *rest, **kwargs)
-
-
-__all__ = ["BlockAttention", "ChunkAttention", "LocalAttention", "WindowAttention"]

@@ -159,6 +159,3 @@ class GlobalWindowAttention(WindowAttention, kind="window_global"):
         are_global = attention_mask.are_global[:, None, :, None]
         output = torch.where(are_global, torch.matmul(weights, global_value), torch.matmul(weights, value))
         return self.owner.out_proj(output.transpose(1, 2).flatten(-2)), weights
-
-
-__all__ = ["GlobalTokens", "GlobalWindowAttention"]

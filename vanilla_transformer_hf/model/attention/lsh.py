@@ -95,13 +95,7 @@ class LshAttention(VanillaTransformerAttention, kind="lsh"):
         return found
 
     def attend(
-        self,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        attention_mask: LshMask,
-        position_bias: Any = None,
-        **kwargs: Any,
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: Any, *_: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Queries, keys and values to outputs (B, T, D), and with eager attention weights (B, H, T, S)."""
         padding, length = attention_mask
@@ -182,6 +176,3 @@ class LshAttention(VanillaTransformerAttention, kind="lsh"):
         outputs = torch.matmul(weights, with_previous(chunked(value))).flatten(2, 3)
         index = slots[..., None].expand(-1, -1, -1, outputs.shape[-1])
         return outputs.gather(2, index), totals.flatten(2).gather(2, slots)
-
-
-__all__ = ["LshAttention"]

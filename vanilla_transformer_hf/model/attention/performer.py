@@ -101,13 +101,7 @@ class PerformerAttention(VanillaTransformerAttention, kind="performer"):
         return torch.matmul(states, self.random_features.to(exact).t()) - states.square().sum(-1, keepdim=True) / 2
 
     def attend(
-        self,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        attention_mask: PerformerMask,
-        position_bias: Any = None,
-        **kwargs: Any,
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: Any, *_: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Queries, keys and values to outputs (B, T, D), and with eager attention weights (B, H, T, S)."""
         padding, length, number = attention_mask
@@ -216,6 +210,3 @@ def causal_sums(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor)
         sums = sums + torch.matmul((key * (top - last).exp()[..., None]).transpose(2, 3), value)
         before = last
     return torch.cat(outputs, dim=2)
-
-
-__all__ = ["PerformerAttention", "orthogonal_features"]

@@ -88,16 +88,10 @@ class RecurrentAttention(VanillaTransformerAttention, kind="recurrent"):
             states = torch.cat((memory, hidden_states), dim=1)
         (query,) = self.project(hidden_states, self.roles[:1])
         key, value = self.project_keys_values(states)
-        return self.attend(query, key, value, attention_mask, position_bias, **kwargs)
+        return self.attend(query, key, value, attention_mask, **kwargs)
 
     def attend(
-        self,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        attention_mask: Distances,
-        position_bias: Any = None,
-        **kwargs: Any,
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: Any, *_: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Attend to the segment and its memory: (B, T, H d_v), and the weights (B, H, T, S)."""
         steps, hidden, reach = attention_mask
@@ -107,7 +101,4 @@ class RecurrentAttention(VanillaTransformerAttention, kind="recurrent"):
         scores = torch.matmul(query + self.distance_bias[:, None], distances.transpose(1, 2)) * self.scaling
         index = steps[:, None].expand(*scores.shape[:3], steps.shape[-1])
         bias = scores.gather(-1, index).masked_fill(hidden, torch.finfo(scores.dtype).min)  # (B, H, T, S)
-        return super().attend(query + self.content_bias[:, None], key, value, bias, position_bias, **kwargs)
-
-
-__all__ = ["RecurrentAttention"]
+        return super().attend(query + self.content_bias[:, None], key, value, bias, **kwargs)

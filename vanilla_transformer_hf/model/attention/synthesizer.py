@@ -132,6 +132,3 @@ class RandomSynthesizerAttention(SynthesizerAttention, kind="synthesizer_random"
 
     def scores(self, states: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         return self.position_scores[:, positions].transpose(0, 1)  # (B or 1, H, T, L)
-
-
-__all__ = ["DenseSynthesizerAttention", "RandomSynthesizerAttention"]

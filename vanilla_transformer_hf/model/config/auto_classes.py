@@ -5,7 +5,7 @@ from typing import Any
 
 SPEECH = {
     "AutoModel": "modeling_vanilla_transformer.VanillaTransformerModel",
-    "AutoModelForSpeechSeq2Seq": "recognition.models.VanillaTransformerForSpeechSeq2Seq",
+    "AutoModelForSpeechSeq2Seq": "recognition.VanillaTransformerForSpeechSeq2Seq",
 }
 # Stacks of a model, or its front end where its source has no tokens -> Auto class -> module and class.
 CLASSES = {
@@ -30,7 +30,7 @@ CLASSES = {
     "speech_stacked": SPEECH,
     "image": {
         "AutoModel": "modeling_vanilla_transformer.VanillaTransformerModel",
-        "AutoModelForImageTextToText": "recognition.models.VanillaTransformerForImageTextToText",
+        "AutoModelForImageTextToText": "recognition.VanillaTransformerForImageTextToText",
     },
 }
 

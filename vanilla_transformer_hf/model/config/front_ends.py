@@ -1,6 +1,6 @@
 """
 Front ends, as the config has them: what a source is, and what makes the input of the encoder's first layer of it.
-A row each; `front_ends/` computes them.
+A row each; `front_ends.py` computes them.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,26 +15,11 @@ from .kinds import Kind, nearest
 SOME_LENGTH = 40
 
 
-def no_strides(config: Any) -> list[int]:
-    """None: the sequence keeps its length."""
-    return []
-
-
 def behind_strides(config: Any, length: int) -> int:
     """Positions that a sequence of this length becomes."""
     for stride in FRONT_ENDS[config.front_end].strides(config):
         length = -(-length // stride)
     return length
-
-
-def length_in_time(config: Any, shape: Sequence[int]) -> int:
-    """Positions of tokens or frames (B, L, …)."""
-    return behind_strides(config, shape[1])
-
-
-def length_in_last(config: Any, shape: Sequence[int]) -> int:
-    """Positions of frames that stand last (B, M, F)."""
-    return behind_strides(config, shape[-1])
 
 
 def frames_of_positions(config: Any) -> int:
@@ -47,12 +32,6 @@ def shape_of_frames(config: Any) -> tuple[int, ...]:
     return SOME_LENGTH, config.num_mel_bins
 
 
-def count_patches(config: Any, shape: Sequence[int]) -> int:
-    """Positions of an image, one for each patch."""
-    rows, columns = config.image_height // config.patch_height, config.image_width // config.patch_width
-    return int(rows * columns)
-
-
 @dataclass(frozen=True, kw_only=True)
 class FrontEndKind(Kind):
     """How a source becomes the encoder's input."""
@@ -61,8 +40,8 @@ class FrontEndKind(Kind):
     # that L positions become ⌈L / stride⌉; with the shape of a batch of sources, the positions of the encoder's input;
     # and the shape of one source, of any length where sources differ in it.
     input_name: str
-    strides: Callable[[Any], list[int]] = no_strides
-    length: Callable[[Any, Sequence[int]], int] = length_in_time
+    strides: Callable[[Any], list[int]] = lambda config: []
+    length: Callable[[Any, Sequence[int]], int] = lambda config, shape: behind_strides(config, shape[1])
     shape: Callable[[Any], tuple[int, ...]] = lambda config: (SOME_LENGTH,)
     has_padding: bool = True  # whether the source's `attention_mask` is used; if not, each position is attended to
 
@@ -103,7 +82,7 @@ IMAGE_OPTIONS = ("num_channels", "image_height", "image_width", "patch_height", 
 FRONT_ENDS: dict[str, FrontEndKind] = {
     "tokens": FrontEndKind(input_name="input_ids"),
     "speech": FrontEndKind(
-        module="front_ends.speech",
+        module="front_ends",
         options=MEL_OPTIONS + CONVOLUTION_OPTIONS,
         conflicts=convolution_conflicts,
         input_name="input_features",
@@ -111,28 +90,30 @@ FRONT_ENDS: dict[str, FrontEndKind] = {
         shape=shape_of_frames,
     ),
     "speech_whisper": FrontEndKind(
-        module="front_ends.speech",
+        module="front_ends",
         options=MEL_OPTIONS + CONVOLUTION_OPTIONS,
         conflicts=convolution_conflicts,
         input_name="input_features",
         strides=strides_of_convolutions,
-        length=length_in_last,
+        length=lambda config, shape: behind_strides(config, shape[-1]),
         shape=lambda config: (config.num_mel_bins, frames_of_positions(config)),
         has_padding=False,
     ),
     "speech_stacked": FrontEndKind(
-        module="front_ends.speech",
+        module="front_ends",
         options=(*MEL_OPTIONS, "stacked_frames"),
         input_name="input_features",
         strides=lambda config: [config.stacked_frames],
         shape=shape_of_frames,
     ),
     "image": FrontEndKind(
-        module="front_ends.image",
+        module="front_ends",
         options=IMAGE_OPTIONS,
         conflicts=patch_conflicts,
         input_name="pixel_values",
-        length=count_patches,
+        length=lambda config, _: (
+            (config.image_height // config.patch_height) * (config.image_width // config.patch_width)
+        ),
         shape=lambda config: (config.num_channels, config.image_height, config.image_width),
     ),
 }
@@ -169,11 +150,6 @@ def shortened_padding(config: Any, padding: Any) -> Any:
     for stride in FRONT_ENDS[config.front_end].strides(config):
         padding = padding[:, ::stride]
     return padding
-
-
-def shape_of_source(config: Any) -> tuple[int, ...]:
-    """The shape of one source, of some length where sources differ in it: frames (F, M), pixels (C, H, W)."""
-    return FRONT_ENDS[config.front_end].shape(config)
 
 
 def source_length(config: Any, shape: Sequence[int]) -> int:

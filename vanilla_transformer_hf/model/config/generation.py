@@ -132,14 +132,3 @@ class VanillaTransformerGenerationConfig(GenerationConfig):
         # In a file with this field, transformers reads only its own fields, but users may add one of ours.
         settings.pop("_from_model_config", None)
         return settings
-
-
-__all__ = [
-    "EXTRA_TARGET_TOKENS",
-    "LENGTH_LIMITS",
-    "LENGTH_PENALTIES",
-    "SEARCH_OPTIONS",
-    "SearchOptions",
-    "Settings",
-    "VanillaTransformerGenerationConfig",
-]

@@ -19,11 +19,6 @@ LARGEST_DEPTH = 1_024
 LARGEST_SIZE = 2**24
 
 
-def no_conflicts(config: Any, stack: str) -> Iterator[str]:
-    """None."""
-    yield from ()
-
-
 @dataclass(frozen=True, kw_only=True)
 class Kind:
     """A row of a table."""
@@ -31,7 +26,7 @@ class Kind:
     module: str = ""  # which computes it, and is imported with the first use; empty: it adds itself
     options: tuple[str, ...] = ()  # the config's fields that it uses, and not all others do
     # The config and "encoder" or "decoder", the stack that has this kind -> a message for each conflict of fields.
-    conflicts: Callable[[Any, str], Iterator[str]] = no_conflicts
+    conflicts: Callable[[Any, str], Iterator[str]] = lambda config, stack: iter(())
 
 
 class Classes(dict[str, type[Any]]):

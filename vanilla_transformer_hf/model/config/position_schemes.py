@@ -80,7 +80,7 @@ POSITION_SCHEMES: dict[str, PositionScheme] = {
     "sinusoidal": PositionScheme(even_width=2),
     "sinusoidal_halves": PositionScheme(module="positions.absolute", even_width=2),
     "sinusoidal_halves_inclusive": PositionScheme(module="positions.absolute", even_width=4),
-    "sinusoidal_grid": PositionScheme(module="positions.grid", conflicts=grid_conflicts, even_width=4),
+    "sinusoidal_grid": PositionScheme(module="positions.absolute", conflicts=grid_conflicts, even_width=4),
     "learned": PositionScheme(module="positions.absolute"),
     "none": PositionScheme(),
     "rotary": PositionScheme(module="positions.absolute", **ROTARY, rotates=True),

@@ -163,6 +163,3 @@ def rounded_rows(states: torch.Tensor, most: int = LARGEST) -> tuple[torch.Tenso
 
 LAST_ROUNDED = LastResult(rounded_rows)
 REDUCED_ROUNDED = LastResult(partial(rounded_rows, most=LARGEST_REDUCED))
-
-
-__all__ = ["Int8Map", "dequantize_rows", "int8_map_of_step", "joined", "quantize_rows"]

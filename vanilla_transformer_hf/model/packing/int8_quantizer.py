@@ -118,6 +118,3 @@ class Int8Quantizer(HfQuantizer):
 with suppress(ValueError):  # the installed package and the code in a saved folder may both be in use
     register_quantization_config(INT8_METHOD)(Int8Config)
     register_quantizer(INT8_METHOD)(Int8Quantizer)
-
-
-__all__ = ["Int8Config"]

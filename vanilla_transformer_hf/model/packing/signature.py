@@ -66,6 +66,3 @@ class WeightSignature:
         """Whether these are the same modules and tensors, with the same values where they are compared."""
         same = self.modules == modules and self.places == places_of(tensors)
         return same and all(map(torch.equal, self.values, self._read()))
-
-
-__all__ = ["WeightSignature"]

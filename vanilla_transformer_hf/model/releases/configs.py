@@ -54,5 +54,3 @@ def saves_here(model: Any, is_main_process: bool) -> bool:
 
 
 BaseConfig: Any = PreTrainedConfig if is_dataclass(PreTrainedConfig) else config_as_dataclass()
-
-__all__ = ["BaseConfig", "saves_here"]

@@ -99,9 +99,6 @@ def join_modules(modules: tuple[str, ...]) -> dict[str, str]:
                 if order.index(home) > order.index(file):
                     raise ValueError(f"{path_of(module)}, line {node.lineno}: {source} is in a later file, {home}.py")
                 borrowed.setdefault(file, {}).setdefault(home, set()).update(alias.name for alias in node.names)
-        for each in tree.body:
-            if isinstance(each, ast.Assign) and getattr(each.targets[0], "id", "") == "__all__":
-                cut |= {*range(each.lineno, int(each.end_lineno or 0) + 1)}
         body = "\n".join(line for number, line in enumerate(lines, 1) if number not in cut)
         bodies.setdefault(file, {})[module] = f"{HEADING}{module}\n{body.strip()}\n"
         done.add(module)

@@ -6,13 +6,13 @@ ours are in several folders, and `bundle` joins them into the files that are wri
 """
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ..releases.configs import saves_here
 from ..tokenizer.limits import check_files
 from .bundle import INT8_QUANTIZER, file_of, join_modules, modules_in
-from .listeners import CONFIG_MADE, MODEL_DEFINED
 
 
 # `custom_pipelines` of the config of a translation model: transformers 5 has no such task of its own.
@@ -25,6 +25,10 @@ PIPELINES = {
     }
 }
 PACKAGE = __package__.split(".")[0]
+# Called when one of our configs is made, and when one of our model classes is defined: what is heavy to import is
+# registered no sooner (see `registration.py`).
+CONFIG_MADE: list[Callable[[], None]] = []
+MODEL_DEFINED: list[Callable[[], None]] = []
 
 
 class SavesCode:

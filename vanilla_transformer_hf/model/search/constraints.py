@@ -278,6 +278,3 @@ class Constraints:
             ids = torch.tensor(sorted(shortlist | required | {*ends}), device=device)
             made.shortlist = Shortlist(ids, vocab_size)
         return made
-
-
-__all__ = ["NEVER", "Constraints", "PhraseSearch", "Prefixes", "Shortlist", "as_ids"]

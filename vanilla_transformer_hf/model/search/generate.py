@@ -378,6 +378,3 @@ def answer(search: Any) -> Any:
         phrases_met=None if missing is None else missing == 0,
         **outputs,
     )
-
-
-__all__ = ["VanillaTransformerGenerationMixin", "check_token_ids"]

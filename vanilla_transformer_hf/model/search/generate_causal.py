@@ -123,6 +123,3 @@ class VanillaTransformerCausalGenerationMixin(VanillaTransformerGenerationMixin)
             CausalDecoder(model, weights=packed, attention_mask=mask, beams=plan.beams, shortlist=plan.shortlist)
             for model, packed in zip((self, *plan.request.models), weights, strict=True)
         ]
-
-
-__all__ = ["VanillaTransformerCausalGenerationMixin"]

@@ -59,6 +59,3 @@ class HostGenerationMixin(GenerationMixin):
         sequences = found if torch.is_tensor(found) else found.sequences
         sequences.masked_fill_(sequences == NO_TOKEN, 0)
         return found
-
-
-__all__ = ["HostGenerationMixin"]

@@ -61,6 +61,3 @@ class SingleStackModel(SharedEmbeddings, VanillaTransformerPreTrainedModel):
     def stack_names(self) -> tuple[str, ...]:
         """The one stack of the model."""
         return (self.stack_name,)
-
-
-__all__ = ["SingleStackModel", "of_one_stack"]

@@ -148,6 +148,3 @@ class VanillaTransformerForCausalLM(VanillaTransformerCausalGenerationMixin, Van
             attentions=outputs.attentions,
             **named(getattr(outputs, CACHE)),
         )
-
-
-__all__ = ["VanillaTransformerDecoderModel", "VanillaTransformerForCausalLM"]

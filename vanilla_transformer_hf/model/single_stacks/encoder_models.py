@@ -263,11 +263,3 @@ class VanillaTransformerForTokenClassification(EncoderClassifier):
         return TokenClassifierOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )
-
-
-__all__ = [
-    "VanillaTransformerEncoderModel",
-    "VanillaTransformerForMaskedLM",
-    "VanillaTransformerForSequenceClassification",
-    "VanillaTransformerForTokenClassification",
-]

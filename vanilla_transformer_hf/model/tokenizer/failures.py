@@ -23,6 +23,3 @@ def failing_in_one_line(what: str) -> Iterator[None]:
             raise
         reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
         raise TokenizerError(f"the tokenizer of the model fails where it {what}: {reason}") from None
-
-
-__all__ = ["TokenizerError", "failing_in_one_line", "is_failure"]

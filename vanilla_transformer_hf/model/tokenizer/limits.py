@@ -298,6 +298,3 @@ def _kind_of_repeat(sign: str, mode: str) -> str | None:
     if "," not in sign or low == high:
         return "exact"
     return "option" if high and int(high) <= 8 else "repeat"
-
-
-__all__ = ["check_files", "check_pattern", "check_tokenizer_file"]

@@ -11,7 +11,7 @@ from ...common.recordings import read_recording
 from ...evaluation.scores import error_rates, write_predictions
 from ...model.config.front_ends import FRONT_ENDS
 from ...model.feature_extraction_vanilla_transformer import VanillaTransformerFeatureExtractor
-from ...model.recognition.models import VanillaTransformerForImageTextToText, VanillaTransformerForSpeechSeq2Seq
+from ...model.recognition import VanillaTransformerForImageTextToText, VanillaTransformerForSpeechSeq2Seq
 from ...translation.recognition import TEXTS_FILE, check_positions, read_sources, read_texts
 from ..checkpoints.resume import Start
 from ..checks import SCORES, check_callbacks, check_evaluation, refuse_unused

@@ -1,9 +1,11 @@
 """
-Front ends of speech: frames of a spectrogram, shortened to positions.
+What makes the input of the encoder's first layer of speech and images: frames shortened to positions, patches row by
+row. The front end of token ids is the encoder's `embed_tokens`, an `nn.Embedding`.
 
-Shapes: B recordings, F frames, S positions, D = encoder_d_model, M = num_mel_bins.
+Shapes: B sources, F frames, S positions, D = encoder_d_model, M = num_mel_bins, C channels, H and W pixels.
 """
 
+from abc import abstractmethod
 from typing import Any
 
 import torch
@@ -11,10 +13,40 @@ import torch.nn.functional as F
 from torch import nn
 from transformers.activations import ACT2FN
 
-from ..config.front_ends import frames_of_positions, strides_of_convolutions
-from ..config.stacks import encoder_sizes
-from ..configuration_vanilla_transformer import VanillaTransformerConfig
-from .base import FrontEndBase, drawn_as_embeddings, shape_error
+from .config.front_ends import frames_of_positions, strides_of_convolutions
+from .config.stacks import encoder_sizes
+from .configuration_vanilla_transformer import VanillaTransformerConfig
+from .modeling_vanilla_transformer import FRONT_END_CLASSES
+
+
+class FrontEndBase(nn.Module):
+    """What makes the input of the encoder's first layer of a source."""
+
+    def __init_subclass__(cls, kind: str | None = None, **kwargs: object) -> None:
+        """`class Frames(FrontEndBase, kind="frames")` is what a config calls "frames"."""
+        super().__init_subclass__(**kwargs)
+        if kind is not None:
+            FRONT_END_CLASSES.add(kind, cls)
+
+    def __init__(self, config: VanillaTransformerConfig):
+        super().__init__()
+
+    @abstractmethod
+    def forward(self, source: torch.Tensor, padding: torch.Tensor | None) -> torch.Tensor:
+        """The source, and 1 or 0 for padding of it or None, to embeddings (B, S, D), before they are scaled."""
+
+
+def drawn_as_embeddings(last: Any, config: VanillaTransformerConfig) -> Any:
+    """The last map of a front end, to be drawn so that what it makes is as small as embeddings."""
+    # Where these are scaled by √D, positions of another size than the rest of the sum would be found late.
+    last.init_gain = encoder_sizes(config).width ** -0.5 if config.scale_embedding else 1.0
+    return last
+
+
+def shape_error(name: str, expected: str, source: torch.Tensor) -> ValueError:
+    """The error about a source of a wrong shape."""
+    found = ", ".join(map(str, source.shape))
+    return ValueError(f"{name}: expected {expected}, got a tensor of shape ({found})")
 
 
 def check_frames(frames: torch.Tensor, padding: torch.Tensor | None, bins: int) -> None:
@@ -105,4 +137,26 @@ class StackedFramesFrontEnd(FrontEndBase, kind="speech_stacked"):
         frames = without_padding(source.to(self.projection.weight.dtype), padding)
         frames = F.pad(frames, (0, 0, 0, -frames.shape[1] % self.count))
         embeddings: torch.Tensor = self.projection(frames.unflatten(1, (-1, self.count)).flatten(2))
+        return embeddings
+
+
+class PatchFrontEnd(FrontEndBase, kind="image"):
+    """One linear map of the pixels of each patch, Dosovitskiy et al. 2021, arXiv 2010.11929, equation 1."""
+
+    def __init__(self, config: VanillaTransformerConfig):
+        super().__init__(config)
+        self.patch = config.patch_height, config.patch_width
+        self.shape = config.num_channels, config.image_height, config.image_width
+        pixels = config.num_channels * config.patch_height * config.patch_width
+        self.projection = drawn_as_embeddings(nn.Linear(pixels, encoder_sizes(config).width), config)
+
+    def forward(self, source: torch.Tensor, padding: torch.Tensor | None) -> torch.Tensor:
+        """Pixels (B, C, H, W), and 1 or 0 for each patch (B, S) or None, to embeddings (B, S, D)."""
+        if source.dim() != 4 or tuple(source.shape[1:]) != self.shape:
+            sizes = ", ".join(map(str, self.shape))
+            raise shape_error("pixel_values", f"(images, {sizes}), as num_channels, image_height, image_width", source)
+        patches = F.unfold(source.to(self.projection.weight.dtype), self.patch, stride=self.patch)
+        if padding is not None and padding.shape != (len(source), patches.shape[2]):
+            raise shape_error("attention_mask", f"1 or 0 for each patch, ({len(source)}, {patches.shape[2]})", padding)
+        embeddings: torch.Tensor = self.projection(patches.transpose(1, 2))
         return embeddings

@@ -7,8 +7,8 @@ Shapes: B sources, F frames, C channels, H and W pixels, T target positions, V v
 
 from transformers.models.auto.modeling_auto import MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES
 
-from ..configuration_vanilla_transformer import VanillaTransformerConfig
-from ..modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from .configuration_vanilla_transformer import VanillaTransformerConfig
+from .modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 
 
 class VanillaTransformerForSpeechSeq2Seq(VanillaTransformerForConditionalGeneration):

@@ -9,7 +9,7 @@ from transformers.models.whisper.modeling_whisper import WhisperEncoder
 
 from vanilla_transformer_hf import VanillaTransformerConfig
 from vanilla_transformer_hf.model.config.front_ends import FRONT_ENDS, shortened_padding, source_length
-from vanilla_transformer_hf.model.front_ends.base import FrontEndBase
+from vanilla_transformer_hf.model.front_ends import FrontEndBase
 from vanilla_transformer_hf.model.modeling_vanilla_transformer import FRONT_END_CLASSES
 
 

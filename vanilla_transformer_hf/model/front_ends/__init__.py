@@ -1,1 +1,0 @@
-"""Front ends; the rows of `config/front_ends.py` name the file."""
