@@ -1,8 +1,8 @@
 // Lines between two columns of tokens, as in BertViz. Only lines of rows that are seen are drawn.
 
-import { announce, button, contextOf, html, oncePerFrame, scrolled, strongest, themed } from "./dom.js";
+import { themed } from "./colors.js";
+import { announce, button, contextOf, html, oncePerFrame, roving, scrolled, strongest } from "./dom.js";
 import { pictured } from "./keep.js";
-import { roving } from "./roving.js";
 import { say } from "./texts.js";
 
 const ROW = 24;

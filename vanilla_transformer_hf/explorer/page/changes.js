@@ -1,21 +1,10 @@
 // What is not the plain model: a line in every view that names it, with a way back.
 
-import { button, html } from "./dom.js";
-import { label } from "./pieces.js";
-import { numbersOf } from "./state.js";
+import { button, html, label } from "./dom.js";
+import { SETTINGS, numbersOf } from "./state.js";
 import { hasText, say } from "./texts.js";
 
 const NAMED = 3;
-const SETTINGS = [
-  "num_beams",
-  "length_penalty",
-  "length_penalty_type",
-  "max_new_tokens",
-  "draws",
-  "temperature",
-  "top_k",
-  "top_p",
-];
 // Of a model that is not drawn from.
 const PLAIN = { temperature: 1, top_k: 0, top_p: 1 };
 

@@ -10,14 +10,14 @@ const BOTTOM = 22;
 
 /**
  * Options: title (for screen readers); file (name of the saved picture); width; most (value at the
- * top); farthest (place at the right); series, each { name, className or color, points: [{ at, value,
+ * top); farthest (place at the right); series, each { name, color, points: [{ at, value,
  * text }] }; ends (texts below the left and the right end); mark (a place with a line, or undefined).
  */
 export function lineChart({ title, file, width, most, farthest, series, ends, mark }) {
   const x = (at) => LEFT + (at * (width - LEFT - RIGHT)) / Math.max(1, farthest),
     y = (value) => 8 + (1 - value / most) * (HEIGHT - BOTTOM - 8);
-  const lines = series.map(({ className = "", color, points }) => {
-    const look = { class: `series ${className}`, style: color && `stroke:${color}` };
+  const lines = series.map(({ color, points }) => {
+    const look = { class: "series", style: `stroke:${color}` };
     const path = points.map(({ at, value }, place) => `${place ? "L" : "M"}${x(at)},${y(value)}`).join("");
     return [
       svg("path", { ...look, d: path }),
@@ -43,9 +43,7 @@ export function lineChart({ title, file, width, most, farthest, series, ends, ma
     svg("text", { ...end, x: width - 10, "text-anchor": "end" }, ends[1]),
   ]);
   const legend = html("p", { class: "small legend" }, [
-    series.map(({ name, className = "", color }) =>
-      html("span", { class: `key ${className}`, style: color && `--key:${color}` }, name),
-    ),
+    series.map(({ name, color }) => html("span", { class: "key", style: `--key:${color}` }, name)),
     pictureButtons(file, () => picture),
   ]);
   return html("div", {}, legend, scroller(title, {}, picture));

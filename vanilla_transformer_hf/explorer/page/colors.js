@@ -1,7 +1,5 @@
 // Colours of numbers: one scale for shares of 1, one around 0, and one colour for each head.
 
-import { themed } from "./dom.js";
-
 export const HEADS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8a6d00", "#56b4e9", "#7a4fbf", "#a33b3b"];
 
 export function parse(color) {
@@ -58,4 +56,39 @@ export function scaleFor(values) {
   }
   if (least >= 0 && most <= 1.0001) return sequential(1);
   return least >= 0 ? sequential(most) : diverging(Math.max(Math.abs(least), Math.abs(most)));
+}
+
+// ------------------------------------ the theme: the system's, unless another was chosen, which the browser remembers
+
+const NAME = "explorer-theme";
+
+export function currentTheme() {
+  const system = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+  return document.documentElement.dataset.theme ?? system;
+}
+
+export function chooseTheme(name) {
+  document.documentElement.dataset.theme = name;
+  try {
+    localStorage.setItem(NAME, name);
+  } catch {
+    // A page in a closed frame, and some browsers, have no storage: it lasts as long as the page.
+  }
+}
+
+/** A colour of the theme: one of the two of style.css. */
+export function themed(name) {
+  const colors = getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).match(/#\w+/g);
+  return colors.at(currentTheme() === "dark" ? -1 : 0);
+}
+
+/** Show the theme that was chosen earlier. */
+export function restoreTheme() {
+  let name = null;
+  try {
+    name = localStorage.getItem(NAME);
+  } catch {
+    // no storage
+  }
+  if (name === "light" || name === "dark") document.documentElement.dataset.theme = name;
 }

@@ -1,7 +1,7 @@
 // Elements: HTML and SVG made by calls, and what screen readers announce.
 
-import { say } from "./texts.js";
-import { currentTheme } from "./theme.js";
+import { AnswerError, isOffline } from "./api.js";
+import { hasText, say } from "./texts.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -29,6 +29,16 @@ export function html(tag, attributes, ...children) {
 
 export function svg(tag, attributes, ...children) {
   return fill(document.createElementNS(SVG, tag), attributes, children);
+}
+
+/** A part of a picture that is pressed as a button. */
+export function svgButton(attributes, press, ...children) {
+  const keydown = (event) => {
+    if (event.key !== "Enter" && event.key !== " ") return;
+    event.preventDefault();
+    press();
+  };
+  return svg("g", { role: "button", click: press, keydown, ...attributes }, children);
 }
 
 /** A text as an id: the focus stays on a control when a view is drawn again, by its id. */
@@ -59,6 +69,16 @@ export function checkbox(text, checked, change) {
     change: (event) => change(event.target.checked),
   });
   return html("label", { class: "check" }, box, html("span", {}, text));
+}
+
+/** A field for a sentence, which Enter uses. */
+export function sentenceBox(id, attributes, use) {
+  const keydown = (event) => {
+    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+    event.preventDefault();
+    if (!isOffline) use(event.target.value);
+  };
+  return html("textarea", { id, dir: "auto", lang: "", readonly: isOffline, ...attributes, keydown });
 }
 
 /** A box for a number between two others; any other is refused beside it and changes nothing. */
@@ -145,12 +165,6 @@ export function announce(text) {
   document.getElementById("announcer").textContent = text;
 }
 
-/** A colour of the theme: one of the two of style.css. */
-export function themed(name) {
-  const colors = getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).match(/#\w+/g);
-  return colors.at(currentTheme() === "dark" ? -1 : 0);
-}
-
 /** A function that has `draw` called in the next frame, once, however often it is called before. */
 export function oncePerFrame(draw) {
   let waiting = false;
@@ -205,4 +219,119 @@ const NAMED = 4;
 export function strongest(key, name, others) {
   const first = others.toSorted((a, b) => b.weight - a.weight).slice(0, NAMED);
   return say(key, { name, others: first.map((one) => `${one.name} ${percent(one.weight)}`).join(", ") });
+}
+
+// What is written from right to left: the blocks that Unicode keeps for it.
+const RIGHT_TO_LEFT = /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufeff\u{10800}-\u{10fff}\u{1e800}-\u{1efff}]/u;
+
+/**
+ * What a piece is called: "·" begins what continues a word; a letter's parts are counted. Text from
+ * right to left is isolated: the dot, and the numbers behind it, would stand on its other side.
+ */
+export function label(piece) {
+  const text = RIGHT_TO_LEFT.test(piece.text) ? `\u2068${piece.text}\u2069` : piece.text;
+  const counted = piece.parts > 1 ? `${text} ${piece.part}/${piece.parts}` : text;
+  return piece.continues ? `·${counted}` : counted;
+}
+
+// ------------------------------------- one tab stop for many controls: Tab goes to one, arrow keys to those beside it
+
+const AWAY = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+const FIRST = '[aria-pressed="true"], .chosen, .best';
+
+/** How far an item lies in a direction: along it, and three times what it lies beside it. */
+function distance(from, to, [right, down]) {
+  const x = (to.left + to.right - from.left - from.right) / 2;
+  const y = (to.top + to.bottom - from.top - from.bottom) / 2;
+  const along = right * x + down * y;
+  return along > 1 ? along + 3 * Math.abs(down * x + right * y) : Infinity;
+}
+
+function neighbour(items, from, direction) {
+  const box = from.getBoundingClientRect();
+  let best = null;
+  let least = Infinity;
+  for (const item of items) {
+    const away = distance(box, item.getBoundingClientRect(), direction);
+    if (away < least) [best, least] = [item, away];
+  }
+  return best;
+}
+
+/** Give a container whose controls `selector` finds a single tab stop. */
+export function roving(container, selector = "button") {
+  const items = [...container.querySelectorAll(selector)].filter((item) => !item.disabled);
+  let stop = items.find((item) => item.matches(FIRST)) ?? items[0];
+  for (const item of items) item.setAttribute("tabindex", item === stop ? 0 : -1);
+  container.addEventListener("focusin", (event) => {
+    const item = event.target.closest(selector);
+    if (!items.includes(item)) return;
+    stop.setAttribute("tabindex", -1);
+    stop = item;
+    stop.setAttribute("tabindex", 0);
+  });
+  container.addEventListener("keydown", (event) => {
+    if (!items.includes(event.target) || event.altKey || event.ctrlKey || event.metaKey) return;
+    const ends = { Home: items[0], End: items.at(-1) };
+    const isMove = event.key in AWAY;
+    if (!isMove && !(event.key in ends)) return;
+    event.preventDefault();
+    (isMove ? neighbour(items, event.target, AWAY[event.key]) : ends[event.key])?.focus();
+  });
+  return container;
+}
+
+// ---------------------------------------------------- what is typed and not yet used stays when a view is drawn again
+
+const drafts = new Map();
+
+/** Remember what is typed into the controls with an id inside an element. */
+export function watchDrafts(element) {
+  element.addEventListener("input", ({ target }) => {
+    if (target.matches('textarea, input[type="number"]') && target.id) {
+      drafts.set(target.id, { given: target.defaultValue, typed: target.value });
+    }
+  });
+}
+
+/** Put what was typed into new controls, where these have the values that it was typed over. */
+export function restoreDrafts(element) {
+  for (const [id, { given, typed }] of drafts) {
+    const control = element.querySelector(`#${CSS.escape(id)}`);
+    if (!control) continue;
+    if (control.defaultValue === given && typed !== given) control.value = typed;
+    else drafts.delete(id);
+  }
+}
+
+/** Forget what was typed into a control. */
+export function dropDraft(id) {
+  drafts.delete(id);
+}
+
+// -------------------------------------- errors: one of a question is shown in place of its answer, below its controls
+
+/** The answer, or its error; what is no answer's error is thrown. */
+export async function attempt(answer) {
+  try {
+    return await answer;
+  } catch (error) {
+    if (error instanceof AnswerError) return error;
+    throw error;
+  }
+}
+
+/** An error as a line of the page; its field's control, if it is shown, is marked as invalid. */
+export function faultNote(error) {
+  const isKnown = error instanceof AnswerError;
+  if (!isKnown) console.error(error);
+  const { text, isSaid } = isKnown ? faultText(error) : { text: say("fault.unknown"), isSaid: true };
+  const language = isSaid ? null : "en"; // the server's own words
+  return html("p", { class: "error", role: "alert", lang: language, "data-field": error.field }, text);
+}
+
+/** What an error says, in the page's language if it is one of those that a reader meets most. */
+export function faultText({ message, code, values }) {
+  const key = `fault.${code}`;
+  return hasText(key) ? { text: say(key, values), isSaid: true } : { text: message, isSaid: false };
 }

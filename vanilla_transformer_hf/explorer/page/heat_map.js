@@ -1,7 +1,7 @@
 // A matrix as coloured cells on a canvas. Only cells that are seen are drawn: 512 × 512 stay fluid.
 
-import { readableOn, scaleFor } from "./colors.js";
-import { announce, contextOf, html, idOf, number, oncePerFrame, scrolled, themed } from "./dom.js";
+import { readableOn, scaleFor, themed } from "./colors.js";
+import { announce, contextOf, html, idOf, number, oncePerFrame, scrolled } from "./dom.js";
 import { pictured } from "./keep.js";
 import { say } from "./texts.js";
 
@@ -107,12 +107,8 @@ export function heatMap(options) {
     if (cursor.row >= 0) {
       context.strokeStyle = themed("accent");
       context.lineWidth = 2;
-      context.strokeRect(
-        left + cursor.column * cell - x,
-        top + cursor.row * cellHeight - y,
-        cell - gap,
-        cellHeight - gap,
-      );
+      const [cellX, cellY] = [left + cursor.column * cell - x, top + cursor.row * cellHeight - y];
+      context.strokeRect(cellX, cellY, cell - gap, cellHeight - gap);
     }
     context.restore();
     // The labels.

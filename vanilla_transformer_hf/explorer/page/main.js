@@ -2,15 +2,12 @@
 
 import { AnswerError, NotKept, ask, askAnew, firstState, holds, isOffline } from "./api.js";
 import { changesBar, changesOf } from "./changes.js";
-import { announce, html } from "./dom.js";
-import { restoreDrafts, watchDrafts } from "./drafts.js";
-import { attempt, faultNote } from "./faults.js";
-import { invitation, readyToKeep, tabText, withExample, withOtherExample } from "./first_page.js";
-import { makeHeader } from "./header.js";
+import { restoreTheme } from "./colors.js";
+import { announce, attempt, faultNote, html, restoreDrafts, watchDrafts } from "./dom.js";
+import { invitation, makeHeader, readyToKeep, tabText, withExample, withOtherExample } from "./header.js";
 import { savePage } from "./keep.js";
-import { isSmallStep, nextState, readState, translateRequest, writeState } from "./state.js";
+import { SMALL_STEPS, nextState, readState, translateRequest, writeState } from "./state.js";
 import { say, speak } from "./texts.js";
-import { restoreTheme } from "./theme.js";
 import { searchControls } from "./view_translate.js";
 import { runSection } from "./view_watch.js";
 import { VIEWS } from "./views.js";
@@ -54,7 +51,8 @@ function remember(replaces) {
 /** Change what is shown. */
 function set(wanted) {
   const changes = withOtherExample(wanted, state, models);
-  const names = isSmallStep(changes) ? Object.keys(changes).join() : "";
+  const changed = Object.keys(changes);
+  const names = changed.every((name) => SMALL_STEPS.has(name)) ? changed.join() : "";
   state = nextState(state, changes);
   remember(names !== "" && names === smallSteps);
   smallSteps = names;
@@ -97,16 +95,11 @@ function titleOf(model, name) {
   return [name, start, model.name, say("page.explorer")].filter(Boolean).join(" · ");
 }
 
-/** Show what has an answer, or where a kept page began; null if there is neither. */
-function stateBefore() {
-  if (shown) return shown;
-  const first = fitting(readState(firstState) ?? readState(""));
-  return writeState(first) === writeState(state) ? null : first;
-}
-
 /** Go back from a state that a kept page has no answer for, and say so; whether there is a way. */
 function goBack(error) {
-  const before = error instanceof NotKept ? stateBefore() : null;
+  if (!(error instanceof NotKept)) return false;
+  const first = fitting(readState(firstState) ?? readState("")); // where a kept page began
+  const before = shown ?? (writeState(first) === writeState(state) ? null : first);
   if (before === null) return false;
   [state, notice] = [before, error];
   remember(true);
@@ -131,7 +124,10 @@ async function draw() {
     made = await content(one, context);
   } catch (error) {
     if (mine === drawing && goBack(error)) made = null;
-    else made = [searchControlsOf(error, context), faultNote(error)];
+    else {
+      const hasSearch = error instanceof AnswerError && model.kind !== "masked"; // which may have led to the error
+      made = [hasSearch ? searchControls(context) : null, faultNote(error)];
+    }
   }
   done();
   if (mine !== drawing) return; // something newer is shown
@@ -142,12 +138,6 @@ async function draw() {
   replace(parts, changes ? [changes] : []);
   tell(context.translation);
   view.setAttribute("aria-busy", "false");
-}
-
-/** The controls that may have led to an error of the model. */
-function searchControlsOf(error, context) {
-  const hasSearch = error instanceof AnswerError && context.model.kind !== "masked";
-  return hasSearch ? searchControls(context) : null;
 }
 
 /** Say a translation that has not been said. */
@@ -246,7 +236,7 @@ async function follow() {
 /** Make the header, and show the first state. */
 async function begin(first) {
   const save = async () => {
-    await readyToKeep({ state, ask, models }, translateRequest);
+    await readyToKeep({ state, ask, models });
     await savePage(state);
   };
   header = makeHeader(models, views, { set, save, redraw: draw });

@@ -2,13 +2,9 @@
 
 import { AnswerError, NotKept, holds, isOffline, tensor } from "./api.js";
 import { diverging } from "./colors.js";
-import { barCell, button, choice, html, labelled, number, numbered, percent, row, scroller, section } from "./dom.js";
-import { small, table } from "./dom.js";
-import { dropDraft } from "./drafts.js";
-import { attempt, faultNote } from "./faults.js";
+import { attempt, barCell, button, choice, dropDraft, faultNote, html, label, labelled, number } from "./dom.js";
+import { numbered, percent, roving, row, scroller, section, sentenceBox, small, table } from "./dom.js";
 import { heatMap } from "./heat_map.js";
-import { label } from "./pieces.js";
-import { roving } from "./roving.js";
 import { pairRequest } from "./state.js";
 import { say } from "./texts.js";
 
@@ -56,23 +52,11 @@ async function answer(asked) {
 }
 
 function otherField({ state, set }) {
-  const typed = html("textarea", {
-    id: "other",
-    rows: 1,
-    value: state.other,
-    dir: "auto",
-    lang: "",
-    readonly: isOffline,
-  });
   const use = (other) => {
     dropDraft("other");
     set({ other, patch_place: -1, patch_from: -1, patch_step: -1 });
   };
-  typed.addEventListener("keydown", (event) => {
-    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
-    event.preventDefault();
-    if (!isOffline) use(typed.value);
-  });
+  const typed = sentenceBox("other", { rows: 1, value: state.other }, use);
   return html("div", { class: "controls wide" }, [
     labelled(say("patch.other"), typed),
     button(say("patch.run"), () => use(typed.value), { id: "patch-run", disabled: isOffline }),
@@ -178,17 +162,11 @@ function results(found) {
   const [plain, patched, other] = found.differences;
   const names = ["patch.plain", "patch.patched", "patch.second"];
   const tokens = { first: label(found.first), second: label(found.second) };
+  const translation = html("strong", { id: "patch-translation", dir: "auto" }, found.translation || "–");
   return [
     small(say("patch.delta", { ...tokens, step: found.step })),
     html("p", { id: "patch-share", role: "status" }, say("patch.share", { share: share(patched, plain, other) })),
-    found.translation === null
-      ? null
-      : html(
-          "p",
-          {},
-          `${say("patch.translation")} `,
-          html("strong", { id: "patch-translation", dir: "auto" }, found.translation || "–"),
-        ),
+    found.translation === null ? null : html("p", {}, `${say("patch.translation")} `, translation),
     html("div", { class: "sides three" }, [
       names.map((name, place) => column(say(name), found.best[place], found.differences[place], found)),
     ]),

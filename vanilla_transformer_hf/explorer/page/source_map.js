@@ -3,11 +3,10 @@
 
 import { tensor } from "./api.js";
 import { linePiece } from "./attention_lines.js";
-import { parse } from "./colors.js";
-import { announce, contextOf, html, oncePerFrame, percent, strongest, themed } from "./dom.js";
+import { parse, themed } from "./colors.js";
+import { announce, contextOf, html, oncePerFrame, percent, roving, strongest } from "./dom.js";
 import { roomFor } from "./heat_map.js";
 import { pictured } from "./keep.js";
-import { roving } from "./roving.js";
 import { say } from "./texts.js";
 
 const ROW = 24; // pixels of a row whose columns are those of the picture
@@ -104,12 +103,6 @@ function sizeOf({ kind, picture }, left) {
   return [Math.floor(columns * scale), Math.floor(rows * scale)];
 }
 
-/** Whether all positions lie in one row. */
-function isInRow(source) {
-  const { values } = tensor(source.cells);
-  return values.every((value, place) => place % 4 !== 1 || value === values[1]);
-}
-
 /** The picture alone. */
 export function plainSource(source, name) {
   const [width, height] = sizeOf(source, 0);
@@ -128,7 +121,8 @@ export function plainSource(source, name) {
  */
 export function sourceMap({ title, source, values, rowLabels, pinned, pin, about = "attention" }) {
   const count = source.names.length;
-  const inRow = isInRow(source);
+  const cells = tensor(source.cells).values;
+  const inRow = cells.every((value, place) => place % 4 !== 1 || value === cells[1]); // all positions lie in one row
   const row = inRow ? ROW : SMALL;
   const left = 28 + 9 * Math.min(10, Math.max(...rowLabels.map((text) => text.length), 3));
   const [width, height] = sizeOf(source, left);
@@ -243,7 +237,7 @@ export function sourceMap({ title, source, values, rowLabels, pinned, pin, about
     const others = `${source.names[place]} ${percent(values[one * count + place])}`;
     tell(say(`${about}.row`, { name: rowLabels[one], others }));
   }
-  const step = inRow ? 1 : Math.round(columns / (tensor(source.cells).values[2] || 1));
+  const step = inRow ? 1 : Math.round(columns / (cells[2] || 1));
   const MOVES = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -step, ArrowDown: step };
   const picture = html("div", {
     class: "source-focus",

@@ -62,15 +62,11 @@ const FIELDS = {
 };
 
 // What a control changes in many small steps: they are one entry of the browser's history.
-const SMALL_STEPS = new Set(["threshold", "row", "column", "checkpoint"]);
-
-export function defaults() {
-  return Object.fromEntries(Object.entries(FIELDS).map(([name, [value]]) => [name, value]));
-}
+export const SMALL_STEPS = new Set(["threshold", "row", "column", "checkpoint"]);
 
 /** The state of an address; null where it names none, as "view", the anchor of the skip link. */
 export function readState(text) {
-  const state = defaults();
+  const state = Object.fromEntries(Object.entries(FIELDS).map(([name, [value]]) => [name, value]));
   const found = [...new URLSearchParams(text)].filter(([name]) => Object.hasOwn(FIELDS, name));
   for (const [name, value] of found) state[name] = FIELDS[name][1](value);
   return text === "" || (found.length && text.includes("=")) ? state : null;
@@ -90,21 +86,18 @@ function base(state) {
   return { model: state.model, off: state.applied && state.off ? state.off.split(",") : [] };
 }
 
-const NUMBERS = ["num_beams", "length_penalty", "max_new_tokens", "draws", "seed"].concat([
+const TEXTS = ["length_penalty_type", "target_lang"];
+// What makes a search or draws others than the model's own.
+export const SETTINGS = ["num_beams", "length_penalty", "length_penalty_type", "max_new_tokens", "draws"].concat([
   "temperature",
   "top_k",
   "top_p",
 ]);
 
 /** Settings of a search or of draws that were chosen. */
-export function settingsOf(state) {
-  const found = {};
-  for (const name of NUMBERS) {
-    if (state[name] !== "") found[name] = Number(state[name]);
-  }
-  if (state.length_penalty_type !== "") found.length_penalty_type = state.length_penalty_type;
-  if (state.target_lang !== "") found.target_lang = state.target_lang;
-  return found;
+function settingsOf(state) {
+  const chosen = [...SETTINGS, "seed", "target_lang"].filter((name) => state[name] !== "");
+  return Object.fromEntries(chosen.map((name) => [name, TEXTS.includes(name) ? state[name] : Number(state[name])]));
 }
 
 export function translateRequest(state) {
@@ -118,11 +111,6 @@ export function pairRequest(state, translation) {
   const chosen = translation.hypotheses[state.hypothesis] ?? translation.hypotheses[0];
   const target_ids = state.ids !== "" ? numbersOf(state.ids) : chosen.ids;
   return { ...base(state), text: state.text, target_ids, target_lang: state.target_lang };
-}
-
-/** Whether changes are small steps of one control. */
-export function isSmallStep(changes) {
-  return Object.keys(changes).every((name) => SMALL_STEPS.has(name));
 }
 
 /** A state after changes: what belongs to another sentence, model or translation falls away. */

@@ -1,8 +1,7 @@
 // The stops of the tour: what each one shows of one sentence. Its texts are in texts_en.js.
 
 import { AnswerError, tensor } from "./api.js";
-import { number, percent } from "./dom.js";
-import { label } from "./pieces.js";
+import { label, number, percent } from "./dom.js";
 import { pairRequest } from "./state.js";
 import { say } from "./texts.js";
 import { boxTitle } from "./view_walk.js";
@@ -75,7 +74,7 @@ export async function readJourney({ state, ask, model, translation }) {
 }
 
 /** The row that stands for a token where an encoder halves the length of its sequence. */
-export function rowOf(place, count, rows) {
+function rowOf(place, count, rows) {
   let at = place;
   for (let length = count; length > rows; length = Math.floor(length / 2) + 1) at = Math.floor(at / 2);
   return at;

@@ -1,16 +1,14 @@
-// Analyse: what a token of the output depends on. The other two pictures are in analyse_layers.js.
+// Analyse: what a token of the output depends on, its ranks by layer, and the neurons that fire most.
 
-import { neuronsPicture, ranksPicture } from "./analyse_layers.js";
 import { holds, tensor } from "./api.js";
 import { diverging, readableOn, sequential } from "./colors.js";
-import { button, choice, html, number, percent, section, small } from "./dom.js";
-import { attempt, faultNote } from "./faults.js";
+import { attempt, button, checkbox, choice, faultNote, html, label, number, percent, roving, row } from "./dom.js";
+import { scroller, section, small, table } from "./dom.js";
 import { heatMap, roomFor } from "./heat_map.js";
-import { label } from "./pieces.js";
-import { roving } from "./roving.js";
 import { sourceMap } from "./source_map.js";
 import { pairRequest } from "./state.js";
 import { say, sentences } from "./texts.js";
+import { rowNames } from "./view_walk.js";
 
 const METHODS = ["left_out", "gradient_x_input", "gradient", "integrated_gradients", "rollout"];
 const LOCAL = ["gradient_x_input", "gradient"]; // what a small change does
@@ -21,8 +19,13 @@ const ROWS = ["all", "chosen"];
 const MOST_MISSED = 0.05; // of the difference of the logits
 const CELL = { readable: 46, small: 16 };
 
+/** Pixels of a cell of a map as wide as the view: its numbers can be read, if they fit. */
+function cellFor(columns, rowLabels) {
+  return CELL.readable * columns <= roomFor(1, rowLabels) ? CELL.readable : CELL.small;
+}
+
 /** The number of the chosen token of the output. */
-export function chosenPiece(state, count) {
+function chosenPiece(state, count) {
   return state.step >= 0 && state.step < count ? state.step : 0;
 }
 
@@ -153,7 +156,7 @@ function sentencePart(found, row, values, context) {
 function matrixPart(found, { shape, values }, chosen, { state, set }) {
   const rowLabels = found.numbers.map((place) => label(found.output[place]));
   const scale = scaleOf(values, state.method);
-  const width = CELL.readable * Math.max(found.source.length, found.read.length);
+  const wider = Math.max(found.source.length, found.read.length);
   const map = (name, start, pieces) => {
     const part = new Float32Array(shape[0] * pieces.length);
     for (let row = 0; row < shape[0]; row++) {
@@ -168,7 +171,7 @@ function matrixPart(found, { shape, values }, chosen, { state, set }) {
       columns: pieces.length,
       rowLabels,
       columnLabels: pieces.map(label),
-      cell: width <= roomFor(1, rowLabels) ? CELL.readable : CELL.small,
+      cell: cellFor(wider, rowLabels),
       scale,
       marked: found.numbers.indexOf(chosen),
       pick: (row) => set({ step: found.numbers[row] }),
@@ -178,7 +181,7 @@ function matrixPart(found, { shape, values }, chosen, { state, set }) {
     found.source.length ? map("source", 0, found.source) : null,
     found.read.length ? map("read", found.source.length, found.read) : null,
   ];
-  const isPair = width <= roomFor(2, rowLabels);
+  const isPair = CELL.readable * wider <= roomFor(2, rowLabels);
   return section(say("analyse.matrix"), html("div", { class: isPair ? "pair" : null }, maps));
 }
 
@@ -239,4 +242,131 @@ export async function analyseView(context) {
     ]),
     parts,
   ]);
+}
+
+// ---------------------------------------- layer by layer: the ranks of what comes out, and the neurons that fire most
+
+const TOPS = [5, 10, 20, 50];
+const MOST_PLACES = 3; // of a neuron
+
+/** A row for each layer, the last at the top, as the data flows upwards. */
+export function rankTable(found, id = "ranks", name = say("analyse.picture.ranks")) {
+  const [ranks, probabilities] = [found.ranks, found.probabilities].map((one) => tensor(one).values);
+  const count = found.output.length;
+  const scale = sequential(1);
+  const cell = (at) => {
+    const color = scale(probabilities[at]);
+    return html("td", { style: `background:${color};color:${readableOn(color)}` }, [
+      html("span", {}, String(ranks[at] + 1)),
+      html("span", { class: "small" }, percent(probabilities[at])),
+    ]);
+  };
+  const rows = found.layers.map((layer, at) => {
+    const cells = found.output.map((_, place) => cell(at * count + place));
+    return row({}, say("figure.layer", { number: layer }), cells);
+  });
+  const ranked = table({ class: "lens" }, ["", ...found.output.map(label)], rows.toReversed());
+  return scroller(name, { id }, ranked);
+}
+
+async function ranksPicture({ ask, pair }) {
+  const found = await attempt(ask("ranks", pair));
+  if (found instanceof Error) return { controls: null, parts: [faultNote(found)] };
+  const about = say(found.norm ? "analyse.about.ranks" : "analyse.about.ranks_without", { norm: found.norm });
+  return { controls: null, parts: [section(say("analyse.picture.ranks"), small(about), rankTable(found))] };
+}
+
+/** The stack, the layer and the token whose neurons are shown. */
+function chosenLayer(state, { layers }) {
+  const stacks = ["encoder", "decoder"].filter((stack) => stack in layers);
+  const stack = stacks.includes(state.part) ? state.part : stacks.at(-1);
+  const last = layers[stack] - 1;
+  const layer = Math.min(state.layer < 0 ? last : state.layer, last);
+  const piece = Math.max(0, stack === "encoder" ? state.token : state.step);
+  return { stack, layer, piece };
+}
+
+/** Where a neuron fires most: tokens, each with its number. */
+function placesOf(values, names) {
+  const order = Array.from(values.keys()).sort((a, b) => Math.abs(values[b]) - Math.abs(values[a]));
+  const shown = order.slice(0, MOST_PLACES).filter((place) => values[place] !== 0);
+  return shown.map((place) => `${names[place]} ${number(values[place], 3)}`).join(", ");
+}
+
+function neuronTable(found, piece, names, { state }) {
+  const { shape, values } = tensor(found.activations);
+  const keys = ["analyse.neuron", "analyse.activation", state.fires && "analyse.fires_at"].filter(Boolean);
+  const rows = found.neurons.map((neuron, at) => {
+    const own = values.subarray(at * shape[1], (at + 1) * shape[1]);
+    const places = state.fires ? html("td", { dir: "auto" }, placesOf(own, names)) : [];
+    return row({}, String(neuron), number(own[piece]), places);
+  });
+  const neurons = table(
+    { class: "numbers" },
+    keys.map((key) => say(key)),
+    rows,
+  );
+  return scroller(say("analyse.picture.neurons"), { id: "neurons" }, neurons);
+}
+
+function firingMap(found, names) {
+  const { shape, values } = tensor(found.activations);
+  const rowLabels = found.neurons.map(String);
+  return heatMap({
+    id: "firing",
+    title: say("analyse.fires_map"),
+    values,
+    rows: shape[0],
+    columns: shape[1],
+    rowLabels,
+    columnLabels: names,
+    cell: cellFor(shape[1], rowLabels),
+  });
+}
+
+/** The controls; `names` are the tokens that can be chosen. */
+function neuronControls({ state, set, model }, asked, names) {
+  const { stack, layer } = asked;
+  const field = stack === "encoder" ? "token" : "step";
+  const stacks = ["encoder", "decoder"].filter((one) => one in model.layers);
+  const options = (name, values, text = String) =>
+    values.map((value) => [value, text(value), !holds("neurons", { ...asked, [name]: value })]);
+  const layers = Array.from({ length: model.layers[stack] }, (_, at) => at);
+  const pieces = options("piece", [...names.keys()], (at) => `${at}: ${names[at]}`);
+  const setStack = (part) => set({ part, layer: -1 });
+  const setLayer = (value) => set({ part: stack, layer: Number(value) });
+  const named = stacks.map((one) => [one, say(`part.${one}`)]);
+  return [
+    stacks.length > 1 ? choice(say("analyse.stack"), stack, named, setStack, "stack") : null,
+    choice(say("analyse.layer"), layer, options("layer", layers), setLayer, "layer"),
+    names.length
+      ? choice(say("analyse.token"), asked.piece, pieces, (value) => set({ [field]: Number(value) }), "piece")
+      : null,
+    choice(say("analyse.top"), asked.top, options("top", TOPS), (top) => set({ top }), "top"),
+    checkbox(say("analyse.fires"), state.fires, (fires) => set({ fires })),
+  ];
+}
+
+async function neuronsPicture(context) {
+  const { state, ask, model, pair } = context;
+  const top = TOPS.includes(Number(state.top)) ? Number(state.top) : 10;
+  const asked = { ...pair, ...chosenLayer(state, model), top };
+  const found = await attempt(ask("neurons", asked));
+  if (found instanceof Error) {
+    return { controls: neuronControls(context, asked, []), parts: [faultNote(found)] };
+  }
+  const names = rowNames(found.pieces, tensor(found.activations).shape[1]);
+  const title = say("analyse.neurons_of", { token: names[asked.piece], layer: asked.layer });
+  const about = say("analyse.about.neurons", { width: found.width });
+  return {
+    controls: neuronControls(context, asked, names),
+    parts: [
+      section(
+        title,
+        small(about),
+        neuronTable(found, asked.piece, names, context),
+        state.fires ? firingMap(found, names) : null,
+      ),
+    ],
+  };
 }

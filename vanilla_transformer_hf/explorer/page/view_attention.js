@@ -1,19 +1,16 @@
 // Attention: lines between tokens, all heads of all layers, or a heat map with numbers.
 
-import { attentionLines } from "./attention_lines.js";
 import { holds, tensor } from "./api.js";
-import { HEADS, sequential } from "./colors.js";
-import { button, checkbox, choice, html, labelled, percent, section, small } from "./dom.js";
-import { attempt, faultNote } from "./faults.js";
-import { headGrid } from "./head_grid.js";
+import { attentionLines } from "./attention_lines.js";
+import { HEADS, sequential, themed } from "./colors.js";
+import { attempt, button, checkbox, choice, contextOf, faultNote, html, label, labelled, percent } from "./dom.js";
+import { roving, row, section, small, table } from "./dom.js";
 import { heatMap } from "./heat_map.js";
-import { grouped, groups, hasCutLetters } from "./pieces.js";
-import { roving } from "./roving.js";
+import { pictured } from "./keep.js";
 import { sourceMap } from "./source_map.js";
 import { pairRequest, partOf } from "./state.js";
 import { say } from "./texts.js";
 
-const PARTS = ["encoder", "decoder", "cross"];
 const SMALL = 32; // side of a picture in the grid
 
 /** The pictures of a part: what has the source's positions as columns is drawn over the source. */
@@ -77,7 +74,7 @@ export function headButtons({ state, set }, count) {
 
 /** The controls of all pictures, and `more` of this one; `layers` are those that are on. */
 function controls({ state, set, model }, pair, layers, more) {
-  const parts = PARTS.filter((name) => name in model.layers).map((name) => {
+  const parts = Object.keys(model.layers).map((name) => {
     return [name, say(`attention.part_${name}`), !holds("grid", { ...pair, part: name, size: SMALL })];
   });
   const pictures = picturesOf(state.part, model).map((name) => {
@@ -128,7 +125,6 @@ export function layerPicture({ state, set, source }, found, count, id = "attenti
   const size = weights.shape[1] * columns;
   const rowGroups = groups(found.rows, state);
   const columnGroups = groups(found.columns, state);
-  const label = (one) => one.label;
   const heads = chosenHeads(state, count);
   const group = (values) => grouped(values, columns, rowGroups, columnGroups);
   const options = {
@@ -144,7 +140,7 @@ export function layerPicture({ state, set, source }, found, count, id = "attenti
       title: options.title,
       source,
       values: grouped(merged(weights, heads, state.heads), columns, asking, places),
-      rowLabels: asking.map(label),
+      rowLabels: asking.map((one) => one.label),
       pinned: state.row,
       pin: (row) => set({ row, column: -1 }),
     });
@@ -247,4 +243,120 @@ export async function attentionView(context) {
       picture,
     ),
   ];
+}
+
+// ------------------------------------------------------------------------------ all heads of all layers as small maps
+
+const SIDE = 112;
+
+/**
+ * Weights { shape: [layers, heads, rows, columns], values }, of which each layer has so many heads
+ * as `counts` says; `open` is called with a layer's number and a head.
+ */
+function headGrid({ shape, values }, layers, counts, open) {
+  const [, heads, rows, columns] = shape,
+    scale = sequential(1);
+  const wide = Math.max(columns, rows),
+    width = Math.max(28, Math.round((SIDE * columns) / wide)),
+    height = Math.max(28, Math.round((SIDE * rows) / wide));
+
+  function paint(context, x, y, place) {
+    const start = place * rows * columns;
+    context.fillStyle = themed("cell");
+    context.fillRect(x, y, width, height);
+    for (let row = 0; row < rows; row++) {
+      for (let column = 0; column < columns; column++) {
+        context.fillStyle = scale(values[start + row * columns + column]);
+        const [cellX, cellY] = [x + (column * width) / columns, y + (row * height) / rows];
+        context.fillRect(cellX, cellY, width / columns + 0.5, height / rows + 0.5);
+      }
+    }
+  }
+  const nameOf = {
+    layer: (layer) => say("figure.layer", { number: layer }),
+    head: (head) => say("head.of", { head }),
+  };
+  const rowsOfMaps = layers.map((layer, index) => {
+    const cells = Array.from({ length: counts[layer] }, (_, head) => {
+      const canvas = html("canvas");
+      paint(contextOf(canvas, width, height), 0, 0, index * heads + head);
+      const name = say("attention.open", { layer: nameOf.layer(layer), head: nameOf.head(head) });
+      return button(canvas, () => open(layer, head), { class: "small-map", "aria-label": name });
+    });
+    return row({}, nameOf.layer(layer), cells);
+  });
+  const names = Array.from({ length: heads }, (_, head) => nameOf.head(head));
+
+  const left = 70, // of the names of layers in the whole picture
+    top = 24;
+  function paintWhole(context, whole) {
+    context.fillStyle = themed("paper");
+    context.fillRect(0, 0, whole.width, whole.height);
+    context.font = "12px sans-serif";
+    context.fillStyle = themed("ink");
+    names.forEach((name, head) => context.fillText(name, left + head * (width + 8), 14));
+    layers.forEach((layer, index) => {
+      const y = top + index * (height + 8);
+      context.fillStyle = themed("ink");
+      context.fillText(nameOf.layer(layer), 6, y + height / 2);
+      for (let head = 0; head < counts[layer]; head++)
+        paint(context, left + head * (width + 8), y, index * heads + head);
+    });
+  }
+  function whole() {
+    const size = { width: left + heads * (width + 8), height: top + layers.length * (height + 8) };
+    return { ...size, paint: (context) => paintWhole(context, size) };
+  }
+  const help = html("span", { class: "small" }, say("attention.grid_help"));
+  const maps = roving(table({ class: "grid" }, ["", ...names], rowsOfMaps));
+  return pictured(help, "all-heads", whole, html("div", { class: "scroll" }, maps));
+}
+
+// --------------------------------------------------------------------------------- tokens joined to letters and words
+
+/** Whether a piece is some of the bytes of a letter, and not the first. */
+function isInLetter(piece) {
+  return piece.parts > 1 && piece.part > 1;
+}
+
+/** Whether some letters are cut into several pieces. */
+function hasCutLetters(pieces) {
+  return pieces.some(isInLetter);
+}
+
+/**
+ * Groups of places: pieces that make a letter, or a word, are one if `letters` or `words`. Without
+ * special tokens, if these are to be hidden.
+ */
+function groups(pieces, { letters, words, special }) {
+  const found = [];
+  pieces.forEach((piece, place) => {
+    if (piece.special && !special) return;
+    const last = found.at(-1);
+    const isNext = last && last.places.at(-1) === place - 1;
+    if (isNext && isInLetter(piece) && (letters || words)) last.places.push(place);
+    else if (isNext && words && piece.continues) {
+      last.places.push(place);
+      last.label = last.label === "␣" ? piece.text : last.label + piece.text;
+    } else {
+      const isWhole = letters && !words ? { ...piece, parts: 1 } : piece;
+      found.push({ label: words ? piece.text : label(isWhole), places: [place] });
+    }
+  });
+  return found;
+}
+
+/**
+ * Weights (rows, columns) of groups: summed over the columns of a word, averaged over its rows.
+ */
+function grouped(values, columns, rowGroups, columnGroups) {
+  const made = new Float32Array(rowGroups.length * columnGroups.length);
+  rowGroups.forEach((rowGroup, row) => {
+    columnGroups.forEach((columnGroup, column) => {
+      let sum = 0;
+      for (const one of rowGroup.places) for (const other of columnGroup.places) sum += values[one * columns + other];
+      made[row * columnGroups.length + column] = sum / rowGroup.places.length;
+    });
+  });
+  return made;
 }

@@ -2,17 +2,12 @@
 
 import { holds, tensor } from "./api.js";
 import { scaleFor, sequential } from "./colors.js";
-import { barCell, button, choice, html, number, numbered, row as tableRow, section, small, table } from "./dom.js";
-import { attempt, faultNote } from "./faults.js";
-import { productsSection, scaleText } from "./head_products.js";
+import { attempt, barCell, button, choice, faultNote, html, label, number, numbered, roving } from "./dom.js";
+import { row as tableRow, section, small, table } from "./dom.js";
 import { heatMap, roomFor } from "./heat_map.js";
-import { label } from "./pieces.js";
-import { roving } from "./roving.js";
 import { sourceMap } from "./source_map.js";
 import { pairRequest, partOf, positionsRequest } from "./state.js";
 import { say } from "./texts.js";
-
-const PARTS = ["encoder", "decoder", "cross"];
 
 /** The numbers of the chosen row: every column from q · k to the softmax. */
 function rowTable(found, row, column, set) {
@@ -103,7 +98,7 @@ function controls({ state, set, model }, pair, rows, row) {
   const { part, layer, head } = chosenHead(state, model);
   const can = (changes) =>
     holds("head", { ...pair, ...chosenHead({ ...state, part, layer, head, ...changes }, model) });
-  const parts = PARTS.filter((name) => name in model.layers).map((name) => {
+  const parts = Object.keys(model.layers).map((name) => {
     return [name, say(`part.${name}`), !can({ part: name, layer: state.layer, head: state.head })];
   });
   const numbers = (name, count) => numbered(count, (place) => can({ [name]: place }));
@@ -186,4 +181,60 @@ export async function headView(context) {
     section(say("head.matrices"), sideBySide(map("products", "Q Kᵀ"), map("weights", "softmax", sequential(1)))),
     await positionPictures(context),
   ].filter(Boolean);
+}
+
+// ----------------------------------------------------- q · k of one query and one key, and of that query and all keys
+
+const CELL = { least: 5, most: 44 };
+
+/** "/ √64", where the scale is that of the paper, else "× 0.5". */
+function scaleText(scale, width) {
+  const isRoot = Math.abs(scale * scale * width - 1) < 1e-4;
+  return isRoot ? `/ √${width}` : `× ${number(scale)}`;
+}
+
+/** The section of the Head view; `pick` chooses a key. */
+function productsSection(found, { row, column, rowLabels, columnLabels }, pick) {
+  const width = found.query.shape[1];
+  const query = tensor(found.query).values.subarray(row * width, (row + 1) * width);
+  const keys = tensor(found.key).values;
+  const products = keys.map((value, at) => value * query[at % width]);
+  const key = keys.subarray(column * width, (column + 1) * width);
+  const product = products.subarray(column * width, (column + 1) * width);
+  const at = row * columnLabels.length + column;
+  const value = (name) => number(tensor(found[name]).values[at]);
+  const names = ["q", "k", "q × k"];
+  const cellOf = (labels) => Math.max(CELL.least, Math.min(CELL.most, Math.floor(roomFor(1, labels) / width)));
+  const sum = [
+    `q · k = ${value("products")}`,
+    `${scaleText(found.scale, width)} = ${value("scaled")}`,
+    `+ ${value("mask")} (${say("products.mask")})`,
+    `softmax → ${value("weights")}`,
+  ];
+  const about = { query: rowLabels[row], key: columnLabels[column], width };
+  return section(
+    say("products.title"),
+    small(say("products.about", about)),
+    heatMap({
+      id: "products-one",
+      title: say("products.one", about),
+      values: Float32Array.from([...query, ...key, ...product]),
+      rows: 3,
+      columns: width,
+      rowLabels: names,
+      cell: cellOf(names),
+    }),
+    html("p", { id: "products-sum" }, sum.join("  ")),
+    heatMap({
+      id: "products-all",
+      title: say("products.all", about),
+      values: products,
+      rows: columnLabels.length,
+      columns: width,
+      rowLabels: columnLabels,
+      cell: cellOf(columnLabels),
+      marked: column,
+      pick,
+    }),
+  );
 }

@@ -3,13 +3,12 @@
 
 import { tensor } from "./api.js";
 import { lineChart } from "./chart.js";
-import { sequential, readableOn } from "./colors.js";
-import { button, checkbox, html, number, percent, row, scroller, section, small, table } from "./dom.js";
-import { attempt, faultNote } from "./faults.js";
+import { readableOn, sequential } from "./colors.js";
+import { attempt, button, checkbox, faultNote, html, label, number, percent, row, scroller, section } from "./dom.js";
+import { small, table } from "./dom.js";
 import { figure, orderOf } from "./figure.js";
 import { heatMap } from "./heat_map.js";
 import { pictureButtons } from "./keep.js";
-import { label } from "./pieces.js";
 import { pairRequest } from "./state.js";
 import { hasText, say } from "./texts.js";
 
@@ -116,10 +115,15 @@ function normChart(boxes, model) {
     const line = (stacks[stack] ??= [{ value: box.before, name: say("stream.input") }]);
     line.push({ value: box.after, name: fullTitle(box, model) });
   }
-  const series = Object.entries(stacks).map(([className, line]) => {
-    const stack = say(`part.${className}`);
+  const colors = { encoder: "var(--above)", decoder: "var(--below)" };
+  const series = Object.entries(stacks).map(([side, line]) => {
+    const stack = say(`part.${side}`);
     const text = ({ name, value }) => say("stream.point", { stack, name, value: number(value) });
-    return { name: stack, className, points: line.map((one, at) => ({ at, value: one.value, text: text(one) })) };
+    return {
+      name: stack,
+      color: colors[side],
+      points: line.map((one, at) => ({ at, value: one.value, text: text(one) })),
+    };
   });
   return lineChart({
     title: say("stream.label"),

@@ -3,11 +3,9 @@
 import { tensor } from "./api.js";
 import { lineChart } from "./chart.js";
 import { HEADS, sequential } from "./colors.js";
-import { button, choice, html, labelled, number, numbered, row, section, small, table } from "./dom.js";
-import { attempt, faultNote, faultText } from "./faults.js";
+import { attempt, button, choice, faultNote, faultText, html, label, labelled, number, numbered } from "./dom.js";
+import { roving, row, section, small, table } from "./dom.js";
 import { heatMap } from "./heat_map.js";
-import { label } from "./pieces.js";
-import { roving } from "./roving.js";
 import { say } from "./texts.js";
 
 const LOSSES = ["loss", "eval_loss"];
