@@ -16,12 +16,12 @@ MOST = {
     ".": (3, 350, 5),
     "commands": (24, 2_260, 10),  # options of glossaries, memories, suggestions, minimum risk, runs; score-systems
     "common": (22, 2_650, 35),  # readers of both sides, of training before, which memories have, too
-    "conversion": (34, 7_000, 40),
+    "conversion": (34, 6_950, 40),
     "evaluation": (5, 560, 5),  # score-systems: tests of differences, and their page
     "explorer": (17, 3_560, 20),  # runs that are watched; recurrent models
     "export": (10, 1_250, 5),  # the folder for transformers.js
     # Which fields can have the kind that an option needs; samples, scores and a user's processors in this search.
-    "model": (72, 11_900, 70),  # inputs of int8 in seven bits
+    "model": (72, 11_850, 65),  # inputs of int8 in seven bits
     "publishing": (9, 2_000, 25),
     "recurrent": (5, 800, 5),
     "serving": (17, 3_800, 25),  # terms and memories of requests, suggestions

@@ -164,17 +164,6 @@ def offer_pipeline() -> None:
         register_heavy()
 
 
-def register_names() -> None:
-    """Enter the names of our models in transformers' tables, which the Auto classes' `register` leaves as they are."""
-    # The Trainer shifts the labels of a language model for its `label_smoothing_factor` if its class stands in the
-    # one; tools such as lm-evaluation-harness look into the other first for what an encoder-decoder is.
-    causal, seq2seq = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
-    causal[VanillaTransformerConfig.model_type] = MODELS[AutoModelForCausalLM].__name__
-    for models in (MODELS, RECURRENT_MODELS):
-        named = models[AutoModelForSeq2SeqLM]
-        seq2seq[named.config_class.model_type] = named.__name__
-
-
 def register(for_programs: bool = True) -> None:
     """Register all that there is; a second time changes nothing."""
     # `for_programs`: whether the first model brings what a program may do with it next: transformers' pipelines, and
@@ -187,7 +176,14 @@ def register(for_programs: bool = True) -> None:
     for models in (MODELS, RECURRENT_MODELS):
         for auto, named in models.items():
             auto.register(named.config_class, named, exist_ok=True)
-    register_names()
+    # The Auto classes' `register` leaves transformers' tables of names as they are. The Trainer shifts the labels of a
+    # language model for its `label_smoothing_factor` if its class stands in the one; tools such as
+    # lm-evaluation-harness look into the other first for what an encoder-decoder is.
+    causal, seq2seq = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
+    causal[VanillaTransformerConfig.model_type] = MODELS[AutoModelForCausalLM].__name__
+    for models in (MODELS, RECURRENT_MODELS):
+        named = models[AutoModelForSeq2SeqLM]
+        seq2seq[named.config_class.model_type] = named.__name__
     if register_heavy not in CONFIG_MADE:
         CONFIG_MADE.append(register_heavy)
     if for_programs and offer_pipeline not in MODEL_DEFINED:

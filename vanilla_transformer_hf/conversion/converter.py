@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
@@ -236,9 +236,50 @@ def convert(
     folder = path if path.is_dir() else path.parent
     if (folder / SUMS_FILE).is_file() and (wrong := verify_folder(folder).wrong):
         raise ConversionError(f"{folder}: {', '.join(wrong)} do not fit {SUMS_FILE}; copy them again")
+    told: list[str] = []
+    compared: tuple[float, int] | None = None
     with _one_line(path, source):
-        made = _make_model(source, path, record, trust, say, options or {})
-    found, model = made.checkpoint, made.model
+        converter = choose_source(source, path)
+        say(f"reading {path} as a checkpoint of {converter.name}")
+        found = with_options(converter.read(path, trust), options or {})
+        if problems := found.unsupported():
+            raise ConversionError("the model cannot express these options:\n  " + "\n  ".join(problems))
+        if record is not None and found.has_model:
+            raise ConversionError(
+                f"a reference is not needed: {found.name} is compared with transformers' own model; leave out "
+                "--reference"
+            )
+        if record is not None:
+            found, told = settle(found, record, say)
+        config = found.to_config()
+        check_sizes(config, found.tensors)
+        tokenizer = vocabularies.limited(found.to_tokenizer(config), config)
+        tokenizer = vocabularies.with_language_tags(tokenizer)
+        tried = [] if tokenizer is None else try_tokenizer(tokenizer)
+        if (processor := found.to_processor(config)) is not None:
+            tried = try_processor(processor)
+        model = assemble(found, config)
+        # This class writes it without `_from_model_config`, with which transformers would read only its own fields.
+        if model.can_generate():
+            model.generation_config = VanillaTransformerGenerationConfig.of(found.to_generation_config(config))
+        if found.has_model:
+            compared = compare_with_toolkit(model, found.toolkit_model(), example_batch(config))
+            if not compared[0] <= found.tolerance:
+                raise ConversionError(
+                    f"the model's outputs differ by {compared[0]:.1e} from those of transformers' own; "
+                    f"{found.tolerance:.0e} is allowed"
+                )
+        guessed = found.guessed()
+        if record is None:
+            ask(path, guessed, can_be_shown=not found.has_model)
+        elif guessed:
+            confirmed = f"not in the files; the default, with which the logits of {record.name} are the same"
+            told += [f"{name}={_shown(value)}: {confirmed}" for name, value in guessed.items()]
+        defaulted = found.defaulted().items()
+        told += [f"{name}={_shown(value)}: not in the files; the default" for name, value in defaulted]
+        notes = told + found.decoding_notes()
+        if processor is None and not reads_tokens(config):
+            notes.append("the files of a processor are missing beside the checkpoint: the model has none")
     files = [  # all files have been read by now
         SourceFile(file.name, file.stat().st_size, digest(file)) for file in dict.fromkeys(found.files)
     ]
@@ -247,24 +288,23 @@ def convert(
     command += ["--reference", record.name] if record else []
     command += ["--i-trust-this-file"] if trust else []
     command += set_options(options or {})
-    done = Conversion(found.name, path, model.config, model.num_parameters(), notes=made.notes)
-    if made.compared is not None:
-        done.reference, done.reference_tokens = made.compared
+    done = Conversion(found.name, path, model.config, model.num_parameters(), notes=notes)
+    if compared is not None:
+        done.reference, done.reference_tokens = compared
     with new_folder(output) as folder:
         say(f"writing {done.parameters:,} parameters")
         before = logits_of(model, batch := example_batch(model.config))
         model.save_pretrained(folder, max_shard_size=2**62)
-        for part in (made.tokenizer, made.processor):
+        for part in (tokenizer, processor):
             if part is not None:
                 part.save_pretrained(folder)
         model.to("meta")  # the weights are not needed twice
         say("opening what was written")
         model = open_again(folder)
         done.reopened = (logits_of(model, batch) - before).abs().max().item()
-        tokenizer = made.tokenizer and VanillaTransformerTokenizer.from_pretrained(folder)
-        if tokenizer is not None and try_tokenizer(tokenizer) != made.tried:
+        if tokenizer is not None and try_tokenizer(VanillaTransformerTokenizer.from_pretrained(folder)) != tried:
             raise ConversionError("the reopened tokenizer gives other ids than before saving")
-        if made.processor is not None and try_processor(open_processor(folder)) != made.tried:
+        if processor is not None and try_processor(open_processor(folder)) != tried:
             raise ConversionError("the reopened processor gives other ids or frames than before saving")
         if not done.reopened <= found.tolerance:
             raise ConversionError(
@@ -281,74 +321,6 @@ def convert(
         facts = ConversionFacts(done.source, shlex.join(command), files, *measured)
         write_card(CardFacts(name=output.name, conversion=facts), folder)
     return done
-
-
-class _Made(NamedTuple):
-    """A model of a checkpoint with its tokenizer or processor, before they are written."""
-
-    # `tried` are the ids of example texts and the frames of an example, `compared` the largest difference from the
-    # toolkit's own model and the number of positions, if this package can run that model.
-
-    checkpoint: Source
-    model: Any
-    tokenizer: VanillaTransformerTokenizer | None
-    processor: Any
-    tried: Any
-    notes: list[str]
-    compared: tuple[float, int] | None
-
-
-def _make_model(
-    source: str,
-    path: Path,
-    reference: Path | None,
-    trust: bool,
-    say: Callable[[str], None],
-    options: Mapping[str, Any],
-) -> _Made:
-    """Read a checkpoint and move its tensors into a model of this package; nothing is written."""
-    converter = choose_source(source, path)
-    say(f"reading {path} as a checkpoint of {converter.name}")
-    found = with_options(converter.read(path, trust), options)
-    if problems := found.unsupported():
-        raise ConversionError("the model cannot express these options:\n  " + "\n  ".join(problems))
-    told: list[str] = []
-    if reference is not None and found.has_model:
-        raise ConversionError(
-            f"a reference is not needed: {found.name} is compared with transformers' own model; leave out --reference"
-        )
-    if reference is not None:
-        found, told = settle(found, reference, say)
-    config = found.to_config()
-    check_sizes(config, found.tensors)
-    tokenizer = vocabularies.limited(found.to_tokenizer(config), config)
-    tokenizer = vocabularies.with_language_tags(tokenizer)
-    tried = [] if tokenizer is None else try_tokenizer(tokenizer)
-    if (processor := found.to_processor(config)) is not None:
-        tried = try_processor(processor)
-    model = assemble(found, config)
-    # This class writes it without `_from_model_config`, with which transformers would read only its own fields.
-    if model.can_generate():
-        model.generation_config = VanillaTransformerGenerationConfig.of(found.to_generation_config(config))
-    compared = None
-    if found.has_model:
-        compared = compare_with_toolkit(model, found.toolkit_model(), example_batch(config))
-        if not compared[0] <= found.tolerance:
-            raise ConversionError(
-                f"the model's outputs differ by {compared[0]:.1e} from those of transformers' own; "
-                f"{found.tolerance:.0e} is allowed"
-            )
-    guessed = found.guessed()
-    if reference is None:
-        ask(path, guessed, can_be_shown=not found.has_model)
-    elif guessed:
-        confirmed = f"not in the files; the default, with which the logits of {reference.name} are the same"
-        told += [f"{name}={_shown(value)}: {confirmed}" for name, value in guessed.items()]
-    told += [f"{name}={_shown(value)}: not in the files; the default" for name, value in found.defaulted().items()]
-    notes = told + found.decoding_notes()
-    if processor is None and not reads_tokens(config):
-        notes.append("the files of a processor are missing beside the checkpoint: the model has none")
-    return _Made(found, model, tokenizer, processor, tried, notes, compared)
 
 
 def open_again(folder: Path) -> VanillaTransformerForConditionalGeneration:

@@ -167,15 +167,14 @@ class VanillaTransformerLoader(converter.ModelLoader):
             ("decoder", transformer_spec.TransformerDecoderSpec),
         ):
             stack = getattr(model.model, side)
-            stacks[side] = self.empty_stack(model.config, side, kind, stack)
-            self.fill_stack(stacks[side], model.config, side, stack)
+            stacks[side] = self.spec_of_stack(model.config, side, kind, stack)
         self.set_linear(stacks["decoder"].projection, model.lm_head)
         return transformer_spec.TransformerSpec(stacks["encoder"], stacks["decoder"])
 
-    def empty_stack(
+    def spec_of_stack(
         self, config: VanillaTransformerConfig, side: str, kind: type, stack: VanillaTransformerStack
     ) -> Any:
-        """The specification of one stack, without weights."""
+        """The specification of one stack, with its weights."""
         heads = getattr(config, f"{side}_attention_heads")
         width = config.d_model if side == "decoder" else int(config.encoder_d_model or config.d_model)
         prefix = "decoder_" if side == "decoder" else ""
@@ -196,14 +195,9 @@ class VanillaTransformerLoader(converter.ModelLoader):
             **more,
         )
         spec.pre_norm = getattr(config, f"{side}_norm_position") == "pre"
-        return spec
-
-    def fill_stack(self, spec: Any, config: VanillaTransformerConfig, side: str, stack: VanillaTransformerStack):
-        """Embeddings, positions, norms and layers of one stack."""
         embeddings = spec.embeddings[0] if side == "encoder" else spec.embeddings
         self.set_embeddings(embeddings, stack.embed_tokens)
         spec.scale_embeddings = stack.embed_scale
-        prefix = "decoder_" if side == "decoder" else ""
         if getattr(config, f"{prefix}position_encoding") in TABLES:
             longest = getattr(config, f"{prefix}max_position_embeddings")
             nothing = torch.zeros(1, longest, stack.embed_tokens.embedding_dim)
@@ -216,19 +210,17 @@ class VanillaTransformerLoader(converter.ModelLoader):
             self.set_layer_norm(spec.layer_norm, stack.layer_norm)
         for number, (layer_spec, layer) in enumerate(zip(spec.layer, stack.layers_in_order)):
             self.fill_layer(layer_spec, layer)
-            self.fill_scheme(layer_spec.self_attention, layer.self_attn, stack.embed_positions, number)
-
-    def fill_scheme(self, spec: Any, attention: VanillaTransformerAttention, scheme: Any, number: int):
-        """Fill in the position scheme's trained tables of layer `number`."""
-        if hasattr(spec, "relative_position_keys"):
-            width = max(attention.d_k, attention.d_v)
-            place = scheme.order[number]
-            tables = scheme.keys[place], scheme.values[place]
-            padded = [F.pad(table, (0, width - table.shape[-1])) for table in tables]
-            spec.relative_position_keys, spec.relative_position_values = padded
-        if hasattr(spec, "relative_attention_bias"):
-            spec.relative_attention_bias = scheme.weight
-            spec.relative_attention_max_distance = np.dtype("int32").type(scheme.longest_distance)
+            # The position scheme's trained tables of the layer.
+            own, scheme = layer_spec.self_attention, stack.embed_positions
+            if hasattr(own, "relative_position_keys"):
+                width, place = max(layer.self_attn.d_k, layer.self_attn.d_v), scheme.order[number]
+                tables = scheme.keys[place], scheme.values[place]
+                padded = [F.pad(table, (0, width - table.shape[-1])) for table in tables]
+                own.relative_position_keys, own.relative_position_values = padded
+            if hasattr(own, "relative_attention_bias"):
+                own.relative_attention_bias = scheme.weight
+                own.relative_attention_max_distance = np.dtype("int32").type(scheme.longest_distance)
+        return spec
 
     def set_layer_norm(self, spec: Any, module: Any):
         spec.gamma = module.weight

@@ -132,7 +132,7 @@ def test_arguments_by_position_are_those_of_transformers(decided_model, source):
 
 
 def test_names_of_transformers_are_those_of_its_classes():
-    names = {*logits_processors.PROCESSORS, *logits_processors.COUNTING_PROCESSORS, *logits_processors.SHORTCUTS}
+    names = {*logits_processors.PROCESSORS, *logits_processors.COUNTING_PROCESSORS, *logits_processors.BIASES}
     for name in sorted(names):
         kind = getattr(logits_process, name)
         assert logits_processors.host_name(object.__new__(kind)) == name

@@ -114,7 +114,11 @@ class PerformerAttention(VanillaTransformerAttention, kind="performer"):
             weights = explicit_weights(queries, keys, self.is_causal)
             output = torch.matmul(weights, values[..., :-1])
         else:
-            summed = causal_sums(queries, keys, values) if self.is_causal else all_sums(queries, keys, values)
+            if self.is_causal:
+                summed = causal_sums(queries, keys, values)
+            else:  # φ(q) Σ φ(k) (v, 1) over all positions
+                keys = (keys - finite(keys.amax(dim=(2, 3), keepdim=True))).exp()  # (B, H, S, m)
+                summed = torch.matmul(queries, torch.matmul(keys.transpose(2, 3), values))  # (B, H, T, d_v + 1)
             output = normalized(summed)
         return self.owner.out_proj(output.to(value.dtype).transpose(1, 2).flatten(-2)), weights
 
@@ -172,12 +176,6 @@ def explicit_weights(queries: torch.Tensor, keys: torch.Tensor, is_causal: bool)
         hidden = torch.ones(length, whole, dtype=torch.bool, device=weights.device).triu(whole - length + 1)
         weights = weights.masked_fill(hidden, float("-inf"))
     return (weights - finite(weights.amax(dim=-1, keepdim=True))).softmax(dim=-1).nan_to_num()
-
-
-def all_sums(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """φ(q) Σ φ(k) (v, 1) over all positions: (B, H, T, m), (B, H, S, m), (B, H, S, d_v + 1) to (B, H, T, d_v + 1)."""
-    keys = (keys - finite(keys.amax(dim=(2, 3), keepdim=True))).exp()
-    return torch.matmul(queries, torch.matmul(keys.transpose(2, 3), values))
 
 
 def causal_sums(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:

@@ -369,7 +369,16 @@ class StackOfLayers(StackEmbeddings, VanillaTransformerPreTrainedModel):
 
     def post_init(self) -> None:
         super().post_init()
-        fit_tensor_parallel_plan(self)
+        plan = self.tp_plan
+        for name in INNER_PROJECTIONS[self.config.feed_forward_type]:
+            plan.update({f"layers.*.{name}": "colwise", f"feed_forward.{name}": "colwise"})
+        # Scores of all heads: each device computes all.
+        divides = self.layers[0].self_attn.divides_heads and not self.embed_positions.is_relative
+        # A shared tensor occurs under one of its names.
+        there = {re.sub(r"\.\d+\.", ".*.", name.rpartition(".")[0]) for name, _ in self.named_parameters()}
+        for name in [*plan]:
+            if name not in there or (".self_attn." in name and not divides):
+                del plan[name]
 
     @property
     def longest(self) -> int | None:
@@ -401,17 +410,3 @@ def tied_output(config: Any, stack: str = "decoder") -> dict[str, str]:
     """The matrix that the output over a stack is another name of, as transformers' `_tied_weights_keys`."""
     sources = {"all": "model.shared.weight", "decoder": f"model.{stack}.embed_tokens.weight"}
     return {"lm_head.weight": sources[config.tied_matrices]} if config.tied_matrices in sources else {}
-
-
-def fit_tensor_parallel_plan(stack: Any) -> None:
-    """Make a stack's `tp_plan` that of its own weights: its class's has those of every variant."""
-    plan = stack.tp_plan
-    for name in INNER_PROJECTIONS[stack.config.feed_forward_type]:
-        plan.update({f"layers.*.{name}": "colwise", f"feed_forward.{name}": "colwise"})
-    # Scores of all heads: each device computes all.
-    divides = stack.layers[0].self_attn.divides_heads and not stack.embed_positions.is_relative
-    # A shared tensor occurs under one of its names.
-    there = {re.sub(r"\.\d+\.", ".*.", name.rpartition(".")[0]) for name, _ in stack.named_parameters()}
-    for name in [*plan]:
-        if name not in there or (".self_attn." in name and not divides):
-            del plan[name]

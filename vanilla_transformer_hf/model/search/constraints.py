@@ -221,20 +221,6 @@ class PhraseSearch:
                 self.states[row] = [advance(states[beam], token) for beam, token in zip(beams, added)]
 
 
-def read_phrases(required: Any, batch: int, vocab_size: int, ends: Sequence[int]) -> list[list[list[int]]]:
-    """The phrases of each of the `batch` sentences, as lists."""
-    phrases = []
-    for row, each in enumerate(one_for_each(required, "required_phrases", batch=batch)):
-        name = f"required_phrases[{row}]"
-        if not isinstance(each, (list, tuple)):
-            raise ValueError(f"{name}: must be a list of phrases, not {str(each)[:40]}")
-        named = [(f"{name}[{number}]", phrase) for number, phrase in enumerate(each)]
-        phrases.append([as_ids(phrase, name, vocab_size=vocab_size, ends=ends) for name, phrase in named])
-        if [] in phrases[-1]:
-            raise ValueError(f"{name}: a phrase is empty")
-    return phrases
-
-
 @dataclass
 class Constraints:
     """The constraints of a call; None for kinds that the call does not use."""
@@ -268,7 +254,15 @@ class Constraints:
                 raise ValueError(f"required_phrases: needs num_beams of at least 2, not {beams}")
             if groups > 1:
                 raise ValueError("required_phrases: not possible together with num_beam_groups")
-            phrases = read_phrases(asked["required_phrases"], batch, vocab_size=vocab_size, ends=ends)
+            phrases = []
+            for row, each in enumerate(one_for_each(asked["required_phrases"], "required_phrases", batch=batch)):
+                name = f"required_phrases[{row}]"
+                if not isinstance(each, (list, tuple)):
+                    raise ValueError(f"{name}: must be a list of phrases, not {str(each)[:40]}")
+                named = [(f"{name}[{number}]", phrase) for number, phrase in enumerate(each)]
+                phrases.append([as_ids(phrase, place, vocab_size=vocab_size, ends=ends) for place, phrase in named])
+                if [] in phrases[-1]:
+                    raise ValueError(f"{name}: a phrase is empty")
             made.phrases = PhraseSearch(phrases, ends, beams=beams)
         if "shortlist" in asked:
             shortlist = set(as_ids(asked["shortlist"], "shortlist", vocab_size=vocab_size))

@@ -189,7 +189,9 @@ class IncrementalDecoder:
         if position_bias is None:
             output, _ = self.attend(query, keys, values, mask, own.scaling)
         else:
-            output = attend_biased(query, keys, values=values, mask=mask, module=own, position_bias=position_bias)
+            keys, values, mask = by_heads(query, keys, values=values, mask=mask)
+            output, _ = position_bias.attend(own, query, keys, values, mask, scaling=own.scaling)
+            output = output.flatten(2)
         return projections.out(output)
 
     def _attend_to_source(self, layer: "StepLayer", states: torch.Tensor) -> torch.Tensor:
@@ -543,23 +545,6 @@ def attend_fused(
     keys, values, mask = by_heads(query, keys, values=values, mask=mask)
     output = F.scaled_dot_product_attention(query, keys, values, mask, scale=scaling)
     return output.transpose(1, 2).flatten(2), None
-
-
-def attend_biased(
-    query: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    mask: torch.Tensor | None,
-    module: Any,
-    position_bias: Any,
-) -> torch.Tensor:
-    """Outputs (B, n, H d_v) with the scores and outputs of a position scheme; the rest is as in `attend`."""
-    keys, values, mask = by_heads(query, keys, values=values, mask=mask)
-    output, _ = position_bias.attend(
-        module, query=query, key=keys, value=values, attention_mask=mask, scaling=module.scaling
-    )
-    outputs: torch.Tensor = output.flatten(2)
-    return outputs
 
 
 def by_heads(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None) -> Any:

@@ -1,7 +1,6 @@
 """transformers' logits processors; some of them run here without a copy of all scores."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -38,6 +37,8 @@ COUNTING_PROCESSORS = {
     "MinNewTokensLengthLogitsProcessor",
     "SuppressTokensAtBeginLogitsProcessor",
 }
+# Processors that add biases, of which those of single tokens are added here.
+BIASES = ("NoBadWordsLogitsProcessor", "SequenceBiasLogitsProcessor")
 
 
 def host_name(one: Any) -> str:
@@ -46,42 +47,20 @@ def host_name(one: Any) -> str:
     return kind.__name__ if kind.__module__.startswith("transformers.generation.") else ""
 
 
-def hide_ends_before_length(processor: Any, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-    """Apply transformers' processor of `min_length`, in place."""
-    if ids.shape[1] < processor.min_length:
-        scores[:, processor.eos_token_id] = -math.inf
-    return scores
-
-
-def hide_ends_before_new_tokens(processor: Any, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-    """Apply transformers' processor of `min_new_tokens`, in place."""
-    if ids.shape[1] - processor.prompt_length_to_skip < processor.min_new_tokens:
-        scores[:, processor.eos_token_id] = -math.inf
-    return scores
-
-
-def add_biases(processor: Any, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-    """Apply the processors of biases; biases of single tokens are added in place."""
-    if not processor.prepared_bias_variables or any(len(tokens) > 1 for tokens in processor.sequence_bias):
-        biased: torch.Tensor = processor(ids, scores)
-        return biased
-    tokens = [token for (token,) in processor.sequence_bias]
-    scores[:, tokens] += scores.new_tensor(list(processor.sequence_bias.values()))
-    return scores
-
-
-# Processors that would take longer than the step itself -> a function of (processor, ids, scores) that works in place.
-SHORTCUTS: dict[str, Callable[[Any, torch.Tensor, torch.Tensor], torch.Tensor]] = {
-    "MinLengthLogitsProcessor": hide_ends_before_length,
-    "MinNewTokensLengthLogitsProcessor": hide_ends_before_new_tokens,
-    "NoBadWordsLogitsProcessor": add_biases,
-    "SequenceBiasLogitsProcessor": add_biases,
-}
-
-
 def process(processors: Any, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
     """Apply the processors to scores (R, V) that follow the ids (R, L); the scores may be overwritten."""
-    for processor in processors:
-        shortcut = SHORTCUTS.get(host_name(processor))
-        scores = processor(ids, scores) if shortcut is None else shortcut(processor, ids, scores)
+    for one in processors:
+        name = host_name(one)
+        # In place, as these would take longer than the step itself.
+        if name == "MinLengthLogitsProcessor":
+            if ids.shape[1] < one.min_length:
+                scores[:, one.eos_token_id] = -math.inf
+        elif name == "MinNewTokensLengthLogitsProcessor":
+            if ids.shape[1] - one.prompt_length_to_skip < one.min_new_tokens:
+                scores[:, one.eos_token_id] = -math.inf
+        elif name in BIASES and one.prepared_bias_variables and not any(len(each) > 1 for each in one.sequence_bias):
+            tokens = [token for (token,) in one.sequence_bias]
+            scores[:, tokens] += scores.new_tensor(list(one.sequence_bias.values()))
+        else:
+            scores = one(ids, scores)
     return scores
