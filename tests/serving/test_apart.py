@@ -78,16 +78,15 @@ def test_memory_and_characters_are_bounded():
 
 
 @pytest.mark.parametrize(("file_bytes", "expected"), [(2000, ["none.txt"]), (0, [])])
-def test_documents_are_read_at_once_when_a_server_takes_requests(opened_translator, monkeypatch, file_bytes, expected):
+def test_documents_are_read_at_once_when_a_server_takes_requests(serve, monkeypatch, file_bytes, expected):
     found = []
 
     async def run(self, client, ends, function, arguments):
         found.append(arguments[1].name)
 
     monkeypatch.setattr(Apart, "run", run)
-    model = ServedModel("en-de", Batcher(opened_translator), "en", {"de": None})
-    with TestClient(create_application([model], Limits(file_bytes=file_bytes))) as client:
-        assert found == expected and client.get("/ready").status_code == 200
+    client = serve(limits=Limits(file_bytes=file_bytes))
+    assert found == expected and client.get("/ready").status_code == 200
 
 
 def fail(align):
@@ -177,17 +176,16 @@ def test_large_files_of_one_client_do_not_hold_up_others_and_end_in_time(opened_
     assert no_process_is_left()
 
 
-def test_detecting_the_language_is_within_the_time(opened_translator, monkeypatch):
+def test_detecting_the_language_is_within_the_time(serve, monkeypatch):
     leave = threading.Event()
     monkeypatch.setattr("vanilla_transformer_hf.serving.application.GRACE", 0.05)
     monkeypatch.setattr(
         "vanilla_transformer_hf.serving.languages.LanguageDetector.detect", lambda *arguments: leave.wait(PATIENCE)
     )
-    models = [ServedModel(f"{code}-de", Batcher(opened_translator), code, {"de": None}) for code in ("en", "fr")]
-    with TestClient(create_application(models, Limits(seconds=0.2))) as client:
-        for path, body in (("/translate", {"q": "two", "source": "auto", "target": "de"}), ("/detect", {"q": "two"})):
-            assert client.post(path, json=body).status_code == 504
-        leave.set()
+    client = serve({f"{code}-de": (code, {"de": None}) for code in ("en", "fr")}, Limits(seconds=0.2))
+    for path, body in (("/translate", {"q": "two", "source": "auto", "target": "de"}), ("/detect", {"q": "two"})):
+        assert client.post(path, json=body).status_code == 504
+    leave.set()
 
 
 UNGUARDED = """

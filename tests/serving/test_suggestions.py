@@ -4,14 +4,10 @@ import json
 import threading
 
 import pytest
-from starlette.testclient import TestClient
 
-from vanilla_transformer_hf import Translator
 from vanilla_transformer_hf.common.column_names import names_of
 from vanilla_transformer_hf.common.corpus_files import find_reader
 from vanilla_transformer_hf.serving import suggestions
-from vanilla_transformer_hf.serving.application import ServedModel, create_application
-from vanilla_transformer_hf.serving.batcher import Batcher
 from vanilla_transformer_hf.serving.suggestions import FullError, Suggestions
 
 
@@ -19,13 +15,10 @@ PAIR = {"q": "one\ttwo\u2028", "s": "zwei\neins", "source": "en", "target": "de"
 
 
 @pytest.fixture
-def client(opened_translator, tmp_path):
-    batcher = Batcher(Translator(opened_translator.model, opened_translator.tokenizer))
-    models = [ServedModel("a", batcher, "en", {"de": ">>deu<< "})]
-    application = create_application(models, suggestions=str(tmp_path / "kept"))
-    with TestClient(application, raise_server_exceptions=False) as client:
-        client.folder = tmp_path / "kept"
-        yield client
+def client(serve, tmp_path):
+    client = serve({"a": ("en", {"de": ">>deu<< "})}, suggestions=str(tmp_path / "kept"))
+    client.folder = tmp_path / "kept"
+    return client
 
 
 def read(folder):

@@ -21,7 +21,7 @@ from .file_sources import FileSubject
 from .interventions import count_heads, count_layers, is_recurrent, parts_of, sides_of
 from .requests import MomentRequest, Request, RequestError, TranslateRequest
 from .results import ModelInfo, StackInfo, TranslateResult, as_json
-from .subject import Subject, card_of
+from .subject import Card, Subject, card_of
 from .walk import SIZES
 
 
@@ -90,18 +90,18 @@ def open_subject(label: str, name: str | os.PathLike, trust_remote_code: bool) -
     check_kind(str(name), config)
     if is_own(config) and not reads_tokens(config):
         reader = Recognizer(str(name))
-        return FileSubject(label, reader.model, reader.processor)
+        return subject_of(label, reader.model, reader.processor)
     if config.is_encoder_decoder:
         translator = Translator.from_pretrained(
             name, device="cpu", matmul_backend="default", trust_remote_code=trust_remote_code
         )
-        return Subject(label, translator.model, translator.tokenizer, card_of(name))
-    kind, subject = SINGLE[bool(config.is_decoder)]
+        return subject_of(label, translator.model, translator.tokenizer, card_of(name))
+    kind: Any = AutoModelForCausalLM if config.is_decoder else AutoModelForMaskedLM
     model = open_weights(name, kind, config=config, dtype="auto", trust_remote_code=trust_remote_code)
-    return subject(label, model, open_tokenizer(name, trust_remote_code), card_of(name))
+    return subject_of(label, model, open_tokenizer(name, trust_remote_code), card_of(name))
 
 
-def subject_of(label: str, model: Any, tokenizer: Any) -> Subject:
+def subject_of(label: str, model: Any, tokenizer: Any, card: Card | None = None) -> Subject:
     """An opened model and its tokenizer; of a model that reads recordings or images, its processor."""
     check_kind(label, model.config)
     if model.get_output_embeddings() is None:
@@ -111,8 +111,9 @@ def subject_of(label: str, model: Any, tokenizer: Any) -> Subject:
     if not hasattr(tokenizer, "all_special_ids"):
         raise RequestError("tokenizer", f"is a {type(tokenizer).__name__}; {label} reads text: give its tokenizer")
     if model.config.is_encoder_decoder:
-        return Subject(label, model, tokenizer)
-    return SINGLE[bool(model.config.is_decoder)][1](label, model, tokenizer)
+        return Subject(label, model, tokenizer, card)
+    kind = single_stacks.CausalSubject if model.config.is_decoder else single_stacks.MaskedSubject
+    return kind(label, model, tokenizer, card)
 
 
 def check_kind(name: str, config: Any) -> None:
@@ -124,12 +125,6 @@ def check_kind(name: str, config: Any) -> None:
     if not config.is_encoder_decoder and not is_own(config):
         raise ValueError(f"{name}: model type {config.model_type!r} is neither an encoder–decoder nor of this package")
 
-
-# Whether the single stack is a decoder -> its Auto class and its subject class.
-SINGLE: dict[bool, tuple[Any, type[Subject]]] = {
-    True: (AutoModelForCausalLM, single_stacks.CausalSubject),
-    False: (AutoModelForMaskedLM, single_stacks.MaskedSubject),
-}
 
 # Name of a question -> its function; its fields are those of the class of the function's `request`.
 QUESTIONS: dict[str, Callable[[Subject, Any], Any]] = {
