@@ -136,26 +136,22 @@ def parse_arguments(prog: str, argv: list[str]) -> tuple[argparse.Namespace, lis
     arguments, others = parser.parse_known_args(argv)
     # An optional positional argument could not stand behind options.
     arguments.recipe = others.pop(0) if others and not others[0].startswith("-") else None
-    if problem := _problem(arguments, others):
-        parser.error(problem)
-    return arguments, others
-
-
-def _problem(arguments: argparse.Namespace, others: list[str]) -> str | None:
-    """What is wrong with the arguments together, or None."""
     if arguments.recipe is None and others:
-        return f"{others[0]}: fields of a recipe need a recipe before them"
+        parser.error(f"{others[0]}: fields of a recipe need a recipe before them")
     if arguments.rounds < 1:
-        return f"--rounds {arguments.rounds}: must be at least 1"
+        parser.error(f"--rounds {arguments.rounds}: must be at least 1")
     if arguments.rounds > 1:
         if not (arguments.target and arguments.source and arguments.recipe):
-            return f"--rounds {arguments.rounds} needs text of both languages, --target and --source, and a recipe"
-        return None if arguments.text_dir is None else "--text_dir: each of several rounds has a folder of its own"
-    if bool(arguments.target) == bool(arguments.source):
-        return "one of --target and --source is needed: the text that MODEL translates"
-    if arguments.recipe is None and arguments.text_dir is None:
-        return "--text_dir is missing: without a recipe, the text has no other folder"
-    return None
+            parser.error(
+                f"--rounds {arguments.rounds} needs text of both languages, --target and --source, and a recipe"
+            )
+        if arguments.text_dir is not None:
+            parser.error("--text_dir: each of several rounds has a folder of its own")
+    elif bool(arguments.target) == bool(arguments.source):
+        parser.error("one of --target and --source is needed: the text that MODEL translates")
+    elif arguments.recipe is None and arguments.text_dir is None:
+        parser.error("--text_dir is missing: without a recipe, the text has no other folder")
+    return arguments, others
 
 
 def read_wanted(arguments: argparse.Namespace, data: Any) -> Any:

@@ -14,7 +14,6 @@ are shown. Pairs are read from every format that train reads, and written with s
 import argparse
 import gzip
 import json
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -84,7 +83,7 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
 
 def main(prog: str, argv: list[str]) -> None:
     arguments = parse_arguments(prog, argv)
-    from ..common.corpus_files import holds_both_sides
+    from ..common.corpus_files import holds_both_sides, kind_of
     from ..common.files import open_output, refuse_overwriting
     from ..common.lines import read_lines
     from ..training.data.cleaning import CleaningOptions, CleaningReport, clean_pairs, held_out_sentences
@@ -93,7 +92,7 @@ def main(prog: str, argv: list[str]) -> None:
     outputs = [Path(path) for path in arguments.output or []]
     if len(outputs) > 2 or len({path.resolve() for path in outputs}) < len(outputs):
         raise ValueError("--output takes one file, or two different ones for source and target.")
-    if len(outputs) == 1 and _kind(outputs[0]) not in (".tsv", ".jsonl"):
+    if len(outputs) == 1 and kind_of(str(outputs[0])) not in (".tsv", ".jsonl"):
         raise ValueError(
             f"--output {outputs[0]}: one file for both sides is .tsv or .jsonl (or .gz of these); or name two."
         )
@@ -116,10 +115,23 @@ def main(prog: str, argv: list[str]) -> None:
     columns = {"source_column": arguments.source_column, "target_column": arguments.target_column}
     rows = iterate_rows(arguments.source, arguments.target, **columns, **languages, split=arguments.split)
     report = CleaningReport()
-    with ExitStack() as stack:
-        write = _writer(outputs, stack)
+    with ExitStack() as stack:  # files are complete or not written at all
+        files: list[Any] = [stack.enter_context(open_output(path)) for path in outputs]
+        for place, path in enumerate(outputs):
+            if path.suffix.lower() == ".gz":  # the same bytes in every run
+                files[place] = stack.enter_context(gzip.GzipFile("", "wb", 6, fileobj=files[place], mtime=0))
+        is_table = len(files) == 1 and kind_of(str(outputs[0])) == ".tsv"
+        if is_table:
+            files[0].write(b"source\ttarget\n")
         for source, target in clean_pairs(rows, options, report):
-            write(source, target)
+            if len(files) == 2:
+                files[0].write(f"{source}\n".encode())
+                files[1].write(f"{target}\n".encode())
+            elif is_table:
+                files[0].write(f"{source}\t{target}\n".encode())
+            elif files:
+                content = json.dumps({"source": source, "target": target}, ensure_ascii=False)
+                files[0].write(f"{content}\n".encode())
         if not report.kept:
             print(describe(report), flush=True)
             raise ValueError(f"{arguments.source}: no pair is left; nothing is written.")
@@ -131,35 +143,6 @@ def main(prog: str, argv: list[str]) -> None:
     print(describe(report))
     if outputs:
         print(f"{', '.join(map(str, outputs))}: written.")
-
-
-def _kind(path: Path) -> str:
-    return Path(path.stem).suffix.lower() if path.suffix.lower() == ".gz" else path.suffix.lower()
-
-
-def _writer(outputs: list[Path], stack: ExitStack) -> Callable[[str, str], Any]:
-    """A function that writes a pair into the output files, which are complete or not written at all."""
-    from ..common.files import open_output
-
-    files: list[Any] = [stack.enter_context(open_output(path)) for path in outputs]
-    for place, path in enumerate(outputs):
-        if path.suffix.lower() == ".gz":  # the same bytes in every run
-            files[place] = stack.enter_context(gzip.GzipFile("", "wb", 6, fileobj=files[place], mtime=0))
-    is_table = len(files) == 1 and _kind(outputs[0]) == ".tsv"
-    if is_table:
-        files[0].write(b"source\ttarget\n")
-
-    def write(source: str, target: str) -> None:
-        if len(files) == 2:
-            files[0].write(f"{source}\n".encode())
-            files[1].write(f"{target}\n".encode())
-        elif is_table:
-            files[0].write(f"{source}\t{target}\n".encode())
-        elif files:
-            content = json.dumps({"source": source, "target": target}, ensure_ascii=False)
-            files[0].write(f"{content}\n".encode())
-
-    return write
 
 
 def describe(report: Any) -> str:

@@ -107,29 +107,27 @@ def main(prog: str, argv: list[str]) -> None:
     if is_folder(arguments):
         if arguments.target is not None:
             raise ValueError(f"{arguments.source} has its texts in texts.tsv: leave out {arguments.target}")
-        return _score_folder(arguments)
+        from ..common.files import output_or_stdout, refuse_overwriting
+        from ..evaluation.scores import error_rates, score_translations
+        from ..translation.recognition import TEXTS_FILE, open_recognizer, read_texts
+
+        rows = read_texts(Path(arguments.source))
+        refuse_overwriting(arguments.output, [Path(arguments.source, TEXTS_FILE), *(path for path, _ in rows)])
+        names = ("quantization", "batch_size")
+        given = {name: value for name in names if (value := getattr(arguments, name)) is not None}
+        reader = open_recognizer(arguments)
+        references = [text for _, text in rows]
+        texts = list(reader.texts([path for path, _ in rows], **given))
+        rates, scores = error_rates(texts, references), score_translations(texts, references)
+        told = (
+            f"WER {rates['wer']:.2f} %, CER {rates['cer']:.2f} %, BLEU {scores.bleu:.2f} ({scores.bleu_signature}), "
+            f"chrF {scores.chrf:.2f} ({scores.chrf_signature}), exact match {scores.exact_match:.2f} % of "
+            f"{len(rows):,} files\n"
+        )
+        with output_or_stdout(arguments.output) as output:
+            output.write(told.encode())
+        return
     from ..translation.streams.work import LineWork
 
     options = {"too_long": arguments.too_long, "split_sentences": arguments.split_sentences}
     run_on_pairs(arguments, LineWork("score", arguments.format, options))
-
-
-def _score_folder(arguments: argparse.Namespace) -> None:
-    from ..common.files import output_or_stdout, refuse_overwriting
-    from ..evaluation.scores import error_rates, score_translations
-    from ..translation.recognition import TEXTS_FILE, open_recognizer, read_texts
-
-    rows = read_texts(Path(arguments.source))
-    refuse_overwriting(arguments.output, [Path(arguments.source, TEXTS_FILE), *(path for path, _ in rows)])
-    names = ("quantization", "batch_size")
-    given = {name: value for name in names if (value := getattr(arguments, name)) is not None}
-    reader = open_recognizer(arguments)
-    references = [text for _, text in rows]
-    texts = list(reader.texts([path for path, _ in rows], **given))
-    rates, scores = error_rates(texts, references), score_translations(texts, references)
-    told = (
-        f"WER {rates['wer']:.2f} %, CER {rates['cer']:.2f} %, BLEU {scores.bleu:.2f} ({scores.bleu_signature}), chrF "
-        f"{scores.chrf:.2f} ({scores.chrf_signature}), exact match {scores.exact_match:.2f} % of {len(rows):,} files\n"
-    )
-    with output_or_stdout(arguments.output) as output:
-        output.write(told.encode())

@@ -94,7 +94,11 @@ def verify_folder(folder: str | os.PathLike, card: str | os.PathLike | None = No
     folder = Path(folder)
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: no such folder")
-    expected = _known(folder) if card is None else _known_to_the_card(Path(card))
+    if card is None:
+        expected = _known(folder)
+    else:
+        rows = map(_ROW_OF_CARD.fullmatch, read_text(card).splitlines())
+        expected = {row[1]: Known(row[2], f"{card}", Path(card).stat().st_mtime) for row in rows if row}
     if not expected and card is None:
         raise ValueError(f"{folder} holds no checksums: neither {SUMS_FILE} nor metadata of the Hub's cache")
     if not expected:
@@ -164,8 +168,3 @@ def _known_to_the_hub(folder: Path) -> dict[str, Known]:
             name = record.relative_to(records).as_posix().removesuffix(".metadata")
             found[name] = Known(lines[1].strip('"'), f"{record}", record.stat().st_mtime)
     return {name: known for name, known in found.items() if re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", known.digest)}
-
-
-def _known_to_the_card(card: Path) -> dict[str, Known]:
-    rows = map(_ROW_OF_CARD.fullmatch, read_text(card).splitlines())
-    return {row[1]: Known(row[2], f"{card}", card.stat().st_mtime) for row in rows if row}

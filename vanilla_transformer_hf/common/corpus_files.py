@@ -64,14 +64,6 @@ def _recoded(file: Any, path: str) -> Iterator[bytes]:
         raise ValueError(f"{path}: not valid UTF-16 after line {number} ({error}).") from error
 
 
-def is_table_of_excel(path: str) -> bool:
-    """Whether a file is Excel's "Unicode text": UTF-16 with tabs; Excel names it .txt, others .tsv."""
-    if kind_of(path) not in (".txt", ".tsv") or not os.path.isfile(path):
-        return False
-    with open_input(path) as file:
-        return bool(_byte_order(file, path))
-
-
 def text_pairs(source: str, target: str, names: Names) -> Iterator[dict[str, str]]:
     """Pairs of two plain-text files, line by line."""
     source_lines, target_lines = _read_text(source), _read_text(target)
@@ -193,7 +185,11 @@ def holds_both_sides(path: str) -> bool:
 
 def find_reader(path: str) -> Callable[[str, Names], Iterator[Row]] | None:
     """The reader of a file that holds both sides, by its ending and, for Excel's text, its first bytes."""
-    return excel_pairs if is_table_of_excel(path) else ROW_READERS.get(kind_of(path))
+    if kind_of(path) in (".txt", ".tsv") and os.path.isfile(path):  # Excel's names of UTF-16 with tabs, and others'
+        with open_input(path) as file:
+            if _byte_order(file, path):
+                return excel_pairs
+    return ROW_READERS.get(kind_of(path))
 
 
 def read_pairs(path: str, languages: tuple[str | None, str | None]) -> Iterator[tuple[str, str]]:

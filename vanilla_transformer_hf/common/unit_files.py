@@ -292,30 +292,7 @@ def xlsx_pairs(path: str, names: Names) -> Iterator[Row]:
     """Pairs of the sheet of an Excel workbook, with a header or none; numbers are text, as they are stored."""
     openpyxl = _import("openpyxl", path)
     _import("defusedxml", path)  # openpyxl reads sheets with it where it is installed
-    _check_workbook(path)
-    try:
-        book = openpyxl.load_workbook(path, read_only=True, data_only=True, keep_links=False)
-    except OSError:
-        raise
-    except Exception as error:  # whatever a damaged part makes of openpyxl
-        raise ValueError(f"{path}: not an .xlsx workbook, or a damaged one ({_reason(error)}).") from error
-    try:
-        for row in table_pairs(path, _rows_of_sheet(path, _only_sheet(path, book)), names):
-            for text in row.values():
-                if isinstance(text, UnreadableCell):
-                    raise ValueError(text)
-            yield row
-    finally:
-        book.close()
-
-
-def _reason(error: Exception) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]
-
-
-def _check_workbook(path: str) -> None:
-    """A small file can unpack to any size; no part becomes larger than the size that the archive states."""
-    try:
+    try:  # a small file can unpack to any size; no part becomes larger than the size that the archive states
         with zipfile.ZipFile(path) as archive:
             size = sum(part.file_size for part in archive.infolist())
     except (zipfile.BadZipFile, ValueError) as error:
@@ -327,20 +304,34 @@ def _check_workbook(path: str) -> None:
             f"{path}: unpacks to {size:,} bytes, more than the {LARGEST_WORKBOOK:,} that are read; save it as "
             "Unicode text or CSV."
         )
+    try:
+        book = openpyxl.load_workbook(path, read_only=True, data_only=True, keep_links=False)
+    except OSError:
+        raise
+    except Exception as error:  # whatever a damaged part makes of openpyxl
+        raise ValueError(f"{path}: not an .xlsx workbook, or a damaged one ({_reason(error)}).") from error
+    try:
+        full = [sheet for sheet in book.worksheets if next(_rows_of_sheet(path, sheet), None) is not None]
+        if len(full) > 1:
+            raise ValueError(
+                f"{path}: several sheets have content: {', '.join(sheet.title for sheet in full)}; keep one of them "
+                "in the file."
+            )
+        if not book.worksheets:  # openpyxl finds none in a strict one
+            raise ValueError(
+                f"{path}: has no sheets that can be read, as a Strict Open XML one; save it as Excel Workbook (.xlsx)."
+            )
+        for row in table_pairs(path, _rows_of_sheet(path, (full or book.worksheets)[0]), names):
+            for text in row.values():
+                if isinstance(text, UnreadableCell):
+                    raise ValueError(text)
+            yield row
+    finally:
+        book.close()
 
 
-def _only_sheet(path: str, book: Any) -> Any:
-    full = [sheet for sheet in book.worksheets if next(_rows_of_sheet(path, sheet), None) is not None]
-    if len(full) > 1:
-        raise ValueError(
-            f"{path}: several sheets have content: {', '.join(sheet.title for sheet in full)}; keep one of them in "
-            "the file."
-        )
-    if not book.worksheets:  # openpyxl finds none in a strict one
-        raise ValueError(
-            f"{path}: has no sheets that can be read, as a Strict Open XML one; save it as Excel Workbook (.xlsx)."
-        )
-    return full[0] if full else book.worksheets[0]
+def _reason(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]
 
 
 def _rows_of_sheet(path: str, sheet: Any) -> Iterator[tuple[int, list[str]]]:

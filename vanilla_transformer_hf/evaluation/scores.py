@@ -9,7 +9,6 @@ import tempfile
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -142,18 +141,6 @@ def error_rates(texts: Sequence[str], references: Sequence[str]) -> dict[str, fl
         raise ValueError(f"{len(texts):,} texts and {len(references):,} references: expected as many, none empty")
     rates = {"wer": jiwer.wer, "cer": jiwer.cer}
     return {name: 100 * rate(list(references), list(texts)) for name, rate in rates.items()}
-
-
-def sentence_chrf(translation: str, reference: str) -> float:
-    """chrF2 of one translation, 0 to 100, as sacreBLEU computes it for sentences."""
-    return _chrf().sentence_score(translation, [reference]).score
-
-
-@cache
-def _chrf() -> Any:
-    from sacrebleu.metrics import CHRF
-
-    return CHRF()
 
 
 def write_predictions(path: str | os.PathLike, rows: Iterable[tuple[str, str, str]]):

@@ -404,7 +404,7 @@ def missing_facts(facts: CardFacts, languages: list[str]) -> list[str]:
     return [sentence for sentence, stated in rows.items() if not stated]
 
 
-def _evaluation_results(facts: CardFacts, languages: list[str]) -> list[EvalResult]:
+def _card_data(facts: CardFacts, config: OwnConfig, task: Task, title: str, languages: list[str]) -> ModelCardData:
     corpus = facts.corpus or ", ".join(facts.datasets) or "not stated"
     results = []
     for part in facts.scored:
@@ -423,10 +423,6 @@ def _evaluation_results(facts: CardFacts, languages: list[str]) -> list[EvalResu
                     metric_args={"signature": signatures[name]} if name in signatures else None,
                 )
             )
-    return results
-
-
-def _card_data(facts: CardFacts, config: OwnConfig, task: Task, title: str, languages: list[str]) -> ModelCardData:
     relation = facts.base_model_relation or ("quantized" if facts.conversion else "finetune")
     more: dict[str, Any] = {"base_model_relation": relation} if facts.base_model else {}
     more |= {"co2_eq_emissions": facts.co2} if facts.co2 else {}
@@ -442,7 +438,7 @@ def _card_data(facts: CardFacts, config: OwnConfig, task: Task, title: str, lang
         base_model=facts.base_model,
         metrics=list(METRICS) if facts.scored else None,
         model_name=title if facts.scored else None,
-        eval_results=_evaluation_results(facts, languages) or None,
+        eval_results=results or None,
         **more,
     )
 

@@ -97,8 +97,10 @@ def find_private_text(name: str, content: bytes) -> list[str]:
         found = [is_secret_value(*pair) for pair in zip(names, given, strict=True)]
         problems += [(place, "a password or key") for place, is_one in enumerate(found) if is_one]
     for place, text in enumerate(given):
-        if any(_has_path(version, is_json) for version in {text, as_read(text)} if version):
-            problems.append((place, "an absolute path"))
+        for version in {text, as_read(text)} - {""}:
+            rest = "" if version.startswith("#!") else HUB_LINK.sub("]()", ADDRESS.sub("", version))
+            if PATH.search(rest) or (is_json and LONE_PATH.fullmatch(version)):
+                problems.append((place, "an absolute path"))
     return [f"{name}, {places[place]}: contains {what}" for place, what in dict.fromkeys(sorted(problems))]
 
 
@@ -131,12 +133,6 @@ def _kinds(text: str) -> Iterator[tuple[int, str]]:
         while at >= 0:
             yield at, "one of this process"
             at = text.find(secret, at + len(secret))
-
-
-def _has_path(text: str, is_value: bool) -> bool:
-    if is_value and LONE_PATH.fullmatch(text):
-        return True
-    return not text.startswith("#!") and PATH.search(HUB_LINK.sub("]()", ADDRESS.sub("", text))) is not None
 
 
 def hide_secrets(text: str, *known: str | None) -> str:

@@ -10,6 +10,7 @@ import html
 import re
 import unicodedata
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from urllib.parse import unquote
 
@@ -319,12 +320,7 @@ def assigned_secrets(text: str, is_code: bool = False) -> Iterator[tuple[int, st
         for found in pattern.finditer(text):
             if _is_assigned(found["name"], found, found.start(), True, is_code):
                 yield found.start(), found["quoted"] or found["bare"]
-    yield from _tabled_secrets(text)
-
-
-def _tabled_secrets(text: str) -> Iterator[tuple[int, str]]:
-    """Values in a column of a table whose head is a name of secrets, with their places."""
-    heads, at = list[str](), 0
+    heads, at = list[str](), 0  # of a table, whose column below such a name has values
     for line in text.splitlines(keepends=True):
         sign = next((each for each in _HEADS if each in line), "")
         cells = [cell.strip(" `*_\"'\r\n") for cell in line.strip(" |\r\n").split(sign)] if sign else []
@@ -347,17 +343,13 @@ def secrets_by_form(text: str) -> Iterator[tuple[int, str, str]]:
         if is_random(found[1]):
             yield found.start(), "key of a service", found[0]
     for found in BASIC.finditer(text):
-        if re.fullmatch(rb"[\x20-\x39\x3b-\x7e]*:[\x20-\x7e]+", _decoded(found[1])):
+        bare, decoded = found[1].rstrip("="), b""
+        with suppress(ValueError):  # it is no base64
+            decoded = base64.b64decode(bare + "=" * (-len(bare) % 4))
+        if re.fullmatch(rb"[\x20-\x39\x3b-\x7e]*:[\x20-\x7e]+", decoded):
             yield found.start(), "authorization", found[1]
     for pattern, commands in COMMANDS.items():
         for found in pattern.finditer(text):
             before = text[max(found.start() - LONGEST_COMMAND, 0) : found.start()].rpartition("\n")[2]
             if re.search(rf"(?<![\w-])(?:{commands})(?![\w-])", before) and not is_placeholder(found[1]):
                 yield found.start(), "password of a command", found[1]
-
-
-def _decoded(text: str) -> bytes:
-    try:
-        return base64.b64decode(text.rstrip("=") + "=" * (-len(text.rstrip("=")) % 4))
-    except ValueError:
-        return b""

@@ -4,19 +4,21 @@ The plan of an upload: which files of a model's folder are published, checked wi
 The folder is an output of training, averaging, conversion or `save_pretrained`.
 """
 
+import io
 import json
 import os
+import warnings
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import ModelCard
+from PIL import Image, UnidentifiedImageError
 from transformers.utils import CONFIG_NAME, FEATURE_EXTRACTOR_NAME, GENERATION_CONFIG_NAME, PROCESSOR_NAME
 
 from ..common.files import check_regular_file, read_regular_file
 from ..common.model_settings import check_model_settings
-from ..common.opening import OwnConfig
 from ..model.tokenization_vanilla_transformer import TOKENIZER_FILES
 from .model_card import (
     CARD_FILE,
@@ -32,7 +34,6 @@ from .model_card import (
     make_card,
     missing_facts,
 )
-from .pictures import clean_picture
 from .private_text import find_private_text, hide_secrets, parse_json
 from .remote_code import find_code, is_saved_code
 from .weight_files import CleanedWeights, check_weights, find_weights, tensor_names, without_metadata
@@ -187,13 +188,41 @@ def plan_upload(
     return Plan(folder, planned, left_out, missing)
 
 
+def clean_picture(content: bytes, name: str) -> bytes:
+    """A PNG picture with the same pixels and without metadata or anything after its end."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            picture = Image.open(io.BytesIO(content), formats=["PNG"])
+            picture.load()
+            pixels = Image.frombytes(picture.mode, picture.size, picture.tobytes())
+            if picture.mode == "P":
+                pixels.putpalette(picture.getpalette("RGBA") or [], "RGBA")
+    except UnidentifiedImageError as error:
+        raise ValueError(f"{name} is not a PNG picture.") from error
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise ValueError(f"{name} is not a complete PNG picture ({error}).") from error
+    encoded = io.BytesIO()
+    pixels.save(encoded, "PNG")
+    return encoded.getvalue()
+
+
 def _model(files: ModelFolder) -> tuple[dict[str, Path | bytes | CleanedWeights], list[str]]:
     """Weights, configs, tokenizer or processor, and code, and their problems."""
     folder = files.path
     check_model_settings(folder)
     sources: dict[str, Path | bytes | CleanedWeights] = {**find_weights(folder)}
     problems = check_weights(files.config, sources)
-    texts = _configs(folder, files.config) | _tokenizer(folder) | _processor(folder)
+    # transformers' Trainer disables the cache during training.
+    stated = files.config.auto_classes | _own(files.config.to_dict().get("auto_map") or {})
+    if not all((folder / f"{module}.py").is_file() for module in _named(stated)):
+        stated |= files.config.auto_classes  # the package's code is published instead
+    texts = _cleaned(folder, CONFIG_NAME, auto_map=stated, use_cache=True) | _cleaned(folder, GENERATION_CONFIG_NAME)
+    texts |= _tokenizer(folder)
+    for name in PROCESSOR_CONFIGS:  # of a processor also vocabularies beside the tokenizer's; there is none for text
+        if settings := _cleaned(folder, name):
+            present = [each for each in VOCABULARIES if (folder / each).is_file()]
+            texts |= settings | {each: read_regular_file(folder / each) for each in present}
     code, wrong = find_code(folder, _modules(texts))
     try:
         files.generation.validate(strict=True)
@@ -254,23 +283,6 @@ def _tokenizer(folder: Path) -> dict[str, bytes]:
     names = (TOKENIZER_CONFIG_FILE, *TOKENIZER_FILES.values())
     files = {name: read_regular_file(folder / name) for name in names if (folder / name).is_file()}
     return files | _cleaned(folder, TOKENIZER_CONFIG_FILE)
-
-
-def _processor(folder: Path) -> dict[str, bytes]:
-    """A processor's settings without local paths, and its vocabularies beside `_tokenizer`'s; none for text."""
-    found = {name: text for each in PROCESSOR_CONFIGS for name, text in _cleaned(folder, each).items()}
-    present = [name for name in VOCABULARIES if found and (folder / name).is_file()]
-    return found | {name: read_regular_file(folder / name) for name in present}
-
-
-def _configs(folder: Path, config: OwnConfig) -> dict[str, bytes]:
-    """The configs of a model, without local paths."""
-    # transformers' Trainer disables the cache during training.
-    stated = config.auto_classes | _own(config.to_dict().get("auto_map") or {})
-    if not all((folder / f"{module}.py").is_file() for module in _named(stated)):
-        stated |= config.auto_classes  # the package's code is published instead
-    changes = {"auto_map": stated, "use_cache": True}
-    return _cleaned(folder, CONFIG_NAME, **changes) | _cleaned(folder, GENERATION_CONFIG_NAME)
 
 
 def _cleaned(folder: Path, name: str, **changes: Any) -> dict[str, bytes]:

@@ -200,8 +200,20 @@ def _check_model(run: RunArguments) -> None:
                 raise ValueError(
                     f"separate_vocabularies=True contradicts {name}, whose languages share a vocabulary; remove it."
                 )
-    if run.training.head_gates:
-        _check_head_gates(run, config)
+    if run.training.head_gates:  # heads that they close can be removed, and checkpoints, which have gates, stay here
+        training, told = run.training, f"head_gates={run.training.head_gates}"
+        if config.model_type != VanillaTransformerConfig.model_type:
+            raise ValueError(f"{told}: models of type {config.model_type} have no heads that can be removed.")
+        if training.push_to_hub and training.hub_strategy != HubStrategy.END:
+            raise ValueError(f"{told}: checkpoints have gates and are no ordinary models; set hub_strategy to end.")
+        fewer = {
+            name: [max(1, heads - 1) for heads in heads_of_layers(config, attention)]
+            for attention, name in HEAD_FIELDS.items()
+        }
+        try:
+            type(config).from_dict({**config.to_dict(), **fewer})
+        except StrictDataclassError as error:
+            raise ValueError(f"{told}: heads of this model cannot be removed ({message_of(error)}).") from error
     if run.training.learning_rate is None:
         paper_learning_rate(config.d_model, run.training.warmup_steps)
 
@@ -234,20 +246,3 @@ def _check_config_fields(run: RunArguments, config: PreTrainedConfig) -> None:
             "encoder_attention_type=window_global: global tokens have projections of their own, which "
             f"{run.model.model_name_or_path} does not have; add global_projections=shared."
         )
-
-
-def _check_head_gates(run: RunArguments, config: PreTrainedConfig) -> None:
-    """Heads that gates close can be removed, and checkpoints, which have gates, are not published."""
-    training, told = run.training, f"head_gates={run.training.head_gates}"
-    if config.model_type != VanillaTransformerConfig.model_type:
-        raise ValueError(f"{told}: models of type {config.model_type} have no heads that can be removed.")
-    if training.push_to_hub and training.hub_strategy != HubStrategy.END:
-        raise ValueError(f"{told}: checkpoints have gates and are no ordinary models; set hub_strategy to end.")
-    fewer = {
-        name: [max(1, heads - 1) for heads in heads_of_layers(config, attention)]
-        for attention, name in HEAD_FIELDS.items()
-    }
-    try:
-        type(config).from_dict({**config.to_dict(), **fewer})
-    except StrictDataclassError as error:
-        raise ValueError(f"{told}: heads of this model cannot be removed ({message_of(error)}).") from error

@@ -31,8 +31,7 @@ def find_doubts(run: RunArguments, tokenizer: Any, corpora: dict[str, Any], data
     """Warnings about the text of a run, each with what to do; `corpora` are texts by role, `data` is tokenized."""
     if isinstance(train := data["train"], datasets.Dataset):
         if run.data.task != DENOISING:  # whose pairs are a text and itself
-            yield from _doubts_of_pairs(corpora["train"])
-            yield from _doubts_of_held_out(corpora)
+            yield from _doubts_of_pairs(corpora)
         if run.model.begins_with is None:
             yield from _doubts_of_vocabulary(tokenizer, train, are_pairs=run.data.task != DENOISING)
     for role, validation in data.items():
@@ -45,9 +44,10 @@ def find_doubts(run: RunArguments, tokenizer: Any, corpora: dict[str, Any], data
             )
 
 
-def _doubts_of_pairs(corpus: datasets.Dataset) -> Iterator[str]:
-    """Of pairs that teach to copy, and of pairs that are there again and again, among the first 100,000."""
-    sample = corpus.select(range(min(len(corpus), SAMPLE))).with_format("arrow")[:]
+def _doubts_of_pairs(corpora: dict[str, Any]) -> Iterator[str]:
+    """Of training pairs that teach to copy, are there again and again, or have sources of a held-out text."""
+    # Of each text among the first 100,000.
+    sample = _sample(corpora["train"])
     source, target = (sample.column(side) for side in SIDES)
     copies = pc.sum(pc.equal(source, target)).as_py() or 0
     if copies >= IDENTICAL_SHARE * len(sample):
@@ -61,16 +61,12 @@ def _doubts_of_pairs(corpus: datasets.Dataset) -> Iterator[str]:
             f"only {distinct:,} of {len(sample):,} training pairs are different: an epoch shows each several times; "
             "drop_duplicates leaves the others out."
         )
-
-
-def _doubts_of_held_out(corpora: dict[str, Any]) -> Iterator[str]:
-    """Of held-out texts with sources that are among the first 100,000 of the training text."""
-    train = _sources(corpora["train"]).unique()
+    train = source.unique()
     for role, corpus in corpora.items():
         # Corrections are scored to see whether they are learned.
         if role in ("train", f"validation.{CORRECTIONS}") or not isinstance(corpus, datasets.Dataset):
             continue
-        known = pc.sum(pc.is_in(_sources(corpus), value_set=train)).as_py() or 0
+        known = pc.sum(pc.is_in(_sample(corpus).column("source"), value_set=train)).as_py() or 0
         if known and known >= KNOWN_SHARE * len(corpus):
             yield (
                 f"{known:,} of {len(corpus):,} {role} pairs have a source that stands in the training text, too: "
@@ -79,9 +75,8 @@ def _doubts_of_held_out(corpora: dict[str, Any]) -> Iterator[str]:
             )
 
 
-def _sources(corpus: datasets.Dataset) -> Any:
-    """The sources of a corpus, at most its first 100,000, as a column of Arrow."""
-    return corpus.select(range(min(len(corpus), SAMPLE))).with_format("arrow")[:].column("source")
+def _sample(corpus: datasets.Dataset) -> Any:
+    return corpus.select(range(min(len(corpus), SAMPLE))).with_format("arrow")[:]
 
 
 def _doubts_of_vocabulary(tokenizer: Any, train: datasets.Dataset, are_pairs: bool) -> Iterator[str]:

@@ -5,7 +5,7 @@ has failed or was stopped is made by the same command later; scores that are the
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -145,14 +145,10 @@ class FinalScores:
     def __init__(self, folder: Path, checkpoints: Path, keep: bool):
         self.folder, self.path = folder, checkpoints / SCORES_FILE
         self.model = {**sums_of_model(folder), RECORD_FILE: digest(checkpoints / RECORD_FILE)}
-        self.scores: dict[str, Any] = self._read() if keep else {}
-
-    def _read(self) -> dict[str, Any]:
-        try:
-            known = json.loads(self.path.read_bytes())
-            return dict(known["scores"]) if known["model"] == self.model else {}
-        except (OSError, ValueError, TypeError, KeyError):  # there are none, or they are damaged
-            return {}
+        self.scores: dict[str, Any] = {}
+        with suppress(OSError, ValueError, TypeError, KeyError):  # there are none, or they are damaged
+            if keep and (known := json.loads(self.path.read_bytes()))["model"] == self.model:
+                self.scores = dict(known["scores"])
 
     def predictions(self, role: str) -> Path:
         """The file of the translations of a text."""

@@ -26,17 +26,6 @@ def say(training: TrainingArguments, text: str) -> None:
 
 
 @contextmanager
-def errors_only() -> Iterator[None]:
-    """Hide transformers' warnings."""
-    before = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(before)
-
-
-@contextmanager
 def quiet_libraries() -> Iterator[None]:
     """Show the progress bars of datasets only on terminals, and hide transformers' short ones for loading files."""
     had_bars = logging.is_progress_bar_enabled(), not datasets.are_progress_bars_disabled()

@@ -73,32 +73,6 @@ def frames_of(samples: Any, rate: int, processor: Any, name: str | os.PathLike[s
     return found
 
 
-def with_channels(image: Any, count: int) -> Any:
-    """A PIL image in 1 channel (grey) or 3 (red, green, blue); `ValueError` where that would lose anything."""
-    if image.mode[0] in "IF":  # PIL would cut off whatever is above 255
-        raise ValueError(f"it has more than 8 bits for each pixel ({image.mode}): save it with 8 first")
-    if image.convert("RGBA").getchannel("A").getextrema()[0] < 255:
-        raise ValueError("parts of it are transparent: put it on a background first")
-    image = image.convert("RGB")
-    if count == 1:
-        image, *others = image.split()
-        if any(each.tobytes() != image.tobytes() for each in others):
-            raise ValueError("it has colours, and this model reads grey images: convert it to grey first")
-    return image
-
-
-def check_size(image: Any, processor: Any) -> None:
-    """Raise `ValueError` for an image larger than those to which the image processor fills up smaller ones."""
-    limit = getattr(processor, "pad_size", None)
-    if not limit or not processor.do_pad or processor.do_resize:
-        return
-    if image.width > limit["width"] or image.height > limit["height"]:
-        raise ValueError(
-            f"it is {image.width} pixels wide and {image.height} high, and this model reads at most "
-            f"{limit['width']} and {limit['height']}: make it smaller, or cut it"
-        )
-
-
 def read_image(path: str | os.PathLike[str], processor: Any, content: bytes | None = None) -> torch.Tensor:
     """The pixels (C, H, W) of an image, or of its bytes."""
     from PIL import Image, UnidentifiedImageError
@@ -117,10 +91,25 @@ def read_image(path: str | os.PathLike[str], processor: Any, content: bytes | No
 
 
 def pixels_of(image: Any, processor: Any) -> torch.Tensor:
-    """The pixels (C, H, W) of a PIL image, as `read_image` gives them."""
+    """The pixels (C, H, W) of a PIL image, as `read_image` gives them; `ValueError` where they would lose anything."""
     makes = processor.image_processor
-    check_size(image, makes)
-    found: torch.Tensor = makes(with_channels(image, len(makes.image_mean)), return_tensors="pt")["pixel_values"][0]
+    limit: Any = getattr(makes, "pad_size", None)
+    is_filled_up = limit and makes.do_pad and not makes.do_resize
+    if is_filled_up and (image.width > limit["width"] or image.height > limit["height"]):
+        raise ValueError(
+            f"it is {image.width} pixels wide and {image.height} high, and this model reads at most "
+            f"{limit['width']} and {limit['height']}: make it smaller, or cut it"
+        )
+    if image.mode[0] in "IF":  # PIL would cut off whatever is above 255
+        raise ValueError(f"it has more than 8 bits for each pixel ({image.mode}): save it with 8 first")
+    if image.convert("RGBA").getchannel("A").getextrema()[0] < 255:
+        raise ValueError("parts of it are transparent: put it on a background first")
+    image = image.convert("RGB")
+    if len(makes.image_mean) == 1:  # grey
+        image, *others = image.split()
+        if any(each.tobytes() != image.tobytes() for each in others):
+            raise ValueError("it has colours, and this model reads grey images: convert it to grey first")
+    found: torch.Tensor = makes(image, return_tensors="pt")["pixel_values"][0]
     return found
 
 

@@ -20,7 +20,7 @@ from vanilla_transformer_hf.common.checksums import verify_folder
 from vanilla_transformer_hf.common.recordings import read_recording
 from vanilla_transformer_hf.training.recipe import RecipeParser
 from vanilla_transformer_hf.training.run import prepare_job
-from vanilla_transformer_hf.training.tasks.recognition_data import Masks, RecognitionCollator, SourcesWithTexts
+from vanilla_transformer_hf.training.tasks.recognition import Masks, RecognitionCollator, SourcesWithTexts
 from vanilla_transformer_hf.training.trainer.translation import TranslationTrainer
 
 

@@ -29,15 +29,6 @@ from ...publishing.model_card import FACTS_FILE, TRAINER_STATE_FILE, CardFacts, 
 IGNORED_FIELDS = {"transformers_version", VERSION_FIELD, "_name_or_path"}
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    try:
-        return read_object(path, {})
-    except FileNotFoundError as error:
-        raise FileNotFoundError(f"{path}: no such file; is {path.parent} a checkpoint?") from error
-    except ValueError as error:
-        raise ValueError(f"{path}: damaged JSON ({error}).") from error
-
-
 def open_weights(path: Path) -> Any:
     try:
         return safe_open(path, framework="pt")
@@ -59,7 +50,13 @@ class CheckpointWeights:
 
     def __init__(self, folder: str | os.PathLike[str]):
         self.folder = Path(folder)
-        self.config = read_json(self.folder / CONFIG_NAME)
+        path = self.folder / CONFIG_NAME
+        try:
+            self.config = read_object(path, {})
+        except FileNotFoundError as error:
+            raise FileNotFoundError(f"{path}: no such file; is {self.folder} a checkpoint?") from error
+        except ValueError as error:
+            raise ValueError(f"{path}: damaged JSON ({error}).") from error
         check_one_set(self.folder)
         self.files, index = [SAFE_WEIGHTS_NAME], self.folder / SAFE_WEIGHTS_INDEX_NAME
         if not (self.folder / SAFE_WEIGHTS_NAME).is_file() and index.is_file():
@@ -81,29 +78,25 @@ class CheckpointWeights:
         return stored
 
 
-def check_same_model(one: CheckpointWeights, other: CheckpointWeights) -> None:
-    for field in sorted(one.config.keys() | other.config.keys()):
-        ours, theirs = one.config.get(field), other.config.get(field)
-        if ours != theirs and field not in IGNORED_FIELDS:
-            raise ValueError(
-                f"{other.folder / CONFIG_NAME}: {field} is {theirs!r}, but {ours!r} in {one.folder}; only checkpoints "
-                "of one model have an average."
-            )
-    for tensor in sorted(one.tensors.keys() ^ other.tensors.keys()):
-        having, lacking = (one, other) if tensor in one.tensors else (other, one)
-        raise ValueError(f"{lacking.folder}: holds no tensor {tensor}, but {having.path(tensor)} does.")
-    for tensor in one.tensors:
-        ours, theirs = one.tensors[tensor][1], other.tensors[tensor][1]
-        if ours != theirs:
-            raise ValueError(f"{other.path(tensor)}: {tensor} is {theirs}, but {ours} in {one.path(tensor)}.")
-
-
 def open_checkpoints(folders: Sequence[str | os.PathLike[str]]) -> list[CheckpointWeights]:
     if not folders:
         raise ValueError("No checkpoints to average.")
-    checkpoints = [CheckpointWeights(folder) for folder in folders]
-    for checkpoint in checkpoints[1:]:
-        check_same_model(checkpoints[0], checkpoint)
+    one, *others = checkpoints = [CheckpointWeights(folder) for folder in folders]
+    for other in others:  # they are of one model
+        for field in sorted(one.config.keys() | other.config.keys()):
+            ours, theirs = one.config.get(field), other.config.get(field)
+            if ours != theirs and field not in IGNORED_FIELDS:
+                raise ValueError(
+                    f"{other.folder / CONFIG_NAME}: {field} is {theirs!r}, but {ours!r} in {one.folder}; only "
+                    "checkpoints of one model have an average."
+                )
+        for tensor in sorted(one.tensors.keys() ^ other.tensors.keys()):
+            having, lacking = (one, other) if tensor in one.tensors else (other, one)
+            raise ValueError(f"{lacking.folder}: holds no tensor {tensor}, but {having.path(tensor)} does.")
+        for tensor in one.tensors:
+            ours, theirs = one.tensors[tensor][1], other.tensors[tensor][1]
+            if ours != theirs:
+                raise ValueError(f"{other.path(tensor)}: {tensor} is {theirs}, but {ours} in {one.path(tensor)}.")
     return checkpoints
 
 

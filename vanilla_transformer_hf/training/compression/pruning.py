@@ -176,21 +176,38 @@ def prune(model: Any, heads: dict[tuple[str, int], list[int]] | None = None, fee
     weights = dict(model.state_dict())
     names = {id(module): name for name, module in model.named_modules()}
     for key, module in own.items():
-        _cut_heads(weights, names[id(module)], module, kept[key])
+        name = names[id(module)]
+        for projection, width in dict(module.roles).items():
+            rows = torch.cat([torch.arange(head * width, (head + 1) * width) for head in kept[key]])
+            for kind in ("weight", "bias"):
+                if (full := f"{name}.{projection}.{kind}") in weights:
+                    weights[full] = weights[full][rows]
+        columns = torch.cat([torch.arange(head * module.d_v, (head + 1) * module.d_v) for head in kept[key]])
+        weights[f"{name}.out_proj.weight"] = weights[f"{name}.out_proj.weight"][:, columns]
     sizes, units = {}, (0, 0)
     config = model.config
     inner = INNER_PROJECTIONS[config.feed_forward_type]
     for stack in ("encoder", "decoder"):
         for maps in [one for one in getattr(model.model, stack).modules() if "fc2" in one._modules]:
             left = choose_units(unit_norms(maps, inner), feed_forward)
-            _cut_units(weights, names[id(maps)], maps, inner, left)
+            for full in (f"{names[id(maps)]}.{map}.{kind}" for map in inner for kind in ("weight", "bias")):
+                if full in weights:
+                    weights[full] = weights[full][left]
+            weights[f"{names[id(maps)]}.fc2.weight"] = weights[f"{names[id(maps)]}.fc2.weight"][:, left]
             units = units[0] + maps.fc2.in_features, units[1] + len(left)
             sizes[stack] = len(left)
     sizes.setdefault("encoder", config.encoder_ffn_dim)
     if config.feed_forward_sharing == "all":
         sizes["decoder"] = sizes["encoder"]
     fields: dict[str, Any] = {f"{stack}_ffn_dim": size for stack, size in sizes.items()}
-    fields |= _heads_by_layer(config, {key: len(left) for key, left in kept.items()})
+    counts = {key: len(left) for key, left in kept.items()}
+    for attention, field in HEAD_FIELDS.items():
+        # With decoder_attention_sharing, cross-attention is the module of self-attention.
+        found = [
+            counts.get((attention, place), counts.get(("decoder", place)))
+            for place in range(len(heads_of_layers(config, attention)))
+        ]
+        fields[field] = None if set(found) == {HEADS[attention](config)[0]} else found
     smaller = _load(_empty(model, fields), weights, model)
     return Pruned(
         smaller,
@@ -249,40 +266,6 @@ def _load(smaller: Any, weights: dict[str, Any], model: Any) -> Any:
     smaller.load_state_dict(weights)
     smaller.generation_config = copy.deepcopy(model.generation_config)
     return smaller.train(model.training)
-
-
-def _cut_heads(weights: dict[str, Any], name: str, attention: Any, kept: list[int]) -> None:
-    """Keep only these heads in the weights of the attention with this name."""
-    for projection, width in dict(attention.roles).items():
-        rows = torch.cat([torch.arange(head * width, (head + 1) * width) for head in kept])
-        for kind in ("weight", "bias"):
-            if (full := f"{name}.{projection}.{kind}") in weights:
-                weights[full] = weights[full][rows]
-    width = attention.d_v
-    columns = torch.cat([torch.arange(head * width, (head + 1) * width) for head in kept])
-    weights[f"{name}.out_proj.weight"] = weights[f"{name}.out_proj.weight"][:, columns]
-
-
-def _cut_units(weights: dict[str, Any], name: str, maps: Any, inner: list[str], kept: list[int]) -> None:
-    """Keep only these units in the weights of the feed-forward with this name."""
-    for map in inner:
-        for kind in ("weight", "bias"):
-            if (full := f"{name}.{map}.{kind}") in weights:
-                weights[full] = weights[full][kept]
-    weights[f"{name}.fc2.weight"] = weights[f"{name}.fc2.weight"][:, kept]
-
-
-def _heads_by_layer(config: Any, counts: dict[tuple[str, int], int]) -> dict[str, Any]:
-    """The config fields for the numbers of heads; None if an attention keeps all heads."""
-    fields = {}
-    for attention, name in HEAD_FIELDS.items():
-        # With decoder_attention_sharing, cross-attention is the module of self-attention.
-        found = [
-            counts.get((attention, place), counts.get(("decoder", place)))
-            for place in range(len(heads_of_layers(config, attention)))
-        ]
-        fields[name] = None if set(found) == {HEADS[attention](config)[0]} else found
-    return fields
 
 
 # Maximum number of tokens of a sentence for measuring importance; longer sentences are truncated.

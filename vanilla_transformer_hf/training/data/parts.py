@@ -118,17 +118,16 @@ class Mixture:
 
     def rows(self, epoch: int) -> np.ndarray:
         """The numbers of an epoch's rows (N,), corpus by corpus."""
-        starts = np.cumsum((0, *self.sizes[:-1]))
-        return np.concatenate([start + self._drawn(place, epoch) for place, start in enumerate(starts)])
-
-    def _drawn(self, place: int, epoch: int) -> np.ndarray:
-        """Rows of one corpus, counted from 0: a stretch of its shuffled passes."""
-        size, count = self.sizes[place], self.counts[place]
-        first, begin = divmod(epoch * count, size)
-        passes = range(first, (epoch * count + count - 1) // size + 1)
-        order = [np.random.default_rng([self.seed, place, number]).permutation(size) for number in passes]
-        drawn: np.ndarray = np.concatenate(order)[begin : begin + count]
-        return drawn
+        drawn, start = list[np.ndarray](), 0
+        for place, (size, count) in enumerate(
+            zip(self.sizes, self.counts)
+        ):  # of each a stretch of its shuffled passes
+            first, begin = divmod(epoch * count, size)
+            passes = range(first, (epoch * count + count - 1) // size + 1)
+            order = [np.random.default_rng([self.seed, place, number]).permutation(size) for number in passes]
+            drawn.append(start + np.concatenate(order)[begin : begin + count])
+            start += size
+        return np.concatenate(drawn)
 
     def sentences(self) -> list[str]:
         """How often an epoch sees each corpus, a sentence each."""

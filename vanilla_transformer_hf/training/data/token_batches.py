@@ -58,18 +58,16 @@ class TokenBatchSampler(OfEpochs, Sampler[list[int]]):
         starts = [0]
         while (room := starts[-1] + max_tokens // int(lengths[starts[-1]])) < len(lengths):
             starts.append(room)
-        self._bounds = self._divide([*starts, len(lengths)], least_batches)
-
-    def _divide(self, bounds: list[int], least: int) -> np.ndarray:
-        while (len(bounds) - 1) % self.num_processes or len(bounds) - 1 < least:
+        bounds = [*starts, len(lengths)]
+        while (len(bounds) - 1) % num_processes or len(bounds) - 1 < least_batches:
             largest = int(np.diff(bounds).argmax())
             if bounds[largest + 1] - bounds[largest] < 2:
                 raise ValueError(
                     f"{len(bounds) - 1} batches of one sentence each cannot be shared out evenly to "
-                    f"{self.num_processes} processes: allow more tokens in a batch."
+                    f"{num_processes} processes: allow more tokens in a batch."
                 )
             bounds.insert(largest + 1, (bounds[largest] + bounds[largest + 1]) // 2)
-        return np.asarray(bounds)
+        self._bounds = np.asarray(bounds)
 
     def __len__(self) -> int:
         return (len(self._bounds) - 1) // self.num_processes
@@ -145,19 +143,16 @@ class TokenBatchStream(IterableDataset[list[dict[str, Any]]]):
                 # A remainder smaller than the number of processes cannot be divided evenly.
                 if len(sentences) < self.num_processes:
                     break
-                yield from self._batches(sentences, epoch, block)
-
-    def _batches(self, sentences: list[dict[str, Any]], epoch: int, block: int) -> Iterator[list[dict[str, Any]]]:
-        sampler = TokenBatchSampler(
-            [sentence["length"] for sentence in sentences],
-            self.max_tokens,
-            seed=(self.seed, block),
-            num_processes=self.num_processes,
-            process_index=self.process_index,
-        )
-        sampler.set_epoch(epoch)
-        for rows in sampler:
-            yield [sentences[row] for row in rows]
+                sampler = TokenBatchSampler(
+                    [sentence["length"] for sentence in sentences],
+                    self.max_tokens,
+                    seed=(self.seed, block),
+                    num_processes=self.num_processes,
+                    process_index=self.process_index,
+                )
+                sampler.set_epoch(epoch)
+                for rows in sampler:
+                    yield [sentences[row] for row in rows]
 
 
 class MixedSampler(OfEpochs, Sampler[int]):

@@ -56,21 +56,6 @@ def place_spans(rng: Rng, length: int, lengths: Sequence[int]) -> list[tuple[int
     return spans
 
 
-def poisson_lengths(rng: Rng, total: int, mean: float) -> list[int]:
-    """Lengths of spans from a Poisson distribution, some of them 0, until they have `total` tokens together (BART)."""
-    lengths: list[int] = []
-    while (missing := total - sum(lengths)) > 0:
-        lengths.append(min(int(rng.poisson(mean)), missing))
-    return lengths
-
-
-def even_lengths(rng: Rng, total: int, mean: float) -> list[int]:
-    """Random lengths of at least 1 of `total` / `mean` spans with `total` tokens together (T5)."""
-    count = min(max(1, round(total / mean)), total)
-    bounds = np.sort(rng.choice(total - 1, size=count - 1, replace=False) + 1).tolist()
-    return [stop - start for start, stop in zip([0, *bounds], [*bounds, total])]
-
-
 def changed_tokens(length: int, rate: float) -> int:
     """How many tokens of a text are changed: at least one, if it has any."""
     return min(length, max(1, round(rate * length))) if length else 0
@@ -96,7 +81,10 @@ def spans_behind_marks(text: Sequence[int], spans: Sequence[tuple[int, int]], ma
 def infill(rng: Rng, text: list[int], tokens: NoiseTokens, rate: float, mean: float) -> NoisyText:
     """Text infilling of BART (Lewis et al. 2020, arXiv 1910.13461); the whole text is predicted."""
     # Spans, whose lengths are from a Poisson distribution, are one mask each, also spans of no token.
-    spans = place_spans(rng, len(text), poisson_lengths(rng, changed_tokens(len(text), rate), mean))
+    lengths, total = list[int](), changed_tokens(len(text), rate)
+    while (missing := total - sum(lengths)) > 0:
+        lengths.append(min(int(rng.poisson(mean)), missing))
+    spans = place_spans(rng, len(text), lengths)
     noisy = with_marks(text, spans, [tokens.mask] * len(spans))
     return NoisyText([*noisy, tokens.end], [*text, tokens.end])
 
@@ -150,8 +138,12 @@ def predict_fragment(rng: Rng, text: list[int], tokens: NoiseTokens, rate: float
 def predict_spans(rng: Rng, text: list[int], tokens: NoiseTokens, rate: float, mean: float) -> NoisyText:
     """Span corruption of T5 (Raffel et al. 2020, arXiv 1910.10683): spans are a sentinel each."""
     # Predicted are the spans, each behind its sentinel, and one more sentinel.
-    total = changed_tokens(len(text), rate)
-    lengths = even_lengths(rng, total, mean)[: len(tokens.sentinels) - 1] if total else []
+    # There are total / mean of them, of random lengths of at least 1.
+    lengths, total = list[int](), changed_tokens(len(text), rate)
+    if total:
+        count = min(max(1, round(total / mean)), total)
+        bounds = np.sort(rng.choice(total - 1, size=count - 1, replace=False) + 1).tolist()
+        lengths = [stop - start for start, stop in zip([0, *bounds], [*bounds, total])][: len(tokens.sentinels) - 1]
     spans = place_spans(rng, len(text), lengths)
     noisy = with_marks(text, spans, tokens.sentinels)
     return NoisyText([*noisy, tokens.end], [*spans_behind_marks(text, spans, tokens.sentinels), tokens.end])

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 from tokenizers import processors
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging
 
 from ...common.opening import is_own, open_any_config, open_tokenizer, open_weights
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
@@ -19,7 +20,6 @@ from ...model.single_stacks.causal_lm import VanillaTransformerDecoderModel, Van
 from ...model.single_stacks.encoder_models import VanillaTransformerEncoderModel
 from ...publishing.model_card import CardFacts
 from ..arguments import ModelArguments
-from ..process import errors_only
 from ..recipe import CHANGEABLE_FIELDS
 
 
@@ -92,8 +92,12 @@ class Origin:
             kind = VanillaTransformerEncoderModel
         elif self.kind == "VanillaTransformerDecoderModel":  # which has no output layer
             kind = VanillaTransformerDecoderModel
-        with errors_only():  # transformers would list the tensors that are left, such as those of a head
+        before = logging.get_verbosity()
+        logging.set_verbosity_error()  # transformers would list the tensors that are left, such as those of a head
+        try:
             model = open_weights(self.name, kind, is_part=True, dtype=torch.float32)
+        finally:
+            logging.set_verbosity(before)
         found = {}
         for name, tensor in model.state_dict().items():
             name = name.removeprefix("model.")

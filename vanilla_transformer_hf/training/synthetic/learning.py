@@ -64,12 +64,6 @@ def write_mixed(data: DataArguments, synthetic: tuple[Path, Path], rate: tuple[i
         )
         write_pairs(output, evenly(again(kinds[0]), again(kinds[1]), *sizes), columns_of(data))
         write_json(record, {"real_pairs": len(corpus), "synthetic_pairs": count, "lines": sizes, "settings": settings})
-    print(f"training text: {in_words(record)}: {output}", flush=True)
-    return output
-
-
-def in_words(record: Path) -> str:
-    """The numbers of pairs in a mixed text, and how often each occurs in it."""
     known: dict[str, Any] = json.loads(record.read_text(encoding="utf-8"))
     parts = []
     for kind, count, lines in zip(
@@ -77,7 +71,8 @@ def in_words(record: Path) -> str:
     ):
         times = "" if lines == count else f" (each {lines / count:.3g} times)"
         parts.append(f"{count:,} {kind} pairs{times}")
-    return " and ".join(parts)
+    print(f"training text: {' and '.join(parts)}: {output}", flush=True)
+    return output
 
 
 def again(read: Pairs) -> Iterator[tuple[str, str]]:

@@ -15,11 +15,12 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
+from sacrebleu.metrics import CHRF
+
 from ...common.checksums import digest_of_all
 from ...common.files import open_output
 from ...common.lines import read_lines
 from ...common.white_space import normalize_space
-from ...evaluation.scores import sentence_chrf
 from .filters import Candidate, Dropped, PairFilter, facts_of, kept_pairs
 from .translations import ModelSearch, begin, is_made_with, read_translated, translate_file, write_json
 
@@ -106,7 +107,15 @@ def make_synthetic_text(wanted: SyntheticText, folder: Path, held_out: Sequence[
     print(f"{selected}; {wanted.search.model} translates it", flush=True)
     translate_file(wanted.search, lines, translations)
     if wanted.round_trip is not None:
-        _translate_back(wanted, folder)
+        # The translations are lines of a file meanwhile.
+        texts, back = folder / "round_trip.txt", folder / ROUND_TRIP
+        record = folder / "round_trip.json"
+        begin(record, wanted.round_trip.settings, [back], instead="choose another folder", inputs=[texts])
+        if not texts.is_file():
+            with open_output(texts) as file:
+                for _, _, found in read_translated(lines, translations):
+                    file.writelines(normalize_space(one["text"]).encode() + b"\n" for one in found)
+        translate_file(wanted.round_trip, texts, back)
     files = folder / f"{SYNTHETIC}.{wanted.languages[0]}", folder / f"{SYNTHETIC}.{wanted.languages[1]}"
     made_with = {
         **settings,
@@ -150,27 +159,15 @@ def _select_lines(wanted: SyntheticText, output: Path) -> str:
     )
 
 
-def _translate_back(wanted: SyntheticText, folder: Path) -> None:
-    """Translate all translations back, for `round_trip`; they are kept as lines of a file meanwhile."""
-    texts, back = folder / "round_trip.txt", folder / ROUND_TRIP
-    settings = wanted.round_trip.settings  # type: ignore[union-attr]
-    begin(folder / "round_trip.json", settings, [back], instead="choose another folder", inputs=[texts])
-    if not texts.is_file():
-        with open_output(texts) as file:
-            for _, _, found in read_translated(folder / LINES, folder / TRANSLATIONS):
-                for one in found:
-                    file.write(normalize_space(one["text"]).encode() + b"\n")
-    translate_file(wanted.round_trip, texts, back)  # type: ignore[arg-type]
-
-
 def _candidates(wanted: SyntheticText, folder: Path) -> Iterator[Candidate]:
     """All pairs of lines and translations."""
     back: Iterator[Any] | None = None
+    chrf = CHRF()  # chrF2 of sentences, from 0 to 100
     if wanted.round_trip is not None:
         back = read_translated(folder / "round_trip.txt", folder / ROUND_TRIP)
     for number, line, found in read_translated(folder / LINES, folder / TRANSLATIONS):
         for one in found:
-            round_trip = None if back is None else sentence_chrf(next(back)[2][0]["text"], line)
+            round_trip = None if back is None else chrf.sentence_score(next(back)[2][0]["text"], [line]).score
             yield Candidate(number, line, one["text"], one["finished"], one["score"], round_trip)
 
 

@@ -1,9 +1,19 @@
-"""Training of a model that reads recordings or images: from folders of files to a folder ready to be used."""
+"""
+Training of a model that reads recordings or images, from folders of files to a folder ready to be used; their batches,
+and the masks of SpecAugment.
 
-from dataclasses import fields
+Shapes: B sources, F frames, M mel bins, T target positions.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import Dataset
 from transformers import Speech2TextProcessor, TrOCRProcessor
 
 from ...common.files import new_file
@@ -12,15 +22,92 @@ from ...evaluation.scores import error_rates, write_predictions
 from ...model.config.front_ends import FRONT_ENDS
 from ...model.feature_extraction_vanilla_transformer import VanillaTransformerFeatureExtractor
 from ...model.recognition import VanillaTransformerForImageTextToText, VanillaTransformerForSpeechSeq2Seq
-from ...translation.recognition import TEXTS_FILE, check_positions, read_sources, read_texts
+from ...translation.recognition import TEXTS_FILE, batch_of, check_positions, read_sources, read_texts
 from ..checkpoints.resume import Start
 from ..checks import SCORES, check_callbacks, check_evaluation, refuse_unused
+from ..data.collators import IGNORED_LABEL
 from ..data.parts import ROLES
 from ..model import choose_attention, make_generation_config, new_config
 from ..recipe import TranslationTrainingArguments
 from ..tokenizer import tokenizer_of_texts
-from .recognition_data import Masks, RecognitionCollator, SourcesWithTexts
 from .task import Task
+
+
+@dataclass(frozen=True)
+class Masks:
+    """SpecAugment (Park et al. 2019, arXiv 1904.08779) without warping: bands of frames and mel bins become 0."""
+
+    time_masks: int = 0  # bands of each recording
+    longest_time_mask: int = 20  # a band has a random number of frames or bins up to this
+    frequency_masks: int = 0
+    widest_frequency_mask: int = 8
+
+    def apply(self, frames: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
+        """Frames (F, M) with bands set to zero."""
+        frames = frames.clone()
+        for count, widest, axis in (
+            (self.time_masks, self.longest_time_mask, 0),
+            (self.frequency_masks, self.widest_frequency_mask, 1),
+        ):
+            size = frames.shape[axis]
+            for _ in range(count):
+                width = int(rng.integers(0, min(widest, size) + 1))
+                frames.narrow(axis, int(rng.integers(0, size - width + 1)), width).zero_()
+        return frames
+
+
+@dataclass
+class RecognitionCollator:
+    """Rows of `SourcesWithTexts` to the model's arguments, padded with zeros on the right; labels with -100."""
+
+    # `input_features` (B, F, M) and `attention_mask` (B, F), or `pixel_values` (B, C, H, W); and `labels` (B, T).
+    # Masks depend on the seed and on the rows of a batch alone, so that a run continues exactly.
+
+    input_name: str
+    masks: Masks = Masks()
+    seed: int = 0
+
+    def __call__(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        lines = [row["line"] for row in rows]
+        labels = [torch.tensor(row["labels"]) for row in rows]
+        batch = {"labels": pad_sequence(labels, batch_first=True, padding_value=IGNORED_LABEL)}
+        batch["line"] = torch.tensor(lines)
+        rng = np.random.default_rng([self.seed, *lines])
+        sources = [self.masks.apply(row["source"], rng) if row["is_masked"] else row["source"] for row in rows]
+        return {**batch, **batch_of(self.input_name, sources)}
+
+
+class SourcesWithTexts(Dataset[dict[str, Any]]):
+    """Sources, frames (F, M) or pixels (C, H, W), with labels; as in `datasets`, a name gives a column."""
+
+    column_names = ("source", "labels", "length", "target", "line", "is_masked")
+
+    def __init__(
+        self,
+        sources: Sequence[torch.Tensor],
+        labels: Sequence[list[int]],
+        texts: Sequence[str],
+        is_masked: bool = False,
+    ):
+        self.columns: dict[str, Sequence[Any]] = {
+            "source": sources,
+            "labels": labels,
+            # Of recordings; images have one size, and their texts differ in length.
+            "length": [
+                each.shape[0] if each.dim() == 2 else len(ids) for each, ids in zip(sources, labels, strict=True)
+            ],
+            "target": texts,
+            "line": range(len(texts)),
+            "is_masked": [is_masked] * len(texts),
+        }
+
+    def __len__(self) -> int:
+        return len(self.columns["target"])
+
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, str):
+            return self.columns[place]
+        return {name: values[place] for name, values in self.columns.items()}
 
 
 # Task -> the class of its model, which says what it reads.
@@ -81,7 +168,17 @@ class Recognition(Task):
     def make_data(self, texts: dict[str, Any], tokenizer: Any) -> dict[str, Any]:
         ids = {name: getattr(tokenizer, name) for name in ("pad_token_id", "eos_token_id", "bos_token_id")}
         self.config = new_config(self.run, vocab_size=len(tokenizer), **ids)
-        self.processor = self._make_processor(texts["train"][0][0], tokenizer)
+        if self.run.data.task == "speech":
+            _, rate = read_recording(texts["train"][0][0])
+            extractor = VanillaTransformerFeatureExtractor(self.config.num_mel_bins, rate)
+            self.processor = Speech2TextProcessor(extractor, tokenizer)
+        else:
+            from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
+
+            size: Any = {"height": self.config.image_height, "width": self.config.image_width}
+            scale: Any = {name: [0.5] * self.config.num_channels for name in ("image_mean", "image_std")}
+            images = ViTImageProcessorPil(do_resize=False, size=size, do_pad=True, pad_size=size, **scale)
+            self.processor = TrOCRProcessor(images, tokenizer)
         data = {}
         for role, pairs in texts.items():
             lines = [text for _, text in pairs]
@@ -89,20 +186,6 @@ class Recognition(Task):
             labels = tokenizer(text_target=lines)["input_ids"]
             data[role] = SourcesWithTexts(sources, labels, lines, is_masked=role == "train")
         return data
-
-    def _make_processor(self, first: Path, tokenizer: Any) -> Any:
-        """What makes the model's input of files such as the first; images are padded to the config's size."""
-        config = self.config
-        if self.run.data.task == "speech":
-            _, rate = read_recording(first)
-            return Speech2TextProcessor(VanillaTransformerFeatureExtractor(config.num_mel_bins, rate), tokenizer)
-        from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
-
-        size: Any = {"height": config.image_height, "width": config.image_width}
-        scale: Any = {"image_mean": [0.5] * config.num_channels, "image_std": [0.5] * config.num_channels}
-        return TrOCRProcessor(
-            ViTImageProcessorPil(do_resize=False, size=size, do_pad=True, pad_size=size, **scale), tokenizer
-        )
 
     def make_model(self, tokenizer: Any, data: dict[str, Any]) -> Any:
         self.config._attn_implementation = choose_attention(self.run, self.config).get("attn_implementation")

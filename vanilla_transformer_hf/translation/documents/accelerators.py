@@ -82,7 +82,12 @@ def with_accelerator(pieces: Sequence[Piece], accelerator: Accelerator) -> list[
             return found
     text = "".join(piece.value for piece in pieces if piece.kind == "text")
     if any(unicodedata.name(character, "").startswith(NO_KEYS) for character in text):
-        return _with_key(pieces, f"({accelerator.mark}{accelerator.letter.upper()})")
+        # The key stands behind the last words.
+        place = max(place for place, piece in enumerate(pieces) if piece.kind == "text" and piece.value.strip())
+        text, key = pieces[place].value, f"({accelerator.mark}{accelerator.letter.upper()})"
+        end = ENDING.search(text)
+        cut = end.start() if end else len(text)
+        return [*pieces[:place], pieces[place]._replace(value=text[:cut] + key + text[cut:]), *pieces[place + 1 :]]
     return _marked(pieces, re.compile(r"[^\W\d_]"), accelerator.mark) or [*pieces]
 
 
@@ -93,12 +98,3 @@ def _marked(pieces: Sequence[Piece], pattern: re.Pattern[str], mark: str) -> lis
             text = piece.value[: match.start()] + mark + piece.value[match.start() :]
             return [*pieces[:place], piece._replace(value=text), *pieces[place + 1 :]]
     return None
-
-
-def _with_key(pieces: Sequence[Piece], key: str) -> list[Piece]:
-    """The pieces with the key behind their last words."""
-    place = max(place for place, piece in enumerate(pieces) if piece.kind == "text" and piece.value.strip())
-    text = pieces[place].value
-    end = ENDING.search(text)
-    cut = end.start() if end else len(text)
-    return [*pieces[:place], pieces[place]._replace(value=text[:cut] + key + text[cut:]), *pieces[place + 1 :]]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import PurePath
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -81,12 +81,6 @@ class Reading:
     most_characters: int = sys.maxsize  # Of all texts together; they are counted while they are read
 
 
-class Reader(Protocol):
-    """A function from the bytes of a file to its document."""
-
-    def __call__(self, content: bytes, reading: Reading) -> Document: ...
-
-
 # The ending of a name -> the module of its reader here, the function, and the library that it needs.
 READERS: dict[str, tuple[str, str, str | None]] = {
     ".txt": ("plain", "read_text", None),
@@ -106,19 +100,15 @@ def readable_endings() -> list[str]:
     return [ending for ending, (_, _, needed) in READERS.items() if needed is None or find_spec(needed)]
 
 
-def ending_of(name: str) -> str:
-    """The ending of a document's name."""
-    ending = PurePath(name).suffix.lower()
-    if ending not in READERS:
-        raise ValueError(f"{name[-60:]!r} is not a document: expected {', '.join(READERS)}")
-    return ending
-
-
 def read_document(content: bytes, reading: Reading, ending: str | None = None) -> Document:
     """A document from the bytes of its file; its kind is that of `ending`, or of the ending of its name."""
-    module, function, _ = READERS[ending or ending_of(reading.name)]
+    if (ending := ending or PurePath(reading.name).suffix.lower()) not in READERS:
+        raise ValueError(f"{reading.name[-60:]!r} is not a document: expected {', '.join(READERS)}")
+    module, function, _ = READERS[ending]
     try:
-        reader: Reader = getattr(importlib.import_module(f".{module}", __package__), function)
+        reader: Callable[[bytes, Reading], Document] = getattr(
+            importlib.import_module(f".{module}", __package__), function
+        )
         with at_most_characters(reading.most_characters):
             return reader(content, reading)
     except ModuleNotFoundError as error:

@@ -95,13 +95,8 @@ def with_letters(text: str) -> str:
     return ENTITY.sub(shown, text) if "&" in text else text
 
 
-def as_html(text: str) -> str:
-    """A text with its characters of markup written as entities."""
-    return html.escape(text, quote=False).replace("\xa0", "&nbsp;")
-
-
 PLAIN, STRING = Writing(), Writing(with_letters)
-HTML = Writing(unescape, as_html, RUNS_OF_HTML)
+HTML = Writing(unescape, lambda text: html.escape(text, quote=False).replace("\xa0", "&nbsp;"), RUNS_OF_HTML)
 
 
 def apart(
@@ -198,7 +193,14 @@ def nested(pieces: Sequence[Piece]) -> list[Node | Piece]:
                 continue
             dissolve(depth)
             inner, begin = stack.pop(), open_.pop()
-            stack[-1].append(_pair(begin, inner, piece))
+            text = "".join(
+                each.value if isinstance(each, Piece) else each.text or " " * each.is_space for each in inner
+            )
+            shown = unescape(text).strip()
+            pair = Node((begin,), piece, inner, text=text)
+            if not shown or NAME.fullmatch(shown):  # around no words, or an address or a name: one code that is kept
+                pair = Node((*_flat([pair]),), is_space=bool(text) and not shown)
+            stack[-1].append(pair)
         else:
             alone = piece if piece.kind == "alone" else piece._replace(kind="alone")
             is_space = piece.is_space or (isinstance(piece.value, str) and _is_space(piece.value))
@@ -209,15 +211,6 @@ def nested(pieces: Sequence[Piece]) -> list[Node | Piece]:
 
 def _is_space(code: str) -> bool:
     return bool(code) and (code in SPACES or unescape(code).isspace())
-
-
-def _pair(begin: Piece, inner: list[Node | Piece], end: Piece) -> Node:
-    """A pair; one around no words, or around an address or a name, is one code that is kept."""
-    text = "".join(each.value if isinstance(each, Piece) else each.text or " " * each.is_space for each in inner)
-    shown = unescape(text).strip()
-    pair = Node((begin,), end, inner, text=text)
-    is_kept = not shown or NAME.fullmatch(shown)
-    return Node((*_flat([pair]),), is_space=bool(text) and not shown) if is_kept else pair
 
 
 def _flat(items: Iterable[Node | Piece]) -> Iterator[Piece]:
@@ -254,11 +247,6 @@ class Sentence:
         if self._is_plain:
             self._runs.clear()
         del self._gap, self._texts
-
-    @property
-    def is_translated(self) -> bool:
-        """Whether there is a letter in it."""
-        return any(map(str.isalpha, self.text))
 
     def _read(self, items: Iterable[Node | Piece]) -> None:
         read, write, runs = self._writing
@@ -456,7 +444,7 @@ class Text:
             texts = 0
             sentence = Sentence(segment, writing) if any(each.kind == "text" for each in segment) else None
             choices = [each.value for each in segment if isinstance(each.value, Choice)]
-            if sentence is not None and sentence.is_translated:
+            if sentence is not None and any(map(str.isalpha, sentence.text)):
                 count_characters(sentence.text)
                 self.sentences.append(sentence)
                 self._parts += [(sentence, [], choices), (None, [piece], [])]
@@ -475,16 +463,19 @@ class Text:
     def _render(self, given: Iterator[tuple[str, torch.Tensor | None]]) -> Iterator[Piece]:
         for sentence, pieces, choices in self._parts:
             found = pieces if sentence is None else sentence.render(*next(given))
-            branches = {id(choice): [*self._branches(choice, given)] for choice in choices}
+            branches = {
+                id(choice): [
+                    piece
+                    for part in choice.parts
+                    for piece in (part._render(given) if isinstance(part, Text) else [Piece("text", part)])
+                ]
+                for choice in choices
+            }
             for piece in found:
                 if isinstance(piece.value, Choice):
                     yield from branches[id(piece.value)]
                 elif piece.value != "":
                     yield piece
-
-    def _branches(self, choice: Choice, given: Iterator[tuple[str, torch.Tensor | None]]) -> Iterator[Piece]:
-        for part in choice.parts:
-            yield from part._render(given) if isinstance(part, Text) else [Piece("text", part)]
 
 
 def as_string(pieces: Iterable[Piece]) -> str:

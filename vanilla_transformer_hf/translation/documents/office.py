@@ -48,28 +48,30 @@ class Archive:
         try:
             with zipfile.ZipFile(BytesIO(content)) as archive:
                 self._infos = archive.infolist()
-                self._check(reading)
+                # No part becomes larger than the size that the archive states.
+                size = sum(info.file_size for info in self._infos)
+                if size > reading.most_bytes:
+                    raise ValueError(
+                        f"{self.name}: unpacks to {size:,} bytes; at most {reading.most_bytes:,} are read"
+                    )
+                if len(self._infos) > MOST_PARTS or len({info.filename for info in self._infos}) < len(self._infos):
+                    raise ValueError(f"{self.name}: has more than {MOST_PARTS:,} parts, or two of one name")
+                if any(info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for info in self._infos):
+                    raise ValueError(f"{self.name}: is compressed in a way that office documents are not")
                 self.parts = {info.filename: archive.read(info) for info in self._infos}
         except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError, OSError) as error:
             raise ValueError(
                 f"{self.name}: not an office document, or one that is damaged or has a password ({error})."
             ) from error
 
-    def _check(self, reading: Reading) -> None:
-        """No part becomes larger than the size that the archive states."""
-        size = sum(info.file_size for info in self._infos)
-        if size > reading.most_bytes:
-            raise ValueError(f"{self.name}: unpacks to {size:,} bytes; at most {reading.most_bytes:,} are read")
-        if len(self._infos) > MOST_PARTS or len({info.filename for info in self._infos}) < len(self._infos):
-            raise ValueError(f"{self.name}: has more than {MOST_PARTS:,} parts, or two of one name")
-        if any(info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for info in self._infos):
-            raise ValueError(f"{self.name}: is compressed in a way that office documents are not")
-
     def trees(self, names: re.Pattern[str], types: re.Pattern[str] | None = None) -> dict[str, Any]:
         """The parts with text as trees, by their names; by their types in an archive that states them."""
         found = {name: names.fullmatch(name) for name in self.parts}
         if types is not None and TYPES in self.parts:
-            stated = self._types()
+            root = parse_xml(self.parts[TYPES], f"{self.name}, {TYPES}").getroot()
+            defaults = {each.get("Extension", ""): each for each in root.iterchildren("{*}Default")}
+            parts = {each.get("PartName", ""): each for each in root.iterchildren("{*}Override")}
+            stated = {name.lower(): each.get("ContentType", "") for name, each in (defaults | parts).items()}
             extension = {name: stated.get(name.rpartition(".")[2].lower(), "") for name in self.parts}
             found = {name: types.fullmatch(stated.get(f"/{name}".lower(), extension[name])) for name in self.parts}
         trees = {name: parse_xml(self.parts[name], f"{self.name}, {name}") for name, match in found.items() if match}
@@ -78,13 +80,6 @@ class Archive:
         if not any(match and match["main"] for match in found.values()):
             raise ValueError(f"{self.name}: not a document of this kind: it has no text")
         return trees
-
-    def _types(self) -> dict[str, str]:
-        """The types that the archive states, by the extensions and the names of parts in lower case."""
-        root = parse_xml(self.parts[TYPES], f"{self.name}, {TYPES}").getroot()
-        defaults = {each.get("Extension", ""): each for each in root.iterchildren("{*}Default")}
-        parts = {each.get("PartName", ""): each for each in root.iterchildren("{*}Override")}
-        return {name.lower(): each.get("ContentType", "") for name, each in (defaults | parts).items()}
 
     def written(self, changed: dict[str, bytes]) -> bytes:
         """The archive with some of its parts changed, all in their order."""
@@ -142,7 +137,9 @@ def _odt_paragraphs(root: Any) -> Iterator[Paragraph]:
     deleted = f"{{{text}}}tracked-changes"
     for element in root.iter(f"{{{text}}}p", f"{{{text}}}h"):
         if not any(above.tag == deleted for above in element.iterancestors()):
-            yield Paragraph(mixed_pieces(element, _odt_piece, _odt_is_around), _odt_filler(element))
+            yield Paragraph(
+                mixed_pieces(element, _odt_piece, lambda child: local_name(child) in ODT_AROUND), _odt_filler(element)
+            )
 
 
 def _odt_filler(element: Any) -> Callable[[Sequence[Piece]], None]:
@@ -151,10 +148,6 @@ def _odt_filler(element: Any) -> Callable[[Sequence[Piece]], None]:
             fill_mixed(element, pieces)
 
     return fill
-
-
-def _odt_is_around(element: Any) -> bool:
-    return local_name(element) in ODT_AROUND
 
 
 def _odt_piece(element: Any) -> Piece | None:
@@ -243,8 +236,24 @@ class DocxParagraph:
                 yield from self._runs(child)
 
     def pieces(self) -> list[Piece]:
-        """Its pieces, not nested yet."""
-        return self._merged(_fields([*self._read(self._element, 0)]))
+        """Its pieces, not nested yet, with pairs around the texts that do not look as most of the paragraph does."""
+        out, current = list[Piece](), self._plain
+
+        def change(wanted: Format) -> None:
+            nonlocal current
+            if wanted.key == current.key:
+                return
+            if current.key != self._plain.key:
+                out.append(Piece("end", current, current, is_element=True))
+            current = wanted
+            if current.key != self._plain.key:
+                out.append(Piece("begin", current, current, is_element=True))
+
+        for piece, look in _fields([*self._read(self._element, 0)]):
+            change(self._plain if look is None else look)
+            out.append(piece)
+        change(self._plain)
+        return out
 
     def _read(self, element: Any, depth: int) -> Iterator[Shown]:
         """Pieces with the format of texts; fields are codes of their own yet."""
@@ -284,26 +293,6 @@ class DocxParagraph:
                 yield Piece("text", "\u2011"), look
             else:
                 yield Piece("ending" if name in DOCX_ENDING else "alone", [Part(properties, child)]), None
-
-    def _merged(self, pieces: Iterable[Shown]) -> list[Piece]:
-        """Pieces with formats as pairs around the texts that do not look as most of the paragraph does."""
-        out, current = list[Piece](), self._plain
-
-        def change(wanted: Format) -> None:
-            nonlocal current
-            if wanted.key == current.key:
-                return
-            if current.key != self._plain.key:
-                out.append(Piece("end", current, current, is_element=True))
-            current = wanted
-            if current.key != self._plain.key:
-                out.append(Piece("begin", current, current, is_element=True))
-
-        for piece, look in pieces:
-            change(self._plain if look is None else look)
-            out.append(piece)
-        change(self._plain)
-        return out
 
     def fill(self, pieces: Sequence[Piece]) -> None:
         """Put a translation in place of all but the paragraph's properties."""
@@ -355,7 +344,21 @@ class DocxParagraph:
 
 def _fields(pieces: Sequence[Shown]) -> Iterator[Shown]:
     """Pieces with a field as one code, and a link as a pair around its text; fields across paragraphs stay."""
-    place, ends = 0, _ends_of_fields(pieces)
+    # The index of the begin of each field -> that of its end, where that is in the same element.
+    ends, fields, elements = dict[int, int](), list[tuple[int, int]](), [-1]
+    for index, (piece, _) in enumerate(pieces):
+        if piece.is_element and piece.kind == "begin":
+            elements.append(index)
+        elif piece.is_element:
+            elements.pop()
+        mark = _field_mark(piece)
+        if mark == "begin":
+            fields.append((index, elements[-1]))
+        elif mark == "end" and fields:
+            first, element = fields.pop()
+            if element == elements[-1]:
+                ends[first] = index
+    place = 0
     while place < len(pieces):
         piece, mark, end = pieces[place][0], _field_mark(pieces[place][0]), ends.get(place)
         if end is not None:
@@ -375,24 +378,6 @@ def _field_mark(piece: Piece) -> str:
         return "code"
     types = (value for name, value in part.content.attrib.items() if name.endswith("fldCharType"))
     return next(types, "") if local_name(part.content) == "fldChar" else ""
-
-
-def _ends_of_fields(pieces: Sequence[Shown]) -> dict[int, int]:
-    """The index of the begin of each field -> that of its end, where that is in the same element."""
-    ends, fields, elements = dict[int, int](), list[tuple[int, int]](), [-1]
-    for index, (piece, _) in enumerate(pieces):
-        if piece.is_element and piece.kind == "begin":
-            elements.append(index)
-        elif piece.is_element:
-            elements.pop()
-        mark = _field_mark(piece)
-        if mark == "begin":
-            fields.append((index, elements[-1]))
-        elif mark == "end" and fields:
-            first, element = fields.pop()
-            if element == elements[-1]:
-                ends[first] = index
-    return ends
 
 
 def _field(pieces: Sequence[Shown]) -> Iterator[Shown]:

@@ -105,7 +105,14 @@ class Places:
         if not free:
             return None
         shares = (self._sums[:, last + 1] - self._sums[:, first]).tolist()
-        return _best_run(free, shares)
+        # Neighbouring ones whose shares beyond a half sum to most; else that of the largest.
+        best, run = (shares[free[0]] - 0.5, free[0], free[0]), (0.0, free[0])
+        for before, row in zip([None, *free], free):
+            total, first = run if run[0] > 0 and before == row - 1 else (0.0, row)
+            run = (total + shares[row] - 0.5, first)
+            if run[0] > best[0]:
+                best = (run[0], run[1], row)
+        return best[1], best[2]
 
     def _range(self, node: "Node", source: Span, target: Span, taken: Sequence[Span]) -> Span:
         """The characters of the translation that are those of a pair; outside of `taken`."""
@@ -195,17 +202,6 @@ def _counterpart(source: str, target: str, offset: int) -> int | None:
 
 def _is_mark(character: str) -> bool:
     return not character.isalnum()
-
-
-def _best_run(rows: Sequence[int], shares: Sequence[float]) -> tuple[int, int]:
-    """First and last of neighbouring rows whose shares beyond a half sum to most; else the row of the largest."""
-    best, run = (shares[rows[0]] - 0.5, rows[0], rows[0]), (0.0, rows[0])
-    for before, row in zip([None, *rows], rows):
-        total, first = run if run[0] > 0 and before == row - 1 else (0.0, row)
-        run = (total + shares[row] - 0.5, first)
-        if run[0] > best[0]:
-            best = (run[0], run[1], row)
-    return best[1], best[2]
 
 
 def find_weights(pairs: Sequence[tuple[Any, str]], align: Align) -> list[torch.Tensor | None]:

@@ -21,7 +21,11 @@ def read_po(content: bytes, reading: Reading) -> Document:
     plurals = PLURALS.search(file.metadata.get("Plural-Forms", ""))
     count = int(plurals[1]) if plurals else 2
     mark = file.metadata.get("X-Accelerator-Marker", "").strip()
-    messages = [_Message(entry, count, mark) for entry in file if not entry.obsolete and not _has_translation(entry)]
+    messages = [
+        _Message(entry, count, mark)
+        for entry in file
+        if not entry.obsolete and not any(form.strip() for form in (entry.msgstr, *entry.msgstr_plural.values()))
+    ]
 
     def write(found: Sequence[Sequence[Piece]], language: str | None) -> bytes:
         place = 0
@@ -35,10 +39,6 @@ def read_po(content: bytes, reading: Reading) -> Document:
         return f"{file}".rstrip("\n").encode() + b"\n"
 
     return Document([segment for message in messages for segment in message.segments], write)
-
-
-def _has_translation(entry: Any) -> bool:
-    return bool(entry.msgstr.strip() or any(form.strip() for form in entry.msgstr_plural.values()))
 
 
 class _Message:

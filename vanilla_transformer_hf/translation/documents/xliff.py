@@ -71,27 +71,21 @@ def _texts_of_unit(unit: Any) -> Iterator["_Text"]:
             continue
         segmented = parent.find("{*}seg-source")
         model = source if segmented is None else segmented
-        target = _new_target(parent, source if segmented is None else segmented, target)
+        if target is None:  # an empty one behind the source
+            namespace = model.tag.rpartition("}")[0]
+            target = model.makeelement(f"{namespace}}}target" if namespace else "target")
+            model.addnext(target)
+            target.tail = model.tail
+        else:
+            for child in list(target):
+                target.remove(child)
+            target.text = None
         if is_new:
             parent.set("state", "translated")
         else:
             target.set("state", "needs-review-translation")
             target.set("state-qualifier", "mt-suggestion")
         yield from _texts_of_target(target, model)
-
-
-def _new_target(parent: Any, before: Any, old: Any) -> Any:
-    """An empty target behind the source."""
-    if old is not None:
-        for child in list(old):
-            old.remove(child)
-        old.text = None
-        return old
-    namespace = before.tag.rpartition("}")[0]
-    target = before.makeelement(f"{namespace}}}target" if namespace else "target")
-    before.addnext(target)
-    target.tail = before.tail
-    return target
 
 
 def _texts_of_target(target: Any, source: Any) -> Iterator["_Text"]:
@@ -116,21 +110,16 @@ class _Text:
     def __init__(self, target: Any, source: Any):
         pieces = [*mixed_pieces(copy.deepcopy(source), _classify, _is_around)]
         keeps_lines = next(filter(None, (each.get(XML_SPACE) for each in (source, *source.iterancestors()))), "")
-        self.segment = Text(*string_pieces(pieces, _flags(source), keeps_lines == "preserve"))
+        flags = list[str]()  # what is said of the format of the text, as gettext's flags say it
+        for above in source.iterancestors("{*}trans-unit", "{*}unit", "{*}file"):
+            flags += (above.get("weblate-flags") or "")[:1000].split(",")  # those of a file are read for each text
+            flags += [DATATYPES.get((above.get("datatype") or "").lower(), "")]
+        self.segment = Text(*string_pieces(pieces, flags, keeps_lines == "preserve"))
         self._target = target
 
     def fill(self, pieces: Sequence[Piece]) -> None:
         """Set the translation."""
         fill_mixed(self._target, pieces)
-
-
-def _flags(element: Any) -> list[str]:
-    """What is said of the format of a text, as gettext's flags say it."""
-    found = list[str]()
-    for above in element.iterancestors("{*}trans-unit", "{*}unit", "{*}file"):
-        found += (above.get("weblate-flags") or "")[:1000].split(",")  # those of a file are read for each text
-        found += [DATATYPES.get((above.get("datatype") or "").lower(), "")]
-    return found
 
 
 def _is_around(element: Any) -> bool:

@@ -63,16 +63,12 @@ def spectrogram_picture(config: Any, processor: Any, source: torch.Tensor) -> So
     right = left + stride
     cells = torch.stack((left, torch.zeros(count), right, torch.full((count,), float(bins))), dim=1)
     cells[:, [0, 2]] = cells[:, [0, 2]].clamp(0, frames)
-    seconds = seconds_of_frame(processor.feature_extractor)
+    extractor = processor.feature_extractor  # this package's, or one with `hop_length`
+    hop = getattr(extractor, "hop", None) or getattr(extractor, "hop_length", None)
+    seconds = hop / extractor.sampling_rate if hop else None  # from a frame to the next
     starts = range(0, count * stride, stride)
     names = [f"frame {start}" if seconds is None else f"{start * seconds:.2f} s" for start in starts]
     return SourcePicture("speech", source.t().flip(0), cells, names, seconds, seen)
-
-
-def seconds_of_frame(extractor: Any) -> float | None:
-    """The time from a frame to the next: of this package's feature extractor, or of those with `hop_length`."""
-    hop = getattr(extractor, "hop", None) or getattr(extractor, "hop_length", None)
-    return hop / extractor.sampling_rate if hop else None
 
 
 def image_picture(config: Any, processor: Any, source: torch.Tensor) -> SourcePicture:
@@ -83,17 +79,12 @@ def image_picture(config: Any, processor: Any, source: torch.Tensor) -> SourcePi
     top, left = at[:, 0] * patch[0], at[:, 1] * patch[1]
     cells = torch.stack((left, top, left + patch[1], top + patch[0]), dim=1)
     names = [f"patch {int(column)}" if rows == 1 else f"patch {int(row)}, {int(column)}" for row, column in at]
-    return SourcePicture("image", pixels_before(processor.image_processor, source), cells, names)
-
-
-def pixels_before(makes: Any, source: torch.Tensor) -> torch.Tensor:
-    """Pixels (H, W), or (H, W, 3) of three channels, from 0 to 1."""
-    pixels = source.float()
+    pixels, makes = source.float(), processor.image_processor
     if getattr(makes, "do_normalize", False):
         mean, deviation = (torch.tensor(getattr(makes, name)) for name in ("image_mean", "image_std"))
         pixels = pixels * deviation.view(-1, 1, 1) + mean.view(-1, 1, 1)
     pixels = pixels.clamp(0, 1)
-    return pixels.permute(1, 2, 0) if len(pixels) == 3 else pixels.mean(dim=0)
+    return SourcePicture("image", pixels.permute(1, 2, 0) if len(pixels) == 3 else pixels.mean(dim=0), cells, names)
 
 
 # A model's argument for a source -> what makes a picture of it.
