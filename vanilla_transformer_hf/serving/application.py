@@ -227,8 +227,13 @@ class Service:
                 f"{shown(wanted.model)} is not a model here: expected {', '.join(self.models)}", "model"
             )
         models = [*self.models.values()] if wanted.model is None else [self.models[wanted.model]]
-        if wanted.source == AUTO:
-            wanted = await self._with_source(wanted, models)
+        if wanted.source == AUTO:  # that of its texts: one from which these models translate to its target
+            if sources := _sources_to(wanted.target, models):
+                texts = [TAG.sub(" ", text) for text in wanted.texts] if wanted.is_html else wanted.texts
+                detected, *_ = await self._detected(texts, sources, "source")
+                wanted = replace(wanted, source=detected[0], detected=detected)
+            else:  # unknown: the models take what comes
+                wanted = replace(wanted, source=None)
         return self._by_languages(wanted, models=models), wanted
 
     async def translate_file(self, request: Request) -> Response:
@@ -281,15 +286,6 @@ class Service:
             "X-Content-Type-Options": "nosniff",
         }
         return Response(content, media_type="application/octet-stream", headers=headers)
-
-    async def _with_source(self, wanted: TranslationRequest, models: Sequence[ServedModel]) -> TranslationRequest:
-        """A request with the language of its texts: one from which these models translate to its target."""
-        sources = _sources_to(wanted.target, models)
-        if not sources:  # unknown: the models take what comes
-            return replace(wanted, source=None)
-        texts = [TAG.sub(" ", text) for text in wanted.texts] if wanted.is_html else wanted.texts
-        detected, *_ = await self._detected(texts, sources, "source")
-        return replace(wanted, source=detected[0], detected=detected)
 
     async def _detected(
         self, texts: Sequence[str], among: Collection[str] | None, name: str | None, status: int = 400
