@@ -5,8 +5,7 @@ The other way out, into the checkpoints of other training toolkits, is `conversi
 """
 
 from .comparison import ExportError
-from .export import ENGINES, Exported, export_for
-from .kept_copy import kept_copy
+from .export import ENGINES, Exported, export_for, kept_copy
 
 
 __all__ = ["ENGINES", "ExportError", "Exported", "export_for", "kept_copy"]

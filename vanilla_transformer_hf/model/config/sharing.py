@@ -11,11 +11,7 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Layers: (sets of weights, layers) -> the set of each layer
-# ---------------------------------------------------------------------------------------------------------------------
-
-
+# Layers: (sets of weights, layers) -> the set of each layer ----------------------------------------------------------
 def in_sequence(sets: int, layers: int) -> list[int]:
     """A A B B C C: SEQUENCE of Takase and Kiyono 2021, arXiv 2104.06022, section 2."""
     return [layer * sets // layers for layer in range(layers)]
@@ -52,10 +48,7 @@ def layer_order(config: Any, stack: str) -> list[int]:
     return LAYER_SHARING[config.layer_sharing](sets, layers)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Attention: the projections that make queries, keys and values. The remaining names are LoRA's default targets.
-# ---------------------------------------------------------------------------------------------------------------------
-
+# Attention: the projections that make queries, keys and values. The remaining names are LoRA's default targets. ------
 # K = V, Q = K and Q = K = V, which arXiv 2606.04032 compares. Q = K is Reformer's (Kitaev et al. 2020, arXiv
 # 2001.04451), without its norm of the keys.
 PROJECTIONS: dict[str, tuple[str, str, str]] = {
@@ -69,11 +62,7 @@ PROJECTIONS: dict[str, tuple[str, str, str]] = {
 GLOBAL_PROJECTIONS: dict[str, str] = {"separate": "global_", "shared": ""}
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Feed-forward: its owner for the encoder's layers, and for the decoder's
-# ---------------------------------------------------------------------------------------------------------------------
-
-
+# Feed-forward: its owner for the encoder's layers, and for the decoder's ---------------------------------------------
 class FeedForwardOwners(NamedTuple):
     """Who has the feed-forward of a stack's layers: they, the stack, or for the decoder the encoder, or "nobody"."""
 

@@ -19,11 +19,7 @@ from ..config.front_ends import shortened_padding
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Linear layers
-# ---------------------------------------------------------------------------------------------------------------------
-
-
+# Linear layers -------------------------------------------------------------------------------------------------------
 def is_unchanged(module: nn.Module) -> bool:
     """Whether the module computes what its class defines: no hook, no replaced forward."""
     return not (module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
@@ -129,11 +125,7 @@ class SharesProjections(nn.Module):
         return super()._replicate_for_data_parallel()
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Dropout, section 5.4
-# ---------------------------------------------------------------------------------------------------------------------
-
-
+# Dropout, section 5.4 ------------------------------------------------------------------------------------------------
 def factors(states: torch.Tensor, dropped: int, seed: int) -> torch.Tensor:
     """The factors of these states, of their shape and type: 0 for `dropped` of 2^16, 1 / (1 - p) for the others."""
     # They depend on the seed alone.
@@ -181,11 +173,7 @@ class Dropout(nn.Dropout):
         return drop_out(input, self.p, self.training) if self.training else input
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Norms: (width, eps) -> module
-# ---------------------------------------------------------------------------------------------------------------------
-
-
+# Norms: (width, eps) -> module ---------------------------------------------------------------------------------------
 class AuthorRMSNorm(nn.RMSNorm):
     """x / (√mean(x²) + ε) · γ; Zhang and Sennrich 2019, arXiv 1910.07467, with ε where their code has it."""
 
@@ -264,11 +252,7 @@ NORMS: dict[str, Callable[..., nn.Module]] = {
 }
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Rows of tables, and the positions of tokens
-# ---------------------------------------------------------------------------------------------------------------------
-
-
+# Rows of tables, and the positions of tokens -------------------------------------------------------------------------
 def look_up(weight: torch.Tensor, ids: torch.Tensor, what: str) -> torch.Tensor:
     """Rows `ids` (B, T) of `weight` (V, D), as (B, T, D); on a CPU an `IndexError` for an id without a row."""
     # On an accelerator the check would force a synchronisation.
@@ -337,11 +321,7 @@ def memory_padding(config: VanillaTransformerConfig, padding: torch.Tensor | Non
     return padding
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Attention to a source by flash attention
-# ---------------------------------------------------------------------------------------------------------------------
-
-
+# Attention to a source by flash attention ----------------------------------------------------------------------------
 @dataclass
 class FlashMemory:
     """What flash attention hides of a source with padding; made once for all layers."""

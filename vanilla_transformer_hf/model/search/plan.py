@@ -70,11 +70,7 @@ class SentenceLimits:
         return input_ids.shape[1] >= self.limits.to(input_ids.device).repeat_interleave(rows)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The call and its plan
-# ---------------------------------------------------------------------------------------------------------------------
-
-
+# The call and its plan -----------------------------------------------------------------------------------------------
 class LengthLimits(NamedTuple):
     """How many tokens the hypotheses of a call may have."""
 
@@ -227,11 +223,7 @@ def plan_search(
     )
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Calls that need transformers' loops
-# ---------------------------------------------------------------------------------------------------------------------
-
-
+# Calls that need transformers' loops ---------------------------------------------------------------------------------
 def given(names: Iterable[str], kwargs: dict[str, Any]) -> Iterator[str]:
     """Those of these arguments that are neither None nor False."""
     return (name for name in names if kwargs.get(name) is not None and kwargs[name] is not False)
