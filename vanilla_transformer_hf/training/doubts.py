@@ -47,7 +47,7 @@ def find_doubts(run: RunArguments, tokenizer: Any, corpora: dict[str, Any], data
 def _doubts_of_pairs(corpora: dict[str, Any]) -> Iterator[str]:
     """Of training pairs that teach to copy, are there again and again, or have sources of a held-out text."""
     # Of each text among the first 100,000.
-    sample = _sample(corpora["train"])
+    sample = _beginning(corpora["train"])
     source, target = (sample.column(side) for side in SIDES)
     copies = pc.sum(pc.equal(source, target)).as_py() or 0
     if copies >= IDENTICAL_SHARE * len(sample):
@@ -66,7 +66,7 @@ def _doubts_of_pairs(corpora: dict[str, Any]) -> Iterator[str]:
         # Corrections are scored to see whether they are learned.
         if role in ("train", f"validation.{CORRECTIONS}") or not isinstance(corpus, datasets.Dataset):
             continue
-        known = pc.sum(pc.is_in(_sample(corpus).column("source"), value_set=train)).as_py() or 0
+        known = pc.sum(pc.is_in(_beginning(corpus).column("source"), value_set=train)).as_py() or 0
         if known and known >= KNOWN_SHARE * len(corpus):
             yield (
                 f"{known:,} of {len(corpus):,} {role} pairs have a source that stands in the training text, too: "
@@ -75,7 +75,7 @@ def _doubts_of_pairs(corpora: dict[str, Any]) -> Iterator[str]:
             )
 
 
-def _sample(corpus: datasets.Dataset) -> Any:
+def _beginning(corpus: datasets.Dataset) -> Any:
     return corpus.select(range(min(len(corpus), SAMPLE))).with_format("arrow")[:]
 
 
