@@ -244,10 +244,7 @@ def draw_comparison(runs: Sequence[MeasuredRun]) -> Figure:
 
 
 def write_report(runs: Sequence[MeasuredRun], output: Path, about: str = "") -> str:
-    """
-    Write `table.md`, `table.csv`, `curves.png` and, if texts were translated, `lengths.md` and `differences.md`;
-    return the table.
-    """
+    """Write tables and curves and, if texts were translated, lengths.md and differences.md; return the table."""
     rows = make_rows(runs)
     table = markdown_table(rows, about)
     with open_output(output / "table.md") as file:

@@ -168,22 +168,12 @@ def load_parallel_text(
     target_lang: str | None = None,
     streaming: bool = False,
 ) -> Corpus:
-    """
-    Load parallel text as a memory-mapped dataset with the columns "source" and "target", or as a stream of its rows.
-
-    Args:
-        source: With `target`: a plain-text file, one sentence per line. Without: a file that holds both sides (`.tsv`,
-            `.csv`, `.jsonl`, `.json` of one object per line, `.parquet`, `.tmx`, `.xlf`, `.xliff`, `.po`, `.xlsx`,
-            Excel's Unicode text), a folder saved by `datasets`, or the id of a dataset on the Hub. Text files may be
-            compressed (`.gz`).
-        target: The plain-text file whose line i translates line i of `source`.
-        split, config_name: Which part of a saved folder or of a Hub dataset.
-        source_column, target_column: Column names, or languages under a "translation" column; if not given, the
-            language codes, then "source" and "target", then these in another spelling (`column_names.find_columns`).
-            A TSV file may have no header: the first two columns then.
-        source_lang, target_lang: Language codes.
-        streaming: Read rows on demand; nothing is stored.
-    """
+    """Parallel text as a memory-mapped dataset with the columns "source" and "target", or as a stream of its rows."""
+    # `source` is a plain-text file, whose line i is translated by line i of `target`, or without that a file of both
+    # sides (`ROW_READERS`, .parquet, Excel's text), a folder that `datasets` saved, or the id of a dataset on the Hub,
+    # of which `split` and `config_name` are a part; text files may be .gz. Columns, also under "translation", are
+    # those that are named, else those of the languages, else "source" and "target", in any spelling; a TSV file may
+    # have no header: the first two then.
     names = names_of(source_column, target_column, source_lang, target_lang)
     if (given := _reader_of_rows(source, target, names)) is not None:
         corpus = from_rows(given[0], [source, target] if target else [source], streaming, **given[1])

@@ -11,7 +11,7 @@ import numpy as np
 from datasets.fingerprint import Hasher
 from transformers import PreTrainedTokenizerBase
 
-from ...common.choices import TooLongToTrain, check_choice
+from ...common.choices import TooLongToTrain
 from ...common.column_names import SIDES
 from ...common.white_space import normalize_space
 
@@ -40,9 +40,6 @@ class CorpusFilter:
     too_long: TooLongToTrain  # what happens to a pair with a longer one
     max_length_ratio: float | None = None  # most tokens of the longer side for one of the shorter
     drop_duplicates: bool = False  # keep the first of equal pairs only
-
-    def __post_init__(self) -> None:
-        check_choice("too_long", self.too_long, TooLongToTrain)
 
     def judge(self, source: list[int], target: list[int]) -> int:
         """The verdict on a pair of token ids; both are empty lists if a side has no text."""

@@ -20,31 +20,10 @@ MOST_COMPARED = 100_000
 
 
 class Memory:
-    """
-    Translations of texts. White space at the edges and its kind do not count; of equal texts the last does.
+    """Translations of texts. White space at the edges and its kind do not count; of equal texts the last does."""
 
-    Texts of documents reach the model without their variables, which are put back where those of all translations are;
-    so a text with variables is found without them, too.
-
-    Args:
-        pairs: Texts and their translations.
-
-    Attributes:
-        digest (`str`): The SHA-256 of its pairs.
-
-    Raises:
-        ValueError: There are too many.
-
-    Example:
-
-    ```python
-    >>> from vanilla_transformer_hf.translation.documents.memory import Memory
-    >>> memory = Memory([("Two dogs are playing.", "Zwei Hunde tollen.")])
-    >>> memory.get("Two  dogs are playing."), memory.near("Two dogs are running.")[0].translation
-    ('Zwei Hunde tollen.', 'Zwei Hunde tollen.')
-
-    ```
-    """
+    # Texts of documents reach the model without their variables, which are put back where those of all translations
+    # are; so a text with variables is found without them, too. `digest` is the SHA-256 of the pairs.
 
     def __init__(self, pairs: Iterable[tuple[str, str]]):
         self._pairs, self._bare, digest, characters = dict[str, str](), dict[str, str](), hashlib.sha256(), 0

@@ -26,27 +26,17 @@ PIECE, SMALLEST = 0.13, 1.1
 
 @dataclass(frozen=True)
 class AttentionMaps:
-    """
-    Attention weights, softmax(Q Kᵀ / √d_k) of section 3.2.1, of one sentence: L layers, H heads, S source tokens and T
-    steps of the decoder.
+    """Attention weights, softmax(Q Kᵀ / √d_k) of section 3.2.1, of one sentence."""
 
-    Attributes:
-        source: Tokens that the encoder reads (S).
-        read: Tokens that the decoder reads, its start token first (T).
-        predicted: Tokens that the decoder predicts, its end-of-sentence token last (T).
-        encoder: Attention of source tokens to each other (L, H, S, S), in float32; rows sum to 1.
-        decoder: Self-attention of the decoder's steps (L, H, T, T).
-        cross: Cross-attention of the decoder's steps (L, H, T, S).
+    # L layers, H heads, S source tokens, T steps of the decoder. H is the largest number of heads; the maps of heads
+    # that a layer of a pruned model lacks are NaN. In float32; rows sum to 1.
 
-    H is the largest number of heads; the maps of heads that a layer of a pruned model lacks are NaN.
-    """
-
-    source: list[str]
-    read: list[str]
-    predicted: list[str]
-    encoder: torch.Tensor
-    decoder: torch.Tensor
-    cross: torch.Tensor
+    source: list[str]  # tokens that the encoder reads (S)
+    read: list[str]  # tokens that the decoder reads, its start token first (T)
+    predicted: list[str]  # tokens that the decoder predicts, its end-of-sentence token last (T)
+    encoder: torch.Tensor  # attention of source tokens to each other (L, H, S, S)
+    decoder: torch.Tensor  # self-attention of the decoder's steps (L, H, T, T)
+    cross: torch.Tensor  # cross-attention of the decoder's steps (L, H, T, S)
 
 
 # Attention -> title, labels of its rows and of its columns.
