@@ -275,6 +275,29 @@ def test_samples_of_a_sentence_are_those_of_transformers(decided_model, source, 
     assert not torch.equal(model.generate(**source, **options).sequences, found[0])
 
 
+@pytest.mark.parametrize("beams", [1, 2])
+def test_samples_are_the_same_without_known_draws(decided_model, source, beams, monkeypatch):
+    """Of a build of torch that makes other numbers of its random bits, which `multinomial` then draws by."""
+    model, found = decided_model(), []
+    for known in (search.has_known_draws(), False):
+        monkeypatch.setattr(search, "has_known_draws", lambda known=known: known)
+        torch.manual_seed(5)
+        found.append(model.generate(**source, do_sample=True, num_beams=beams, max_new_tokens=25, top_k=9))
+    assert torch.equal(*found)
+
+
+def test_random_bits_are_known(monkeypatch):
+    """Only where a build of torch makes the same numbers of them."""
+    known = search.has_known_draws.__wrapped__
+    first, second = (torch.Generator().manual_seed(3) for _ in range(2))
+    expected = torch.empty(500).exponential_(generator=first)
+    bits = torch.empty(500, dtype=torch.long).random_(-(2**63), None, generator=second)
+    found = search.exponential(bits).float()
+    assert known() == torch.equal(found, expected)
+    monkeypatch.setattr(search, "exponential", lambda bits: bits.double().exp2())
+    assert not known()
+
+
 def test_samples_have_the_options_of_this_search(decided_model, source, no_loop_of_the_host):
     model = decided_model()
     options = {"do_sample": True, "max_new_tokens": 9, "num_return_sequences": 2, "top_k": 0}

@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -103,6 +104,20 @@ class GreedyRows(Rows):
     """The rows of a greedy search; the tokens (A, L) are its results."""
 
     running: torch.Tensor = field(metadata=COLUMNS | RESULT)
+
+
+def exponential(bits: torch.Tensor) -> torch.Tensor:
+    """What torch's `exponential_` makes of 64 random bits, in float64."""
+    return torch.log1p((bits & (2**53 - 1)).double().mul_(-(2.0**-53))).neg_()
+
+
+@cache
+def has_known_draws() -> bool:
+    """Whether it does so in this build of torch; some have other generators."""
+    first, second = (torch.Generator().manual_seed(0) for _ in range(2))
+    bits = torch.empty(99, dtype=torch.long, device="cpu").random_(-(2**63), None, generator=first)
+    expected = torch.empty(99, device="cpu").exponential_(generator=second)
+    return torch.equal(exponential(bits).float(), expected) and torch.equal(first.get_state(), second.get_state())
 
 
 class NaNScoresError(ValueError):
@@ -294,15 +309,22 @@ class Search(ABC):
 
     def _draw(self, scores: torch.Tensor, count: int) -> torch.Tensor:
         """So many columns of each row of scores (A, W), drawn without replacement by softmax(scores): (A, count)."""
-        # The random numbers are those of transformers' loops, which draw for sentences that are done, too.
+        # The random numbers are those of transformers' loops, which draw for sentences that are done, too. As torch's
+        # `multinomial` does it, the highest ratios of probabilities to exponentially distributed numbers are drawn; of
+        # a probability of 0 the bits are enough, a fifth of the time (32 x 10,000 numbers: 0.9 and 4.6 ms).
         places, every = self.rows.places, scores.softmax(dim=-1)
         if (is_nan := every[:, 0].isnan()).any():  # a row is as a whole
             self.is_nan[places] = is_nan
             self.check_scores()
-        if len(places) == len(self.is_done):
-            return every.multinomial(count)
-        every = every.new_ones(len(self.is_done), every.shape[1]).index_copy_(0, places, every)
-        return every.multinomial(count)[places]
+        size, is_whole = (len(self.is_done), every.shape[1]), len(places) == len(self.is_done)
+        if every.device.type == "cpu" and has_known_draws():
+            bits = torch.empty(size, dtype=torch.long, device="cpu").random_(-(2**63), None)
+            bits, ratios = (bits if is_whole else bits[places]).view(-1), every.view(-1)
+            likely = ratios.nonzero()[:, 0]
+            ratios.index_copy_(0, likely, ratios[likely] / exponential(bits[likely]).to(ratios.dtype))
+            return first_highest(every)[:, None] if count == 1 else every.topk(count).indices
+        every = every if is_whole else every.new_ones(size).index_copy_(0, places, every)
+        return every.multinomial(count)[slice(None) if is_whole else places]
 
     def _dismiss(self, done: torch.Tensor) -> None:
         """Write the results of rows that are done (A), and drop these rows from the batch."""
