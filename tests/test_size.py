@@ -21,7 +21,7 @@ MOST = {
     "explorer": (17, 3_560, 20),  # runs that are watched; recurrent models
     "export": (9, 1_210, 5),  # the folder for transformers.js
     # Which fields can have the kind that an option needs; samples, scores and a user's processors in this search.
-    "model": (72, 11_835, 70),  # inputs of int8 in seven bits; samples of random bits
+    "model": (72, 11_830, 70),  # inputs of int8 in seven bits; samples of random bits
     "publishing": (8, 1_950, 20),
     "recurrent": (5, 800, 5),
     "serving": (17, 3_800, 25),  # terms and memories of requests, suggestions

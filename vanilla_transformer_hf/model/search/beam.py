@@ -142,26 +142,31 @@ class BeamSearch(Search):
             values, ids = self.decoder.best_continuations(rows.running[:, :, -1], self.count)
             found = self._ranked(*self._permitted(values, ids, rows.places), running_scores=rows.running_scores)
         length = rows.running.shape[-1] + 1
-        sequences = torch.cat((take(rows.running, found.parents), found.tokens[..., None]), dim=-1)  # (A, K, L + 1)
-        origins = (rows.places[:, None] * plan.beams + found.parents)[..., None]
-        origins = torch.cat((take(rows.running_parents, found.parents), origins), dim=-1)  # (A, K, L + 1 - P)
         ends = (length >= rows.limits)[:, None] | plan.ends(found.tokens)  # (A, K)
         if plan.criteria:
-            ends = ends | self._stopped(sequences.flatten(0, 1)).view_as(ends)
+            ends = ends | self._stopped(self._continued(found.parents, found.tokens)[0].flatten(0, 1)).view_as(ends)
         if self.coverage_penalty:
             rows.coverage = rows.coverage + self.decoder.attention * (length > rows.given)[:, None, None]
-        self._finish(found, sequences=sequences, origins=origins, ends=ends)
+        if ends[:, : plan.beams].any():
+            self._finish(found, ends)
         rows.running_scores, chosen = going_on(found.scores, ends, beams=plan.beams)  # (A, n)
         if (recorder := plan.request.requests.get("recorder")) is not None:
             recorder(BeamStep(rows.places, found, ends=ends, chosen=chosen))
-        rows.running, rows.running_parents = take(sequences, chosen), take(origins, chosen)
         parents = found.parents.gather(1, chosen)
+        rows.running, rows.running_parents = self._continued(parents, found.tokens.gather(1, chosen))
         self.decoder.follow(parents)
         if phrases is not None:
             phrases.follow(rows.places, parents, rows.running[..., -1])
         if self.coverage_penalty:
             rows.coverage = take(rows.coverage, parents)
         self._dismiss(self._done())
+
+    def _continued(self, parents: torch.Tensor, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The hypotheses `parents` with one more of the tokens, both (A, K): (A, K, L + 1), and their parents."""
+        rows = self.rows
+        origins = rows.places[:, None] * self.plan.beams + parents
+        sequences = torch.cat((take(rows.running, parents), tokens[..., None]), dim=-1)
+        return sequences, torch.cat((take(rows.running_parents, parents), origins[..., None]), dim=-1)
 
     @property
     def _has_whole_vocabulary(self) -> bool:
@@ -240,12 +245,11 @@ class BeamSearch(Search):
         divisors: torch.Tensor = self.penalties[own - 1, None]
         return divisors
 
-    def _finish(self, found: Candidates, sequences: torch.Tensor, origins: torch.Tensor, ends: torch.Tensor) -> None:
+    def _finish(self, found: Candidates, ends: torch.Tensor) -> None:
         """Keep the best n of the finished hypotheses and of those among the n best candidates that end now."""
         rows, n = self.rows, self.plan.beams
         ending = ends & (torch.arange(self.count, device=ends.device) < n)  # (A, K)
-        if not ending.any():
-            return
+        sequences, origins = self._continued(found.parents, found.tokens)
         lengths = sequences.shape[-1] - self.prompt_length - rows.begins  # (A)
         scores = found.scores / self._penalties(torch.full_like(rows.limits, sequences.shape[-1]))
         if self.coverage_penalty:
@@ -331,5 +335,6 @@ def going_on(scores: torch.Tensor, ends: torch.Tensor, beams: int) -> tuple[torc
 
 
 def take(tensor: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    """Of a tensor (A, n, …) the entries at places (A, K), as (A, K, …)."""
-    return tensor[torch.arange(len(tensor), device=tensor.device)[:, None], places]
+    """Of a tensor (A, n) or (A, n, X) the entries at places (A, K)."""
+    places = places if tensor.dim() == 2 else places[..., None].expand(-1, -1, tensor.shape[-1])
+    return tensor.gather(1, places)

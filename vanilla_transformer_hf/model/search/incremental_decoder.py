@@ -173,7 +173,9 @@ class IncrementalDecoder:
     ) -> torch.Tensor:
         """Self-attention of states (B, n, D), whose keys and values are written into the slots of the step."""
         own, projections, number = layer.self_attn, layer.projections, layer.number
-        query, key, value = layer.divide(projections.qkv(states))  # (B, H, n, d_k), the last one (B, H, n, d_v)
+        parts = projections.qkv(states).split_with_sizes(layer.widths, dim=-1)
+        # (B, H, n, d_k), the last one (B, H, n, d_v)
+        query, key, value = [own.heads(parts[place], width) for place, width in layer.roles]
         if step.apply_rotary is not None:
             query, key = step.apply_rotary(query), step.apply_rotary(key)
         if self.sums is not None:
@@ -477,23 +479,14 @@ class StepLayer:
         self.feed_forward = partial(kind.feed_forward, projections) if layer.has_feed_forward else None
         self.self_attn: Any = layer.self_attn
         self.encoder_attn: Any = getattr(layer, "encoder_attn", None)
-        self.divide = divider(layer.self_attn)  # the output of `projections.qkv`
+        # The outputs of each projection of self-attention; for queries, keys and values the place of their projection,
+        # and the width of a head.
+        names = [*dict(self.self_attn.roles)]
+        self.widths = [getattr(self.self_attn.owner, name).out_features for name in names]
+        self.roles = [(names.index(name), width) for name, width in self.self_attn.roles]
         self.self_attn_layer_norm = norm_of(layer.self_attn_layer_norm)
         self.encoder_attn_layer_norm = norm_of(getattr(layer, "encoder_attn_layer_norm", None))
         self.final_layer_norm = norm_of(layer.final_layer_norm)
-
-
-def divider(attention: Any) -> Callable[[torch.Tensor], list[torch.Tensor]]:
-    """A function from joint projections (B, T, widths) to queries, keys (B, H, T, d_k) and values (B, H, T, d_v)."""
-    names = [*dict(attention.roles)]
-    widths = [getattr(attention.owner, name).out_features for name in names]
-    places = [(names.index(name), width) for name, width in attention.roles]
-
-    def divide(projected: torch.Tensor) -> list[torch.Tensor]:
-        parts = projected.split_with_sizes(widths, dim=-1)
-        return [attention.heads(parts[place], width) for place, width in places]
-
-    return divide
 
 
 def norm_of(module: Any) -> Any:
