@@ -133,7 +133,8 @@ def write_peers(model: Path, folder: Path, against: list[str]) -> None:
         ConversionError, ExportError: An engine cannot express the model.
     """
     from vanilla_transformer_hf.conversion.targets import export
-    from vanilla_transformer_hf.export import export_for
+    from vanilla_transformer_hf.export.export import export_for
+    from vanilla_transformer_hf.translation.kept_copy import kept_copy
 
     from .generation_models import as_marianmt
 
@@ -145,6 +146,7 @@ def write_peers(model: Path, folder: Path, against: list[str]) -> None:
         export("marianmt", folder / "twin", folder / "marianmt")
     if "ctranslate2" in against:
         export_for("ctranslate2", model, folder / "ctranslate2")
+        kept_copy(model, None)  # of our own command, which would export it in its first turn
         (folder / "ctranslate2" / "tokenizer.json").write_bytes((model / "tokenizer.json").read_bytes())
 
 
@@ -156,6 +158,8 @@ def commands(arguments: argparse.Namespace, model: Path, folder: Path, beams: in
         more = [] if processes == 1 else ["--processes", str(processes)]
         yield Command(f"vanilla-transformer translate {' '.join(more)}".strip(), [*ours, *more], has_files=True)
     yield Command("… --quantization int8", [*ours, "--quantization", "int8"], has_files=True)
+    if "ctranslate2" in arguments.against:
+        yield Command("… --engine ctranslate2", [*ours, "--engine", "ctranslate2"], has_files=True)
     sizes = [str(beams), str(arguments.batch_size)]
     if "marianmt" in arguments.against:
         yield Command("MarianMT", [python, str(FOLDER / "script_marianmt.py"), str(folder / "marianmt"), *sizes])

@@ -35,8 +35,8 @@ from vanilla_transformer_hf.common.choices import TooLongToTranslate
 from vanilla_transformer_hf.common.command_line import make_parser, run
 from vanilla_transformer_hf.common.files import refuse_overwriting
 from vanilla_transformer_hf.common.lines import bounded_lines, decode_lines
-from vanilla_transformer_hf.translation.streams.command import describe, open_translator
 from vanilla_transformer_hf.translation.streams.lines import write_answers
+from vanilla_transformer_hf.translation.streams.opening import describe, open_translator
 from vanilla_transformer_hf.translation.streams.resumable_output import StreamOutput, open_result
 from vanilla_transformer_hf.translation.streams.work import Answer, LineWork
 from vanilla_transformer_hf.translation.text.tally import ProgressBar, Tally

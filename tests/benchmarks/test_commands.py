@@ -92,6 +92,7 @@ def test_all_commands_find_the_words_of_ours(tmp_path, weights):
     assert list(rows) == [
         "vanilla-transformer translate",
         "… --quantization int8",
+        "… --engine ctranslate2",
         "MarianMT",
         "CTranslate2 float32",
         "CTranslate2 int8",

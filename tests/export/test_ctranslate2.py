@@ -12,7 +12,8 @@ from kept_beside import kept_beside
 
 from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration, VanillaTransformerTokenizer
 from vanilla_transformer_hf.conversion import convert
-from vanilla_transformer_hf.export import ExportError, export_for
+from vanilla_transformer_hf.export import ExportError
+from vanilla_transformer_hf.export.export import export_for
 
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="pip install '.[export]'")

@@ -9,8 +9,8 @@ import zipfile
 import pytest
 import torch
 
-from vanilla_transformer_hf.export import ExportError, export_for
-from vanilla_transformer_hf.export.export import engine_called
+from vanilla_transformer_hf.export import ExportError
+from vanilla_transformer_hf.export.export import engine_called, export_for
 from vanilla_transformer_hf.export.steps import (
     ENCODER,
     FIRST_STEP,

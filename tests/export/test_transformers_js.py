@@ -12,7 +12,8 @@ import torch
 
 from vanilla_transformer_hf import Translator
 from vanilla_transformer_hf.commands.main import main
-from vanilla_transformer_hf.export import ExportError, export_for
+from vanilla_transformer_hf.export import ExportError
+from vanilla_transformer_hf.export.export import export_for
 
 
 onnx = pytest.importorskip("onnx", reason="pip install '.[export]'")

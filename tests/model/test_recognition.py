@@ -36,7 +36,7 @@ from vanilla_transformer_hf import (
 )
 from vanilla_transformer_hf.conversion import ConversionError
 from vanilla_transformer_hf.conversion.targets import TARGETS, export
-from vanilla_transformer_hf.export.comparison import ExportError
+from vanilla_transformer_hf.export import ExportError
 from vanilla_transformer_hf.export.export import export_for
 from vanilla_transformer_hf.export.int8_folder import quantize_folder
 from vanilla_transformer_hf.training.checkpoints.averaging import average_checkpoints

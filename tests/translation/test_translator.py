@@ -16,8 +16,7 @@ from vanilla_transformer_hf.common.matmul import available_matmuls
 from vanilla_transformer_hf.translation.results import is_suspicious
 from vanilla_transformer_hf.translation.scoring import alignment
 from vanilla_transformer_hf.translation.search import parts
-from vanilla_transformer_hf.translation.streams.lines import read_items, run_lines
-from vanilla_transformer_hf.translation.streams.pool import LocalWorker
+from vanilla_transformer_hf.translation.streams.lines import LocalWorker, read_items, run_lines
 from vanilla_transformer_hf.translation.streams.resumable_output import StreamOutput
 from vanilla_transformer_hf.translation.streams.work import LineWork, lines_of_translations
 from vanilla_transformer_hf.translation.text import tally, texts
@@ -447,7 +446,7 @@ def test_suspicious_translations_are_marked_counted_and_prevented(translator, mo
     translations = ["eins", "zwei zwei"]
     pieces = {"eins": ["e", "</s>"], "zwei zwei": ["z"] * 10}
 
-    def read(tokenizer, sequences, scores, end_ids):
+    def read(tokenizer, sequences, scores, ends):
         chosen = [translations[place % 2] for place in range(len(sequences))]
         return [Translation(text, None, pieces[text]) for text in chosen]
 

@@ -44,7 +44,7 @@ def main(prog: str, argv: list[str]) -> None:
     arguments = parser.parse_args(argv)
     from transformers.utils import logging
 
-    from ..export import export_for
+    from ..export.export import export_for
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()

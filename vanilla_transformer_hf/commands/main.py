@@ -16,8 +16,8 @@ from ..model.config.release import VERSION
 
 
 PROG = "vanilla-transformer"
-# These open no model.
-WITHOUT_MODELS = {"clean", "numbers-corpus", "score-systems", "verify"}
+# These open no model, or register where they do: `translate` may have a copy that is enough for it.
+WITHOUT_MODELS = {"clean", "numbers-corpus", "score-systems", "translate", "verify"}
 
 # Name of a command -> what it does. Its module has the same name, with underscores.
 COMMANDS = {

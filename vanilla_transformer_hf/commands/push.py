@@ -66,7 +66,7 @@ def main(prog: str, argv: list[str]) -> None:
     with tempfile.TemporaryDirectory() as place:
         beside: dict[str, Path | bytes] = {}
         if onnx:
-            from ..export import export_for
+            from ..export.export import export_for
 
             export_for("onnx", folder, Path(place, "model"), layout="transformers.js")
             beside = {f"onnx/{path.name}": path for path in sorted(Path(place, "model", "onnx").iterdir())}

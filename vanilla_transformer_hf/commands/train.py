@@ -21,7 +21,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from ..common.command_line import ERRORS, message_of
+from ..common.command_line import errors, message_of
 
 
 # Linux: large tensors in pages of 2 MiB, which are ready sooner. torch reads it once, at its first tensor.
@@ -92,7 +92,7 @@ def train(prog: str, run: Any, settings: dict[str, Any], compression: str | None
         job = prepare_job(run, settings)
         if compression is not None:
             job.trainer.facts.compression.append(compression)
-    except (*ERRORS, RuntimeError) as error:
+    except errors(RuntimeError) as error:
         sys.exit(f"{prog}: {' '.join(message_of(error).split())}")
     try:
         run_job(job)

@@ -276,8 +276,10 @@ def main(prog: str, argv: list[str]) -> None:
 
 def _recognize(arguments: argparse.Namespace) -> None:
     from ..common.files import output_or_stdout, refuse_overwriting
+    from ..registration import register
     from ..translation.recognition import open_recognizer
 
+    register(for_programs=False)
     names = (*SEARCH_OF_FILES, "quantization")
     search = {name: value for name in names if (value := getattr(arguments, name)) is not None}
     if arguments.batch_size is not None:
@@ -294,8 +296,10 @@ def _translate_document(arguments: argparse.Namespace) -> None:
     of_lines = ("n_best", "alignment", "constraints", "prefixes", *(["format"] if arguments.file else []))
     if given := [f"--{name}" for name in of_lines if getattr(arguments, name)]:
         raise ValueError(f"a document has one translation, and its own format: leave out {', '.join(given)}")
-    from ..translation.streams.command import run_document
+    from ..registration import register
+    from ..translation.streams.opening import run_document
 
+    register(for_programs=False)
     options = search_options(arguments) | minimum_risk(arguments)
     del options["num_return_sequences"]
     name, ending = (arguments.file, None) if arguments.file else (arguments.input, ".html")

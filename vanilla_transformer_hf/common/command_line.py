@@ -6,16 +6,13 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Literal
 
-from huggingface_hub.errors import StrictDataclassError
-
 
 # A number that the user sets, or that is chosen.
 AUTO: Final = "auto"
 Count = int | Literal["auto"]
 
-# Errors that the user of a command can fix. What a library written in Rust raises where it panics is no `Exception`,
-# and has no class that can be imported.
-ERRORS, PANIC = (OSError, ValueError, StrictDataclassError), "PanicException"
+# What a library written in Rust raises where it panics: no `Exception`, and no class that can be imported.
+PANIC = "PanicException"
 
 
 def make_parser(prog: str, description: str | None, **settings: Any) -> argparse.ArgumentParser:
@@ -38,8 +35,17 @@ def other_options(parser: argparse.ArgumentParser, arguments: argparse.Namespace
     return [f"--{name}" for name in sorted(names) if getattr(arguments, name) != parser.get_default(name)]
 
 
+def errors(*more: type[Exception]) -> tuple[type[Exception], ...]:
+    """Errors that the user of a command can fix, and more; one's import takes a third of a short command."""
+    from huggingface_hub.errors import StrictDataclassError
+
+    return OSError, ValueError, StrictDataclassError, *more
+
+
 def message_of(error: BaseException) -> str:
     """The text of an error; of an invalid config only the message of the check, without transformers' preamble."""
+    from huggingface_hub.errors import StrictDataclassError
+
     while isinstance(error, StrictDataclassError) and error.__cause__ is not None:
         error = error.__cause__
     return str(error)
@@ -55,7 +61,7 @@ def run(main: Callable[[], None], prog: str | None = None) -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except BaseException as error:
-        if not isinstance(error, ERRORS) and type(error).__name__ != PANIC:
+        if not isinstance(error, errors()) and type(error).__name__ != PANIC:
             raise
         print(f"{prog or os.path.basename(sys.argv[0])}: {message_of(error)}", file=sys.stderr)
         sys.exit(2)

@@ -13,8 +13,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from pathlib import Path
 from typing import BinaryIO
 
-from filelock import FileLock, Timeout, lock_descriptor
-
 from .checksums import write_checksums
 
 
@@ -170,7 +168,7 @@ def _locked(folder: Path) -> Iterator[None]:
     file = folder.with_name(f"{folder.name}.lock")
     try:
         lock = lock_path(file)
-    except Timeout as error:
+    except TimeoutError as error:
         raise ValueError(f"{folder} is being written by another process") from error
     with lock:
         try:
@@ -228,6 +226,8 @@ def lock_path(path: str | os.PathLike, take_over: bool = False, wait: bool = Fal
     """Lock a path against other processes and threads, by a file of this name, which is created and stays."""
     # `take_over`: take the lock over if this process holds it: an object that was given up, as in a notebook, holds
     # its lock until it is collected.
+    from filelock import FileLock  # whose import takes a tenth of a short command
+
     with _unlocked_without_locks(path):
         # A marker in place of a lock (`fallback_to_soft`) would outlive a process that is killed.
         timeout = -1 if wait else 0
@@ -240,6 +240,8 @@ def lock_path(path: str | os.PathLike, take_over: bool = False, wait: bool = Fal
 
 def lock_open_file(file: BinaryIO, name: str | os.PathLike):
     """Lock an open file against other processes, and other opened copies of it, until it is closed."""
+    from filelock import Timeout, lock_descriptor
+
     with _unlocked_without_locks(name):
         if not lock_descriptor(file.fileno(), blocking=False):
             raise Timeout(str(name))

@@ -26,7 +26,7 @@ from transformers import (
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from ..model.config.front_ends import input_name_of, reads_tokens
-from ..model.config.generation import SEARCH_OPTIONS
+from ..model.config.search_settings import SEARCH_OPTIONS
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.layers.base_model import SHARD_NAME
 from ..model.tokenization_vanilla_transformer import TOKENIZER_FILES

@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 
 LARGEST = 4 * 2**20  # bytes of a settings file
 DEEPEST = 50
@@ -87,8 +85,10 @@ def _kind(value: Any) -> str:
     return "nothing" if value is None else type(value).__name__
 
 
-def parse_yaml(text: str, where: str | os.PathLike, loader: Any = yaml.SafeLoader, most: int = MOST_VALUES) -> Any:
+def parse_yaml(text: str, where: str | os.PathLike, loader: Any = None, most: int = MOST_VALUES) -> Any:
     """The value of a YAML text, read by a loader that creates plain values only; `where` names it in messages."""
+    import yaml  # whose import takes a twentieth of a short command
+
     try:
         depth = 0
         # Events are read one at a time without recursion, so that errors are found before the loader recurses.
@@ -103,13 +103,13 @@ def parse_yaml(text: str, where: str | os.PathLike, loader: Any = yaml.SafeLoade
     except yaml.YAMLError as error:
         raise ValueError(f"{where} is not YAML: {' '.join(str(error).split())}") from error
     try:
-        return yaml.load(text, loader)
+        return yaml.load(text, loader or yaml.SafeLoader)
     except yaml.YAMLError as error:
         raise ValueError(f"{where} is not YAML: {' '.join(str(error).split())}") from error
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:  # as of "!!int x"
         raise ValueError(f"{where} has a value that does not fit its tag: {error}") from error
 
 
-def read_yaml(path: str | os.PathLike, loader: Any = yaml.SafeLoader, largest: int = LARGEST) -> Any:
+def read_yaml(path: str | os.PathLike, loader: Any = None, largest: int = LARGEST) -> Any:
     """The value of a YAML file."""
     return parse_yaml(read_text(Path(path), largest), path, loader)

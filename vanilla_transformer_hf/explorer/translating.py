@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from ..model.config.generation import LENGTH_PENALTIES, SEARCH_OPTIONS
+from ..model.config.search_settings import LENGTH_PENALTIES, SEARCH_OPTIONS
 from ..translation.scoring.scoring import shift_right
 from .interventions import Copy
 from .requests import RequestError, ScoreRequest, TranslateRequest

@@ -1,11 +1,10 @@
 """
-Exports of our model to engines that run it without this package: one file per engine, one procedure for all.
+Exports of our model to engines that run it without this package: one file per engine, one procedure (`export.py`) for
+all. The other way out, into the checkpoints of other training toolkits, is `conversion/targets.py`.
 
-The other way out, into the checkpoints of other training toolkits, is `conversion/export.py`.
+Nothing heavy is imported here: a command that has a kept copy reads it without torch.
 """
 
-from .comparison import ExportError
-from .export import ENGINES, Exported, export_for, kept_copy
 
-
-__all__ = ["ENGINES", "ExportError", "Exported", "export_for", "kept_copy"]
+class ExportError(ValueError):
+    """The reasons why a model cannot be exported, for the user: one line, or a list with a line for each."""

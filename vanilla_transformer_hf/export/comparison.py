@@ -7,16 +7,13 @@ import torch
 
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from . import ExportError
 
 
 # Largest absolute difference of logits in float32. Where float32 rounding alone exceeds it, as with random words in
 # some trained models, ten times the model's own rounding error is allowed.
 TOLERANCE = 1e-4
 OWN_ERRORS = 10
-
-
-class ExportError(ValueError):
-    """The reasons why a model cannot be exported, for the user: one line, or a list with a line for each."""
 
 
 def random_batches(config: VanillaTransformerConfig) -> list[dict[str, torch.Tensor]]:

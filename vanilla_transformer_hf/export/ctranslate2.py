@@ -23,9 +23,7 @@ import torch.nn.functional as F
 from ctranslate2.converters import transformers as converter
 from ctranslate2.converters import utils
 from ctranslate2.specs import common_spec, model_spec, transformer_spec
-from transformers import GenerationConfig
 
-from ..model.config.generation import SEARCH_OPTIONS
 from ..model.config.stacks import HEAD_FIELDS
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import (
@@ -33,7 +31,9 @@ from ..model.modeling_vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerStack,
 )
-from .comparison import Comparison, ExportError
+from . import ExportError
+from .comparison import Comparison
+from .ctranslate2_options import search_options
 
 
 # Activation functions of transformers -> those of CTranslate2.
@@ -49,21 +49,6 @@ ACTIVATIONS = {
 
 # Arguments of `translate_batch`, beside what it reads itself.
 SEARCH_FILE = "translate_batch.json"
-
-# Generation options -> the arguments of `translate_batch` that do the same, and what stands for an option not given.
-SEARCH: dict[str, tuple[str, Any]] = {
-    "num_beams": ("beam_size", 1),
-    "length_penalty": ("length_penalty", 1.0),
-    "max_new_tokens": ("max_decoding_length", 256),
-    "min_new_tokens": ("min_decoding_length", 0),
-    "num_return_sequences": ("num_hypotheses", 1),
-    "no_repeat_ngram_size": ("no_repeat_ngram_size", 0),
-    "repetition_penalty": ("repetition_penalty", 1.0),
-}
-
-# Generation options that do not affect the search, or that `search_options` reads.
-NOT_SEARCH = {"transformers_version", "_from_model_config", "use_cache", "suppress_tokens", "early_stopping"}
-NOT_SEARCH |= {"bad_words_ids", "pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"}
 
 # Encodings with a table of vectors that is added to the embeddings.
 TABLES = ("sinusoidal", "sinusoidal_halves", "sinusoidal_halves_inclusive", "learned", "none")
@@ -117,32 +102,6 @@ def problems(config: VanillaTransformerConfig) -> list[str]:
     if not isinstance(config.eos_token_id, int):
         found.append(f"eos_token_id={config.eos_token_id!r}: must be one id")
     return found
-
-
-def search_options(settings: GenerationConfig, target: list[str]) -> tuple[dict[str, Any], list[str]]:
-    """Arguments with which `translate_batch` searches like `generate()`, and the settings that it lacks."""
-    given = {
-        name: value
-        for name, value in settings.to_diff_dict().items()
-        if value not in (None, SEARCH_OPTIONS.get(name)) and (name in SEARCH or value not in (False, 0))
-    }
-    options = {theirs: given.pop(name, default) for name, (theirs, default) in SEARCH.items()}
-    options["return_end_token"] = True  # because the length penalty counts it
-    options["max_input_length"] = 0  # no silent truncation
-    left_out = [[index] for index in settings.suppress_tokens or ()] + (settings.bad_words_ids or [])
-    if left_out:
-        options["suppress_sequences"] = [[target[index] for index in sequence] for sequence in left_out]
-    left = {name: value for name, value in given.items() if name not in NOT_SEARCH}
-    if options["beam_size"] > 1 and settings.early_stopping is not True:
-        left["early_stopping"] = (
-            settings.early_stopping or False
-        )  # CTranslate2's search ends with as many outputs as beams
-    # It suppresses tokens before the softmax, transformers after it: hypotheses get other scores.
-    for name, allowed in (("suppress_tokens", None), ("bad_words_ids", None), ("min_new_tokens", 1)):
-        value = getattr(settings, name)
-        if options["beam_size"] > 1 and value and value != allowed:
-            left[name] = value
-    return options, [f"{name}={value!r}" for name, value in sorted(left.items())]
 
 
 def pieces(vocabulary: dict[str, int], size: int) -> list[str]:
@@ -299,10 +258,12 @@ def write(
     comparison: Comparison,
     quantization: str | None = None,
     vmap: str | None = None,
+    write_beside: Callable[[Any, Any, Path], None] | None = None,
 ) -> tuple[float, list[str]]:
     """Write the model into `folder`, and compare."""
     # `quantization` and `vmap` are those of CTranslate2's converters: a type of weights, and a file of the target
     # tokens that may follow from source tokens. `SEARCH_FILE` has the arguments for `translate_batch`.
+    # `write_beside` writes more about the model and the tokenizer into the folder.
     if quantization not in (None, *model_spec.ACCEPTED_MODEL_TYPES):
         raise ExportError(
             f"quantization={quantization!r}: must be one of {', '.join(model_spec.ACCEPTED_MODEL_TYPES)}"
@@ -326,7 +287,9 @@ def write(
     if vmap is not None:
         spec.register_vocabulary_mapping(vmap)
     save(spec, folder, quantization)
-    options, left = search_options(model.generation_config, vocabularies[1])
+    if write_beside is not None:
+        write_beside(model, tokenizer, folder)
+    options, left = search_options(model.generation_config.to_diff_dict(), vocabularies[1])
     if vmap is not None:
         options["use_vmap"] = True
     longest = model.config.decoder_max_position_embeddings

@@ -21,7 +21,8 @@ from transformers.utils import CONFIG_NAME
 from ..common.settings import read_json
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
-from .comparison import Comparison, ExportError
+from . import ExportError
+from .comparison import Comparison
 from .export import open_configs, save_configs
 from .steps import (
     CACHED,

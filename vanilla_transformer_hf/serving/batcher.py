@@ -18,7 +18,8 @@ from ..translation.results import Translation, known_translations
 from ..translation.text.glossary import Glossary
 from ..translation.text.splitting import Part
 from ..translation.text.texts import BATCH_SENTENCES, BATCH_TOKENS
-from ..translation.translator import KnownTexts, Translator
+from ..translation.text_translator import KnownTexts
+from ..translation.translator import Translator
 from .fair_queue import FairQueue
 from .searches import Found, NotSharedError, SeparateSearch, SharedSearch, Work
 

@@ -1,19 +1,20 @@
 """Translations: search results as text, and the joining of a long text's parts."""
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Sequence
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, NamedTuple
 from unicodedata import category, east_asian_width
-
-import torch
 
 from ..common.white_space import EDGES, word_starts
 from ..model.tokenizer.failures import failing_in_one_line
-from .scoring.alignment import Alignment, join_alignments
-from .scoring.scoring import until_end
-from .text.glossary import Term
 from .text.splitting import Part
 from .text.texts import has_letters
+
+
+if TYPE_CHECKING:
+    from .scoring.alignment import Alignment
+    from .text.glossary import Term
 
 
 # A translation is marked that repeats a phrase so often in a row, or has more than so many tokens and so many times
@@ -62,10 +63,10 @@ class Translation(str):
 
     score: float | None
     tokens: list[str]
-    alignment: Alignment | None
+    alignment: "Alignment | None"
     is_complete: bool
     is_suspicious: bool = False
-    missing_terms: Sequence[Term] = ()
+    missing_terms: "Sequence[Term]" = ()
     near_matches: Sequence[NearMatch] = ()
 
     def __new__(
@@ -73,7 +74,7 @@ class Translation(str):
         text: str,
         score: float | None = None,
         tokens: Sequence[str] = (),
-        alignment: Alignment | None = None,
+        alignment: "Alignment | None" = None,
         is_complete: bool = True,
     ) -> "Translation":
         translation = super().__new__(cls, text)
@@ -83,27 +84,27 @@ class Translation(str):
 
 
 def read_translations(
-    tokenizer: Any, sequences: torch.Tensor, scores: torch.Tensor | None, end_ids: torch.Tensor
+    tokenizer: Any, sequences: Sequence[list[int]], scores: Sequence[float] | None, ends: Collection[int]
 ) -> list[Translation]:
-    """The translations in sequences (N, T) and scores (N); without end-of-sentence tokens all are complete."""
+    """The translations in N sequences and scores; without end-of-sentence tokens all are complete."""
     with failing_in_one_line("joins tokens to a text"):
         texts = tokenizer.batch_decode(sequences, skip_special_tokens=True)
-    values = [None] * len(texts) if scores is None else scores.tolist()
-    made, end_ids = sequences[:, 1:].cpu(), end_ids.cpu()
-    is_kept = until_end(made, end_ids) & (made != tokenizer.pad_token_id)
-    # A row of padding only is the result for a source without tokens.
-    is_complete = torch.isin(made, end_ids).any(dim=1) | ~is_kept.any(dim=1) | (end_ids.numel() == 0)
-    return [
-        Translation(text, value, tokens=tokenizer.convert_ids_to_tokens(row[keep].tolist()), is_complete=complete)
-        for text, value, row, keep, complete in zip(texts, values, made, is_kept, is_complete.tolist(), strict=True)
-    ]
+    translations, values = list[Translation](), repeat(None, len(texts)) if scores is None else scores
+    for text, score, row in zip(texts, values, sequences, strict=True):
+        last = next((place for place, token in enumerate(row[1:], start=1) if token in ends), None)
+        kept = [token for token in row[1 : None if last is None else last + 1] if token != tokenizer.pad_token_id]
+        # A row of padding only is the result for a source without tokens.
+        is_complete = last is not None or not kept or not ends
+        tokens = tokenizer.convert_ids_to_tokens(kept)
+        translations.append(Translation(text, score, tokens=tokens, is_complete=is_complete))
+    return translations
 
 
 def join_parts(
     line: str,
     parts: Sequence[Part],
     found: Sequence[Sequence[Translation]],
-    penalty: Callable[[torch.Tensor], Any],
+    penalty: Callable[[Any], Any],
     marks_without_letters: bool = False,
 ) -> list[Translation]:
     """The n-best list of a text from those of its parts; `penalty`: number of tokens -> divisor of log-probability."""
@@ -120,12 +121,16 @@ def join_parts(
         score, tokens = each[0].score, [token for part in each for token in part.tokens]
         scores = [part.score for part in each if part.score is not None]
         if len(scores) == len(each) > 1:  # as if the whole text were one hypothesis
+            import torch  # which has computed them
+
             lengths = [float(penalty(torch.tensor(len(part.tokens)))) for part in each]
             total = sum(score * length for score, length in zip(scores, lengths))
             score = total / float(penalty(torch.tensor(len(tokens)))) if tokens else 0.0
         alignments = [part.alignment for part in each if part.alignment is not None]
         alignment = None
         if len(alignments) == len(each):
+            from .scoring.alignment import join_alignments
+
             words = word_starts(text)
             first_words = [(part.first_word, bisect_right(words, start) - 1) for part, start in zip(parts, starts)]
             alignment = join_alignments(
@@ -164,8 +169,14 @@ def _space_between(left: str, right: str) -> str:
 
 def copied_translation(text: str, has_score: bool, has_alignment: bool) -> Translation:
     """A text, empty or without letters, that is its own translation and is not passed to the model."""
-    words = text.split()
-    alignment = Alignment(words, words, weights=torch.eye(len(words))) if has_alignment else None
+    alignment = None
+    if has_alignment:
+        import torch
+
+        from .scoring.alignment import Alignment
+
+        words = text.split()
+        alignment = Alignment(words, words, weights=torch.eye(len(words)))
     return Translation(text, 0.0 if has_score else None, alignment=alignment)
 
 

@@ -2,8 +2,8 @@
 
 import logging
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -12,36 +12,24 @@ from ..common.choices import SplitSentences, TooLongToTranslate
 from ..common.matmul import MatmulRow, choose_matmul, describe_matmul, probe_matmul
 from ..common.opening import is_own, open_model, vocabularies
 from ..common.white_space import normalize_space
-from ..model.config.generation import EXTRA_TARGET_TOKENS, LENGTH_LIMITS
 from ..model.packing.packed import EXPECTED, MAKERS
 from ..model.search.constraints import as_ids
 from ..model.search.search import Search
-from .results import NearMatch, Translation, copied_translation, join_parts, read_translations
+from .results import Translation, read_translations
 from .scoring.alignment import align_pairs
 from .search.minimum_risk import MinimumRisk
-from .search.parts import translate_parts
 from .search.token_translator import TokenTranslator
 from .text.glossary import MOST_OF_SENTENCE, Glossary
 from .text.splitting import Part
 from .text.tally import ProgressBar, Tally
-from .text.texts import check_texts, has_letters, is_constrained, placed
-from .text_model import WINDOW, TextModel, windows
+from .text.texts import check_texts, is_constrained, placed
+from .text_model import TextModel
 
 
 logger = logging.getLogger(__name__)
 
 # Who searches.
 ENGINES = ("ours", "ctranslate2")
-# Arguments with a value for each sentence of a batch: texts are sorted before they are batched.
-OF_EACH_SENTENCE = ("prefixes", "required_phrases", "decoder_input_ids")
-
-
-class KnownTexts(Protocol):
-    """Translations of texts, as they are or nearly, such as [`Memory`]."""
-
-    def get(self, text: str) -> str | None: ...
-
-    def near(self, text: str, most: int = ...) -> list[NearMatch]: ...
 
 
 class Translator(TextModel):
@@ -128,15 +116,13 @@ class Translator(TextModel):
         self.ensemble = [member.eval() for member in ensemble]
         self.shortlist: list[int] | None = None
         self.glossary: Glossary | None = None
-        self.memory: KnownTexts | None = None
-        self.near_matches = 0
         self.matmul_rows = list[MatmulRow]()
         if matmul_backend != "default" and model.device.type == "cpu" and model.dtype == torch.float32:
             self.matmul_rows = probe_matmul()
             self.matmul = choose_matmul(matmul_backend, self.matmul_rows)
             logger.info(describe_matmul(self.matmul, self.matmul_rows))
         self._search: TokenTranslator = TokenTranslator(
-            self.model, tokenizer.pad_token_id, max_positions=self._positions, matmul_backend=self.matmul
+            self.model, tokenizer.pad_token_id, max_positions=self._limits.positions, matmul_backend=self.matmul
         )
 
     @classmethod
@@ -177,7 +163,7 @@ class Translator(TextModel):
             raise ValueError(f"engine={engine!r}: expected one of {', '.join(map(repr, ENGINES))}")
         kept_in = None
         if engine == "ctranslate2":
-            from ..export import kept_copy  # which most users do without, as the next one
+            from .kept_copy import kept_copy  # which most users do without, as the next one
             from .search.ctranslate2_translator import CTranslate2Translator
 
             kept_in = kept_copy(name, quantization)
@@ -205,7 +191,7 @@ class Translator(TextModel):
         )
         if kept_in is not None:
             translator.engine = " ".join(filter(None, (engine, quantization)))
-            limits = {"max_positions": translator._max_target_positions, "threads": torch.get_num_threads()}
+            limits = {"max_positions": translator._limits.target_positions, "threads": torch.get_num_threads()}
             translator._search = CTranslate2Translator(model, tokenizer.pad_token_id, folder=kept_in, **limits)
         return translator
 
@@ -285,98 +271,22 @@ class Translator(TextModel):
         self.warn(tally, too_long)
         return results[0] if single else results
 
-    def translate_stream(
-        self,
-        texts: Iterable[str],
-        batch_size: int | None = None,
-        batch_tokens: int | None = None,
-        window: int = WINDOW,
-        too_long: TooLongToTranslate = "split",
-        split_sentences: SplitSentences | None = None,
-        tally: Tally | None = None,
-        return_scores: bool = False,
-        return_alignments: bool = False,
-        mbr: MinimumRisk | None = None,
-        **generate_kwargs: Any,
-    ) -> Iterator[list[Translation]]:
-        """
-        Translate any number of texts in constant memory.
-
-        Args:
-            texts: An iterable, read only as far as needed.
-            batch_size, batch_tokens, too_long, split_sentences, return_scores, return_alignments, mbr: As in
-                `translate`.
-            window: Number of texts that are read and sorted by length before the first is translated. With 1, each
-                text is answered before the next is read.
-            tally: Counts sentences, target tokens, over-long texts, and those whose translations lack a phrase, after
-                every batch. If not given, a warning at the end counts the losses.
-            generate_kwargs: Other arguments of `generate()`.
-
-        Yields:
-            For each text, in order, its n-best list: `num_return_sequences` translations, sorted as in `translate`.
-
-        Raises:
-            TypeError: A text is not a `str`.
-            ValueError: As `translate`.
-        """
-        for name in OF_EACH_SENTENCE:
-            if generate_kwargs.get(name) is not None:
-                raise ValueError(f"{name}: batches have another order than texts; give ConstrainedText instead")
-        options = self._search_options(too_long, generate_kwargs)
-        known = None if self.memory is None else self.memory.get
-        encoder = self.encoder(too_long, split_sentences=split_sentences, known=known)
+    def _search_options(
+        self, too_long: TooLongToTranslate, generate_kwargs: dict[str, Any], mbr: MinimumRisk | None = None
+    ) -> dict[str, Any]:
+        options = super()._search_options(too_long, {**self._own_options(), **generate_kwargs})
         if self.glossary is not None and mbr is not None:
             mbr.check_phrases("glossary")
         if self.glossary is not None:
             self.check_terms(**(options if mbr is None else {**options, "num_beams": mbr.samples}))
-        limits = {"batch_size": batch_size, "batch_tokens": batch_tokens}
-        counts = tally or Tally()
-        try:
-            for lines in windows(texts, window):
-                parts_of_lines = encoder(lines, counts)
-                self._constrain(lines, parts_of_lines, options=options, tally=counts)
-                if self.glossary is not None:
-                    self.require_terms(lines, parts_of_lines, self.glossary)
-                found = translate_parts(
-                    parts_of_lines,
-                    search=self._search,
-                    tokenizer=self.tokenizer,
-                    limits=limits,
-                    tally=counts,
-                    return_scores=return_scores,
-                    options=options,
-                    mbr=mbr,
-                )
-                if return_alignments:
-                    self._align_parts(parts_of_lines, found, limits=limits)
-                for line, parts, lists in zip(lines, parts_of_lines, found, strict=True):
-                    n_best = self.join(
-                        line,
-                        parts,
-                        found=lists,
-                        options=options,
-                        has_scores=return_scores,
-                        has_alignments=return_alignments,
-                    )
-                    if near := self.near_matches_of(parts):
-                        n_best[0].near_matches = near
-                        counts.add(near_matches=1)
-                    if n_best[0].is_suspicious:
-                        counts.add(suspicious=1)
-                    if n_best[0].missing_terms:
-                        counts.add(missing_terms=1)
-                    yield n_best
-        finally:
-            if tally is None:
-                self.warn(counts, too_long)
-
-    def _search_options(self, too_long: TooLongToTranslate, generate_kwargs: dict[str, Any]) -> dict[str, Any]:
-        """The arguments of `generate()` for a stream of texts."""
-        options = {**self._own_options(), **generate_kwargs}
-        if too_long == "whole" and all(options.get(name) is None for name in (*LENGTH_LIMITS, "generation_config")):
-            # The limits that models are saved with are those of their training.
-            options["max_extra_tokens"] = max(EXTRA_TARGET_TOKENS, self.max_source_length)
         return options
+
+    def _require(
+        self, lines: Sequence[str], parts_of_lines: list[list[Part]], options: dict[str, Any], tally: Tally
+    ) -> None:
+        self._constrain(lines, parts_of_lines, options=options, tally=tally)
+        if self.glossary is not None:
+            self.require_terms(lines, parts_of_lines, self.glossary)
 
     def _constrain(
         self, lines: Sequence[str], parts_of_lines: list[list[Part]], options: dict[str, Any], tally: Tally
@@ -385,7 +295,7 @@ class Translator(TextModel):
         Give the parts of each [`ConstrainedText`] its constraints, the first the prefix and the likeliest each phrase;
         count the texts without parts for them.
         """
-        ends = self._search.ids_of_end(options).flatten().tolist()
+        ends = self._search.ends(options)
         for place, (line, parts) in enumerate(zip(lines, parts_of_lines, strict=True)):
             if not is_constrained(line):
                 continue
@@ -429,7 +339,7 @@ class Translator(TextModel):
         Give each part the terms of its sentence. Terms that cannot be required (across two parts, or with an unknown
         token) are kept without ids, so that they are reported. Sentences with a language tag of their own have none.
         """
-        ends = {*self._search.ids_of_end({}).flatten().tolist(), self.tokenizer.unk_token_id}
+        ends = {*self._search.ends({}), self.tokenizer.unk_token_id}
         for line, parts in zip(lines, parts_of_lines, strict=True):
             of_parts = [[] if part.tags else glossary.find(part.text) for part in parts]
             across = glossary.find(normalize_space(line)) if len(parts) > 1 and not parts[0].tags else []
@@ -443,14 +353,6 @@ class Translator(TextModel):
             seen = {term for terms in of_parts for term in terms}
             if parts:
                 parts[0].terms += [(term, "", []) for term in across if term not in seen]
-
-    def near_matches_of(self, parts: Sequence[Part]) -> list[NearMatch]:
-        """Texts of the memory that are nearly these sentences, as many for each as `near_matches` says."""
-        if self.memory is None or not self.near_matches:
-            return []
-        return [
-            near for part in parts if part.known is None for near in self.memory.near(part.text, self.near_matches)
-        ]
 
     def generate(
         self,
@@ -514,33 +416,10 @@ class Translator(TextModel):
         """
         self._search.checked(0, {**self._own_options(), **generate_kwargs})
 
-    def setting(self, name: str, **generate_kwargs: Any) -> Any:
-        """The value of an argument of `generate()` in a call with these; None: transformers' own default."""
-        return self._search.setting(name, generate_kwargs)
-
     def decode(self, sequences: torch.Tensor, scores: torch.Tensor | None) -> list[Translation]:
         """The texts of `sequences` (N, T), decoder start token included, with their `scores` (N), if any."""
-        return read_translations(self.tokenizer, sequences, scores=scores, end_ids=self._search.ids_of_end({}))
-
-    def join(
-        self,
-        line: str,
-        parts: Sequence[Part],
-        found: Sequence[Sequence[Translation]],
-        options: dict[str, Any],
-        has_scores: bool = False,
-        has_alignments: bool = False,
-    ) -> list[Translation]:
-        """The n-best list of a text from those of its parts, found with these arguments of `generate()`."""
-        if parts:
-            marks = self.without_letters == "mark"
-            penalty = self._search.length_penalty(options)
-            return join_parts(line, parts, found=found, penalty=penalty, marks_without_letters=marks)
-        n_best = self._search.setting("num_return_sequences", options) or 1
-        copies = self.without_letters == "copy" and not is_constrained(line)
-        text = line.removeprefix(self.language_tags.before(line)) if copies else ""
-        text = "" if has_letters(text) or not text.strip() else text
-        return [copied_translation(text, has_score=has_scores, has_alignment=has_alignments) for _ in range(n_best)]
+        values = None if scores is None else scores.tolist()
+        return read_translations(self.tokenizer, sequences.tolist(), values, ends=self._search.ends({}))
 
     def _align_parts(
         self, parts: list[list[Part]], found: list[list[list[Translation]]], limits: dict[str, int | None]

@@ -11,7 +11,7 @@ from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList,
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
 from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration
-from vanilla_transformer_hf.model.config.generation import LENGTH_PENALTIES
+from vanilla_transformer_hf.model.config.search_settings import LENGTH_PENALTIES
 from vanilla_transformer_hf.model.packing import packed as packed_weights
 from vanilla_transformer_hf.model.releases.models import CACHE
 from vanilla_transformer_hf.model.search import generate as generation

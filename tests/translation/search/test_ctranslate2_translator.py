@@ -9,7 +9,8 @@ import pytest
 from huggingface_hub import constants
 
 from vanilla_transformer_hf import ConstrainedText, Translator
-from vanilla_transformer_hf.export import ExportError, kept_copy
+from vanilla_transformer_hf.export import ExportError
+from vanilla_transformer_hf.translation.kept_copy import kept_copy
 
 
 pytest.importorskip("ctranslate2", reason="pip install '.[export]'")

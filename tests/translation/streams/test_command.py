@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from vanilla_transformer_hf.translation.streams.command import describe, digest_of
+from vanilla_transformer_hf.translation.streams.opening import describe, digest_of
 from vanilla_transformer_hf.translation.translator import Translator
 
 

@@ -6,8 +6,7 @@ import io
 import pytest
 
 from vanilla_transformer_hf.common.lines import open_input
-from vanilla_transformer_hf.translation.streams.lines import read_items, run_lines
-from vanilla_transformer_hf.translation.streams.pool import LocalWorker
+from vanilla_transformer_hf.translation.streams.lines import LocalWorker, read_items, run_lines
 from vanilla_transformer_hf.translation.streams.resumable_output import StreamOutput
 from vanilla_transformer_hf.translation.streams.work import LineWork
 

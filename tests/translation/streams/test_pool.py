@@ -14,8 +14,8 @@ import torch
 from backwards import Backwards
 from test_resumable_output import BACKWARDS, LINES
 
-from vanilla_transformer_hf.translation.streams.command import open_translator
 from vanilla_transformer_hf.translation.streams.lines import read_windows
+from vanilla_transformer_hf.translation.streams.opening import open_translator
 from vanilla_transformer_hf.translation.streams.pool import WorkerPool, device_of
 from vanilla_transformer_hf.translation.streams.resumable_output import InputDigest
 from vanilla_transformer_hf.translation.streams.work import LineWork

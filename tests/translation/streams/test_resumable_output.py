@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from vanilla_transformer_hf.translation.streams import resumable_output
-from vanilla_transformer_hf.translation.streams.lines import run_lines
-from vanilla_transformer_hf.translation.streams.pool import LocalWorker
+from vanilla_transformer_hf.translation.streams.lines import LocalWorker, run_lines
 from vanilla_transformer_hf.translation.streams.resumable_output import ResumableOutput, StreamOutput, open_result
 from vanilla_transformer_hf.translation.streams.work import LineWork
 

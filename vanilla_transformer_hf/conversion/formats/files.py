@@ -69,7 +69,7 @@ def read_json(path: Path, kind: type = dict) -> Any:
 
 
 @_for_the_user
-def parse_yaml(text: str, where: str, loader: Any = yaml.SafeLoader, most: int = settings.MOST_VALUES) -> dict:
+def parse_yaml(text: str, where: str, loader: Any = None, most: int = settings.MOST_VALUES) -> dict:
     """Names with values."""
     content = settings.parse_yaml(text, where, loader, most)
     if not isinstance(content, dict):

@@ -15,7 +15,8 @@ from transformers import (
     WhisperTokenizer,
 )
 
-from ...model.config.generation import VanillaTransformerGenerationConfig, is_id
+from ...model.config.generation import VanillaTransformerGenerationConfig
+from ...model.config.search_settings import is_id
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..formats.files import read_json
 from ..key_table import KeyTable, Rule, no_bias, written_out

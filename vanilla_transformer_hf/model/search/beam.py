@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from ..config.generation import LENGTH_PENALTIES
+from ..config.search_settings import LENGTH_PENALTIES
 from ..packing.most_likely import best_candidates
 from .constraints import NEVER
 from .incremental_decoder import resized

@@ -22,7 +22,8 @@ from transformers.generation import (
 
 from ..config.attention_kinds import attends_to_pieces
 from ..config.front_ends import reads_tokens, shortened_padding, source_length
-from ..config.generation import SEARCH_OPTIONS, SearchOptions, Settings, VanillaTransformerGenerationConfig
+from ..config.generation import VanillaTransformerGenerationConfig
+from ..config.search_settings import REQUESTS, SEARCH_OPTIONS, SearchOptions, Settings
 from ..packing.int8_quantizer import Int8Config  # noqa: F401  (transformers must know it when a folder is opened)
 from ..packing.packed import EXPECTED, MAKERS, StepWeights
 from ..releases.models import CACHE
@@ -31,7 +32,6 @@ from .host_generation import HostGenerationMixin
 from .incremental_decoder import Ensemble, IncrementalDecoder
 from .plan import (
     KNOWN,
-    REQUESTS,
     SearchPlan,
     SearchRequest,
     SentenceLimits,

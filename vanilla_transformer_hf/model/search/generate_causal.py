@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from transformers.cache_utils import DynamicCache
 
-from ..config.generation import Settings
+from ..config.search_settings import Settings
 from ..layers.parts import counted
 from ..packing.packed import StepWeights
 from .generate import VanillaTransformerGenerationMixin

@@ -16,7 +16,7 @@ from transformers.generation import GenerationMixin
 from transformers.integrations import is_fsdp_managed_module
 from transformers.modeling_utils import PreTrainedModel
 
-from ..config.generation import SearchOptions, Settings
+from ..config.search_settings import SearchOptions, Settings
 from ..packing.packed import StepWeights
 from ..releases.models import CACHE, CAPTURING
 from .constraints import Constraints
@@ -25,8 +25,6 @@ from .logits_processors import COUNTING_PROCESSORS, PROCESSORS, host_name
 
 
 PACKAGE = __package__.removesuffix(".search")  # of the model's classes; in a saved folder, all are in one
-# Arguments of `generate()` that belong to one call and its source.
-REQUESTS = ("ensemble", "prefixes", "quantization", "recorder", "required_phrases", "shortlist")
 # Options that rank the hypotheses of a beam search, which the loops of transformers ignore.
 RANKING = ("length_penalty_type", "coverage_penalty", "num_beam_groups")
 

@@ -21,7 +21,7 @@ import torch
 from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
 
-from ...common.command_line import ERRORS, message_of
+from ...common.command_line import errors, message_of
 from ...common.files import open_output
 from ..checkpoints.files import TrainingInterrupted
 from ..recipe import RecipeParser
@@ -188,7 +188,7 @@ def main(argv: list[str]) -> int:
     except TrainingInterrupted as interruption:
         print(interruption, file=sys.stderr)
         return 128 + interruption.signal
-    except (*ERRORS, RuntimeError) as error:
+    except errors(RuntimeError) as error:
         result = {"status": FAILED, "error": " ".join(message_of(error).split())}
         print(result["error"], file=sys.stderr)
     write_result(recipe.with_suffix(".json"), result)

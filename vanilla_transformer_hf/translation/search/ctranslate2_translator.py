@@ -1,57 +1,27 @@
-"""The search of a [`Translator`] by CTranslate2, with the arguments of `generate()`."""
+"""The search of a [`Translator`] by CTranslate2: its scores are those of the model, by torch."""
 
 import copy
-import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ...export import ExportError
-from ...model.config.generation import LENGTH_LIMITS
-from ...model.search.plan import REQUESTS
+from ...model.config.search_settings import REQUESTS
 from ..text.texts import pad_rows
+from .ctranslate2_search import CTranslate2Search
 from .token_translator import TokenTranslator
 
 
-# CTranslate2 cannot tell whether a running hypothesis may still become the best; with twice the beams, 1,000 of 1,000
-# test sentences of the quickstart had the same translation; with the beams alone, 937.
-PATIENCE = 2.0
 # Searches that may run at the same time, for callers with several threads: a long one does not hold up the others.
 PARALLEL_SEARCHES = 2
 
-# CTranslate2 divides by length ** α. Of its hypotheses the best by GNMT's ((5 + length) / 6) ** α is taken; with this
-# factor on α, GNMT's best was among them for 192 of 192 sentences of two JoeyNMT models (with 1: 183; with 0.4: 192).
-GNMT_AS_POWER = 0.6
 
-
-class CTranslate2Translator(TokenTranslator):
-    """`generate()` by the export of a model in `folder`, for CTranslate2."""
-
-    # With `early_stopping=True`, a beam search ends with as many finished hypotheses as beams, as here; else with
-    # `PATIENCE` times as many, which seldom finds another translation than the search of this package. Hypotheses are
-    # ranked here where CTranslate2 lacks the length penalty. Scores are computed by the model of this package.
+class CTranslate2Translator(TokenTranslator, CTranslate2Search):
+    """`CTranslate2Search` with tensors, and with the scores that the model of this package computes."""
 
     def __init__(self, model: Any, pad_token_id: int, max_positions: int, folder: Path, threads: int):
-        super().__init__(model, pad_token_id, max_positions)
-        try:
-            import ctranslate2
-
-            from ...export.ctranslate2 import search_options
-        except ModuleNotFoundError as error:
-            message = "engine ctranslate2 is not installed: pip install 'vanilla_transformer_hf[export]'"
-            raise ExportError(message) from error
-        self._search_options = search_options
-        self._engine = ctranslate2.Translator(
-            str(folder), device="auto", intra_threads=threads, inter_threads=PARALLEL_SEARCHES
-        )
-        shared = folder / "shared_vocabulary.json"
-        self._source, self._target = (
-            json.loads((shared if shared.exists() else folder / f"{side}_vocabulary.json").read_text(encoding="utf-8"))
-            for side in ("source", "target")
-        )
-        self._ids = {piece: index for index, piece in enumerate(self._target)}
+        TokenTranslator.__init__(self, model, pad_token_id, max_positions)
+        CTranslate2Search.__init__(self, model, pad_token_id, max_positions, folder, threads, PARALLEL_SEARCHES)
 
     @property
     def can_stream(self) -> bool:
@@ -61,102 +31,18 @@ class CTranslate2Translator(TokenTranslator):
     def can_pause(self) -> bool:
         return False
 
-    def checked(self, source_length: int, options: dict[str, Any]) -> dict[str, Any]:
-        """The options of a call, checked as in the base class."""
-        options = super().checked(source_length, options)
-        self._arguments(options)
-        return options
-
     def _search(
         self, source: dict[str, torch.Tensor], return_scores: bool, options: dict[str, Any]
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         rows = [ids[mask.bool()].tolist() for ids, mask in zip(*source.values())]
-        prefixes = options.pop("prefixes", None) or [[] for _ in rows]
-        start = self.setting("decoder_start_token_id", options) or 0
-        found = [[start, *each] for lists in self._translate(rows, prefixes, options) for each in lists]
-        sequences, _ = pad_rows(found, self.pad_token_id)
+        found = self._sequences(rows, options.pop("prefixes", None), options)
+        sequences, _ = pad_rows([each for lists in found for each in lists], self.pad_token_id)
         return self._read_output(
             sequences.to(source["input_ids"].device), source, options=options, return_scores=return_scores
         )
 
-    def _translate(
-        self, rows: Sequence[list[int]], prefixes: Sequence[list[int]], options: dict[str, Any]
-    ) -> list[list[list[int]]]:
-        """For each row of source ids the n-best list of target ids, of which none is longer than its limit."""
-        arguments, limits = self._arguments(options), [self._limit(len(row), options) for row in rows]
-        end, n_best = self.setting("forced_eos_token_id", options), arguments["num_hypotheses"]
-        has_gnmt = self.setting("length_penalty_type", options) == "gnmt"
-        is_ranked = arguments["beam_size"] > 1 and (has_gnmt or end is not None)
-        penalty = self.length_penalty(options)
-        if is_ranked:
-            arguments["num_hypotheses"] = arguments["beam_size"]
-            arguments["length_penalty"] *= GNMT_AS_POWER if has_gnmt else 1.0
-
-        def search(places: Sequence[int], limit: int) -> list[list[list[int]]]:
-            results = self._engine.translate_batch(
-                [[self._source[index] for index in rows[place]] for place in places],
-                target_prefix=[[self._target[index] for index in prefixes[place]] for place in places],
-                max_decoding_length=limit if end is None else max(limit - 1, 1),  # before a forced end
-                return_scores=is_ranked,
-                **arguments,
-            )
-            return [ranked(prefixes[place], result, limit) for place, result in zip(places, results, strict=True)]
-
-        def ranked(prefix: list[int], result: Any, limit: int) -> list[list[int]]:
-            found = [[self._ids[piece] for piece in each] for each in result.hypotheses]
-            complete = found if end is None else [_ended(ids, len(prefix) + limit, end=end) for ids in found]
-            if not is_ranked:
-                return complete
-            before, behind = (torch.tensor([len(ids) - len(prefix) for ids in each]) for each in (found, complete))
-            log_probabilities = torch.tensor(result.scores) * before ** arguments["length_penalty"]
-            order = (log_probabilities / penalty(behind)).argsort(descending=True, stable=True)
-            return [complete[place] for place in order[:n_best].tolist()]
-
-        found = search(range(len(rows)), max(limits))
-        for place, (limit, prefix) in enumerate(zip(limits, prefixes, strict=True)):
-            # A batch has one limit, the longest: a row that went beyond its own is searched again, alone.
-            if max(map(len, found[place])) - len(prefix) > limit:
-                found[place] = search([place], limit)[0]
-        return found
-
-    def _limit(self, source_length: int, options: dict[str, Any]) -> int:
-        """Most tokens of the translation of a source of this length."""
-        settings = self.settings(options).length_limits
-        most = [self.max_positions]
-        most += [settings["max_new_tokens"]] if "max_new_tokens" in settings else []
-        most += [settings["max_length"] - 1] if "max_length" in settings and "max_new_tokens" not in settings else []
-        most += [source_length + settings["max_extra_tokens"]] if "max_extra_tokens" in settings else []
-        return min(most)
-
-    def _arguments(self, options: dict[str, Any]) -> dict[str, Any]:
-        """The arguments of `translate_batch`, save those of each row."""
-        lacking = [name for name in REQUESTS if name != "prefixes" and options.get(name) is not None]
+    def _merged(self, options: dict[str, Any]) -> dict[str, Any]:
         given = {name: value for name, value in options.items() if name not in (*REQUESTS, "generation_config")}
         config = copy.deepcopy(options.get("generation_config") or self.model.generation_config)
-        lacking += config.update(**given)
-        for name in LENGTH_LIMITS:
-            setattr(config, name, None)
-        arguments, left = self._search_options(config, self._target)
-        # What this class does itself; the end that is forced is put behind a translation of one token less.
-        expressed = ["early_stopping", "length_penalty_type"]
-        expressed += ["forced_eos_token_id"] if isinstance(config.forced_eos_token_id, int) else []
-        # CTranslate2 leaves tokens out before the softmax, generate() behind it. That makes no difference for the
-        # control tokens that a model's own settings leave out, which have hardly any probability.
-        own = self.model.generation_config
-        expressed += [
-            name
-            for name in ("suppress_tokens", "bad_words_ids")
-            if all(each in (getattr(own, name) or ()) for each in getattr(config, name) or ())
-        ]
-        lacking += [each for each in left if each.partition("=")[0] not in expressed]
-        if lacking:
-            raise ValueError(f"engine ctranslate2 does not support {', '.join(lacking)}")
-        del arguments["max_decoding_length"]
-        if config.early_stopping is not True:
-            arguments["patience"] = PATIENCE
-        return arguments
-
-
-def _ended(ids: list[int], longest: int, end: int) -> list[int]:
-    """A hypothesis that was cut before its last token, with the end that `generate()` forces there."""
-    return ids if len(ids) < longest - 1 or ids[longest - 2 : longest - 1] == [end] else [*ids[: longest - 1], end]
+        unknown = config.update(**given)
+        return {**config.to_diff_dict(), **unknown}

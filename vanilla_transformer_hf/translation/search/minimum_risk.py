@@ -91,26 +91,26 @@ class MinimumRisk:
         return_scores: bool,
         options: dict[str, Any],
     ) -> Iterator[dict[str, Any]]:
-        """What `TokenTranslator.stream` gives for each batch, a sentence alone: `sequences` (1, n, T) and `scores`."""
+        """What `TokenTranslator.stream` gives for each batch, a sentence alone, with n translations."""
         for name in TAKEN:
             if (value := options.get(name)) is not None:
                 raise ValueError(f"{name}={value}: minimum risk decides it, from its own arguments; leave it out")
         n_best = search.setting("num_return_sequences", options) or 1
         if n_best > self.samples:
             raise ValueError(f"num_return_sequences={n_best}: minimum risk has {self.samples} candidates (samples)")
-        ends = search.ids_of_end({})
-        for batch in batches:
+        ends = search.ends({})
+        for batch in map(search.padded, batches):
             if "required_phrases" in batch:
                 self.check_phrases("required_phrases")
             found = self._candidates(batch, search, return_scores, options)
-            texts = [str(one) for one in read_translations(tokenizer, found["sequences"][0], None, ends)]
+            texts = [str(one) for one in read_translations(tokenizer, found["sequences"][0].tolist(), None, ends)]
             best = self.ranked(texts)[:n_best]
             sequences, scores = found["sequences"][:, best], found["scores"]
             if scores is not None:
                 scores = scores[:, best]
             elif return_scores:  # of samples those that are taken alone, because it costs another pass
                 scores = search.score(batch, sequences, options)
-            yield {"sequences": sequences, "scores": scores}
+            yield search.as_lists(sequences, scores)
 
     def check_phrases(self, what: str) -> None:
         """Check that translations of these candidates can contain phrases that are required."""

@@ -1,25 +1,29 @@
 """Translate the parts of texts in batches of similar lengths."""
 
 from collections.abc import Sequence
-from typing import Any
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 from ..results import Translation, known_translations, read_translations
 from ..text.splitting import Part
 from ..text.tally import Tally
-from ..text.texts import pad_rows, sorted_batches
-from .minimum_risk import MinimumRisk
-from .token_translator import TokenTranslator
+from ..text.texts import sorted_batches
+from .token_search import TokenSearch
+
+
+if TYPE_CHECKING:
+    from .minimum_risk import MinimumRisk
 
 
 def translate_parts(
     parts: Sequence[Sequence[Part]],
-    search: TokenTranslator,
+    search: TokenSearch,
     tokenizer: Any,
     limits: dict[str, int | None],
     tally: Tally,
     return_scores: bool,
     options: dict[str, Any],
-    mbr: MinimumRisk | None = None,
+    mbr: "MinimumRisk | None" = None,
 ) -> list[list[list[Translation]]]:
     """For each text the n-best list of each part, or the one of least risk; `tally` counts batches of the `limits`."""
     all_parts = [(line, place, part) for line, each in enumerate(parts) for place, part in enumerate(each)]
@@ -39,17 +43,18 @@ def translate_parts(
             if limit is not None:
                 raise ValueError(f"{name}={limit}: minimum risk searches each sentence alone; leave it out")
         batches = [[place] for batch in batches for place in batch]
-    inputs = (_batch([parts[line][place] for line, place in batch], search) for batch in batches)
+    grouped = ([parts[line][place] for line, place in batch] for batch in batches)
+    inputs = ({"sources": [part.ids for part in each], **constraints_of(each)} for each in grouped)
     if mbr is None:
         outputs = search.stream(inputs, return_scores, options=options)
     else:
-        outputs = mbr.stream(inputs, search, tokenizer, return_scores, options)
+        outputs = mbr.stream(inputs, search, tokenizer, return_scores, options)  # type: ignore[arg-type]  # by torch
+    ends = search.ends({})
     for batch, found in zip(batches, outputs, strict=True):
-        n_best, scores = found["sequences"].shape[1], found["scores"]
-        flat_scores = None if scores is None else scores.flatten()
-        texts = read_translations(
-            tokenizer, found["sequences"].flatten(0, 1), scores=flat_scores, end_ids=search.ids_of_end({})
-        )
+        n_best = len(found["sequences"][0])
+        sequences = [*chain(*found["sequences"])]
+        scores = None if found["scores"] is None else [*chain(*found["scores"])]
+        texts = read_translations(tokenizer, sequences, scores=scores, ends=ends)
         counts = {"sentences": 0, "tokens": 0, "lacking": 0, "unfinished": 0}
         for row, (line, place) in enumerate(batch):
             results[line][place] = texts[row * n_best : (row + 1) * n_best]
@@ -59,20 +64,12 @@ def translate_parts(
                 counts["sentences"] += 1
                 counts["unfinished"] += not all(n_best_list[0].is_complete for n_best_list in results[line])
             if phrases := parts[line][place].phrases:
-                best = found["sequences"][row, 0].tolist()
+                best = found["sequences"][row][0]
                 if line not in lacking and not all(_contains(best, phrase) for phrase in phrases):
                     lacking.add(line)
                     counts["lacking"] += 1
         tally.add(**counts)
     return results
-
-
-def _batch(parts: Sequence[Part], search: TokenTranslator) -> dict[str, Any]:
-    """The arguments of `generate()` for these parts."""
-    input_ids, attention_mask = pad_rows([part.ids for part in parts], search.pad_token_id)
-    device = search.model.device
-    batch = {"input_ids": input_ids.to(device), "attention_mask": attention_mask.to(device)}
-    return batch | constraints_of(parts)
 
 
 def constraints_of(parts: Sequence[Part]) -> dict[str, list[Any]]:

@@ -5,7 +5,7 @@ Shapes: B sources, S source tokens, n translations of each, T target tokens.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from typing import Any
 
@@ -13,15 +13,12 @@ import torch
 
 from ...common.matmul import matmul
 from ...common.opening import is_own
-from ...model.config.generation import EXTRA_TARGET_TOKENS, LENGTH_LIMITS, LENGTH_PENALTIES, SEARCH_OPTIONS, Settings
+from ...model.config.search_settings import REQUESTS
 from ...model.packing.packed import StepWeights
-from ...model.search.plan import REQUESTS
 from ...model.search.search import Search
 from ..scoring.scoring import score_sequences
-
-
-# Arguments that `generate()` does not check itself.
-COUNTS = ("num_beams", "num_return_sequences", "max_length", "max_new_tokens")
+from ..text.texts import pad_rows
+from .token_search import TokenSearch
 
 
 def quantized(model: Any, quantization: str | None) -> Any:
@@ -29,11 +26,11 @@ def quantized(model: Any, quantization: str | None) -> Any:
     return model if quantization is None else StepWeights.whole_model(model, quantization)
 
 
-class TokenTranslator:
+class TokenTranslator(TokenSearch):
     """`generate()` as a [`Translator`] uses it: checked arguments, a default limit of length, always scores."""
 
     def __init__(self, model: Any, pad_token_id: int, max_positions: int, matmul_backend: str = "default"):
-        self.model, self.pad_token_id, self.max_positions = model, pad_token_id, max_positions
+        TokenSearch.__init__(self, model, pad_token_id, max_positions)
         self.matmul = matmul_backend
         self.has_own_options = is_own(model.config)
 
@@ -46,25 +43,6 @@ class TokenTranslator:
     def can_pause(self) -> bool:
         """Whether searches take stopping criteria, which are called after each step."""
         return True
-
-    def settings(self, options: dict[str, Any]) -> Settings:
-        """The settings of `generate()` with these options."""
-        return Settings(options, options.get("generation_config"), saved=self.model.generation_config)
-
-    def setting(self, name: str, options: dict[str, Any]) -> Any:
-        """The value that `generate()` will use with these options; None if it uses its own default."""
-        return self.settings(options).get(name)
-
-    def ids_of_end(self, options: dict[str, Any]) -> torch.Tensor:
-        """The end-of-sentence tokens."""
-        eos = self.setting("eos_token_id", options)
-        return torch.tensor([] if eos is None else eos, dtype=torch.long, device=self.model.device)
-
-    def length_penalty(self, options: dict[str, Any]) -> Callable[[torch.Tensor], torch.Tensor]:
-        """Number of tokens -> the divisor of a log-probability in beam search."""
-        kind = self.setting("length_penalty_type", options) or SEARCH_OPTIONS["length_penalty_type"]
-        alpha = self.setting("length_penalty", options)
-        return lambda length: LENGTH_PENALTIES[kind](length, 1.0 if alpha is None else alpha)
 
     @torch.no_grad()
     def batch(
@@ -102,16 +80,12 @@ class TokenTranslator:
     def stream(
         self, batches: Iterable[dict[str, Any]], return_scores: bool, options: dict[str, Any]
     ) -> Iterator[dict[str, Any]]:
-        """What `batch` returns for each of these batches, in which every row has tokens."""
+        batches = map(self.padded, batches)
         if not self.can_stream:
             for batch in batches:
-                own = {name: batch[name] for name in REQUESTS if name in batch}
-                yield self.batch(
-                    batch["input_ids"],
-                    batch["attention_mask"],
-                    return_scores=return_scores,
-                    options={**options, **own},
-                )
+                source = {name: batch.pop(name) for name in ("input_ids", "attention_mask")}
+                found = self.batch(**source, return_scores=return_scores, options={**options, **batch})
+                yield self.as_lists(**found)
             return
         options, sources = self.checked(0, options), deque[dict[str, torch.Tensor]]()
         tells = self._tells_scores(options, return_scores)
@@ -125,7 +99,18 @@ class TokenTranslator:
             sequences, scores = self._read_output(
                 output, sources.popleft(), options=options, return_scores=return_scores
             )
-            yield {"sequences": sequences, "scores": scores}
+            yield self.as_lists(sequences, scores)
+
+    def padded(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """The arguments of `generate()` for a batch with its `sources`."""
+        constraints = {**batch}
+        padded = pad_rows(constraints.pop("sources"), self.pad_token_id)
+        input_ids, attention_mask = (tensor.to(self.model.device) for tensor in padded)
+        return {"input_ids": input_ids, "attention_mask": attention_mask, **constraints}
+
+    def as_lists(self, sequences: torch.Tensor, scores: torch.Tensor | None) -> dict[str, Any]:
+        """What `stream` gives of sequences (B, n, T) and scores (B, n)."""
+        return {"sequences": sequences.tolist(), "scores": None if scores is None else scores.tolist()}
 
     @torch.no_grad()
     def score(self, batch: dict[str, Any], sequences: torch.Tensor, options: dict[str, Any]) -> torch.Tensor | None:
@@ -150,20 +135,6 @@ class TokenTranslator:
             return begun
         return self._read_output(begun, source, options=options, return_scores=False)[0]
 
-    def checked(self, source_length: int, options: dict[str, Any]) -> dict[str, Any]:
-        """The arguments for `generate()`: the given options, and a default limit of length."""
-        options = {name: value for name, value in options.items() if value is not None}
-        options.pop("return_dict_in_generate", None)  # it does not change what is returned here
-        for name in COUNTS:
-            if options.get(name, 1) < 1:
-                raise ValueError(f"{name}={options[name]}: must be at least 1")
-        beams, n_best = (self.setting(name, options) or 1 for name in ("num_beams", "num_return_sequences"))
-        if n_best > beams and not self.setting("do_sample", options):
-            raise ValueError(f"num_return_sequences={n_best}: needs num_beams of at least {n_best}, not {beams}")
-        if not self.has_own_options and not any(self.setting(name, options) for name in LENGTH_LIMITS):
-            options["max_new_tokens"] = min(source_length + EXTRA_TARGET_TOKENS, self.max_positions)
-        return options
-
     def _tells_scores(self, options: dict[str, Any], return_scores: bool) -> bool:
         """Whether the search computes the scores itself."""
         # Our model returns the scores of a beam search without `output_scores`, which would keep every step's logits.
@@ -185,7 +156,8 @@ class TokenTranslator:
         if not return_scores:
             return sequences, None
         if scores is None:
-            eos, penalty = self.ids_of_end(options), self.length_penalty(options)
+            eos = torch.tensor(self.ends(options), dtype=torch.long, device=self.model.device)
+            penalty = self.length_penalty(options)
             model = quantized(self.model, options.get("quantization"))
             scores = score_sequences(
                 model, **source, sequences=sequences, eos=eos, pad_token_id=self.pad_token_id, penalty=penalty

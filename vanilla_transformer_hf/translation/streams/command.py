@@ -1,79 +1,32 @@
-"""The common run of commands on streams of lines, and that on a document: open files and model, work, report."""
+"""
+The common run of commands on streams of lines: open files and model, work, report.
+
+Nothing heavy is imported, for runs that a kept copy for CTranslate2 is enough for.
+"""
 
 import argparse
-import hashlib
-import itertools
-import json
+import os
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
-from functools import partial
+from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-import torch
-from transformers.utils import logging
-
 from ...common.command_line import AUTO
-from ...common.files import output_or_stdout, refuse_overwriting
-from ...common.lines import ON_BAD_BYTES, open_input, read_lines
-from ...common.matmul import choose_matmul, describe_matmul
-from ...common.opening import vocabularies
+from ...common.files import refuse_overwriting
+from ...common.lines import open_input
 from ...common.process import keep_heap_small
-from ..documents.document import Reading, read_document
-from ..documents.memory import Memory
-from ..documents.places import aligner
-from ..documents.plain import checked_encoding
-from ..text.glossary import Glossary
-from ..text.tally import ProgressBar
-from ..text_model import WINDOW
-from ..translator import Translator
-from .lines import read_items, run_lines
-from .pool import LocalWorker, WorkerPool
-from .resumable_output import ResumableOutput, StreamOutput, open_result
-from .sharing import shared
+from ..text_translator import WINDOW, TextTranslator
+from .lines import LocalWorker, read_items, run_lines
+from .resumable_output import open_result
 from .work import LineWork
 
 
 # Near matches of a sentence in a memory that are listed.
 NEAR_MATCHES = 3
-
-
-def open_translator(
-    arguments: argparse.Namespace,
-    matmul: str,
-    ensemble: Sequence[str] = (),
-    shortlist: str | None = None,
-    device: str | None = None,
-) -> Translator:
-    """The model that the arguments of a command name, in any process."""
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()  # only the bar of loading weights; that for sentences stays
-    translator = Translator.from_pretrained(
-        arguments.model,
-        device,
-        arguments.dtype,
-        matmul_backend=matmul,
-        ensemble=ensemble,
-        quantization=getattr(arguments, "quantization", None),  # which `align` does not have
-        engine=getattr(arguments, "engine", "ours"),
-    )
-    if shortlist is not None:
-        translator.shortlist = translator.pieces_of(read_lines(shortlist))
-    if arguments.max_source_length is not None:
-        translator.max_source_length = arguments.max_source_length
-    translator.without_letters = getattr(arguments, "without_letters", "copy")
-    if arguments.target_lang_tag is not None:
-        translator.use_target_lang(arguments.target_lang_tag)
-    source, target = (getattr(translator.tokenizer, name, None) for name in ("src_lang", "tgt_lang"))
-    languages = source, arguments.target_lang_tag or target
-    if getattr(arguments, "glossary", None) is not None:
-        translator.glossary = Glossary.read(arguments.glossary, languages)
-    if getattr(arguments, "memory", None) is not None:
-        translator.memory = Memory.read(arguments.memory, languages)
-        is_told = arguments.file is not None or arguments.format in ("jsonl", "html")
-        translator.near_matches = NEAR_MATCHES if is_told else 0
-    return translator
+# Options of `translate` that need the model itself, beside the formats with scores.
+OF_MODELS = ("ensemble", "shortlist", "glossary", "memory", "prefixes", "constraints")
 
 
 class Description(NamedTuple):
@@ -84,66 +37,65 @@ class Description(NamedTuple):
     limits: tuple[int, int]  # Maximum number of tokens of a source and of a target
 
 
-def describe(translator: Translator, has_digest: bool = True) -> Description:
-    """A translator's [`Description`]; the digest, for outputs to be continued, reads 1.7 GB of weights a second."""
-    model = translator.model
-    names = ("matmul", "max_source_length", "source_prefix", "quantization", "engine", "without_letters")
-    settings = {
-        "device": model.device.type,
-        "dtype": str(model.dtype).removeprefix("torch."),
-        **{name: getattr(translator, name) for name in names},
-        **{name: getattr(getattr(translator, name), "digest", None) for name in ("glossary", "memory")},
-    }
-    if has_digest:
-        settings["model"] = digest_of(translator)
-    note = describe_matmul(translator.matmul, translator.matmul_rows) if translator.matmul_rows else ""
-    return Description(note, settings, limits=(translator.max_source_length, translator.max_target_length))
+def set_up(translator: TextTranslator, arguments: argparse.Namespace) -> tuple[str | None, str | None]:
+    """Set what the arguments of a command say about texts; return their languages."""
+    if arguments.max_source_length is not None:
+        translator.max_source_length = arguments.max_source_length
+    translator.without_letters = getattr(arguments, "without_letters", "copy")
+    if arguments.target_lang_tag is not None:
+        translator.use_target_lang(arguments.target_lang_tag)
+    source, target = (getattr(translator.tokenizer, name, None) for name in ("src_lang", "tgt_lang"))
+    languages = source, arguments.target_lang_tag or target
+    if getattr(arguments, "memory", None) is not None:
+        from ..documents.memory import Memory
+
+        translator.memory = Memory.read(arguments.memory, languages)
+        is_told = arguments.file is not None or arguments.format in ("jsonl", "html")
+        translator.near_matches = NEAR_MATCHES if is_told else 0
+    return languages
 
 
-def digest_of(translator: Translator) -> str:
-    """The SHA-256 of all that a translator's output depends on: configs, tokenizer, shortlist, all weights."""
-    model, tokenizer = translator.model, translator.tokenizer
-    digest = hashlib.sha256(model.config.to_json_string().encode() + model.generation_config.to_json_string().encode())
-    digest.update(repr(translator.shortlist).encode())
-    backends = [getattr(tokenizer, f"{side}backend_tokenizer", None) for side in ("", "source_")]
-    for vocabulary, backend in itertools.zip_longest(vocabularies(tokenizer), backends):
-        pipeline = {} if backend is None else json.loads(backend.to_str())
-        # Each call sets these two again.
-        digest.update(json.dumps({**pipeline, "padding": None, "truncation": None}, sort_keys=True).encode())
-        digest.update(json.dumps(vocabulary, sort_keys=True).encode())
-    for name, tensor in itertools.chain.from_iterable(
-        one.state_dict().items() for one in (model, *translator.ensemble)
-    ):
-        if torch.is_tensor(tensor):
-            values = tensor.detach().cpu().contiguous()
-            digest.update(f"{name} {values.dtype} {tuple(values.shape)}".encode())
-            digest.update(values.flatten().view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+def cores() -> int:
+    """The cores that this process may use; of two that share one, one."""
+    import psutil
+
+    count = psutil.cpu_count(logical=False) or 1
+    return min(count, len(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else count
 
 
-def open_worker(
-    arguments: argparse.Namespace,
-    work: LineWork,
-    output: StreamOutput,
-    processes: int,
-    ensemble: Sequence[str],
-    shortlist: str | None,
-) -> LocalWorker | WorkerPool:
-    """The worker of a command: the model in this process, or several processes with a model each."""
-    keep_heap_small()
-    matmul = arguments.matmul
-    if matmul == "auto":  # a measured choice may differ between runs and processes
-        matmul = output.recall().get("matmul", "auto" if processes == 1 else choose_matmul())
-    describe_it = partial(describe, has_digest=isinstance(output, ResumableOutput))
-    if processes == 1:
-        translator = open_translator(arguments, matmul, ensemble, shortlist, arguments.device)
-        return LocalWorker(translator, work, description=describe_it(translator))
-    if getattr(arguments, "engine", "ours") == "ctranslate2":
-        from ...export import kept_copy  # which most users do without
+def copy_for(arguments: argparse.Namespace, work: LineWork) -> Path | None:
+    """The kept copy for CTranslate2 that is enough for a run; None where the model itself is needed."""
+    from ..kept_copy import FACTS, kept_copy
 
-        kept_copy(arguments.model, arguments.quantization)  # once, before several processes look for it
-    opens = partial(open_translator, arguments, matmul, ensemble, shortlist)
-    return WorkerPool(opens, work, processes=processes, device=arguments.device, describe=describe_it)
+    options = work.options
+    needs_model = work.kind != "translate" or work.format != "text" or options.get("mbr") is not None
+    needs_model |= options.get("too_long") == "whole" or any(getattr(arguments, name, None) for name in OF_MODELS)
+    if needs_model or arguments.device not in (None, "cpu"):
+        return None
+    copy = kept_copy(arguments.model, arguments.quantization)
+    return copy if (copy / FACTS).exists() else None
+
+
+def open_copy(
+    arguments: argparse.Namespace, copy: Path, threads: int | None, device: str | None = None
+) -> TextTranslator:
+    """The translator that has a copy alone; without a number of threads, with those of torch."""
+    from ..kept_copy import KeptTranslator
+
+    if threads is None:
+        import torch
+
+        threads = torch.get_num_threads()
+    translator = KeptTranslator(copy, threads, arguments.quantization)
+    set_up(translator, arguments)
+    return translator
+
+
+def describe_copy(copy: Path, translator: TextTranslator) -> Description:
+    """What a copy's output depends on, in however many processes."""
+    names = ("max_source_length", "source_prefix", "engine", "without_letters")
+    settings = {name: getattr(translator, name) for name in names} | {"model": copy.name.rpartition("-")[2]}
+    return Description("", settings, limits=(translator.max_source_length, translator.max_target_length))
 
 
 def beside(arguments: argparse.Namespace) -> list[str]:
@@ -168,8 +120,23 @@ def run_command(
         files = [stack.enter_context(opened(name)) for name in inputs]
         output = stack.enter_context(open_result(arguments.output, arguments.restart))
         items, total = read_items(files, arguments.on_bad_bytes)
-        processes = stack.enter_context(shared(arguments, total, [arguments.model, *ensemble]))
-        worker = open_worker(arguments, work, output, processes, ensemble, shortlist)
+        copy = copy_for(arguments, work) if getattr(arguments, "engine", "ours") == "ctranslate2" else None
+        worker: Any
+        is_number = arguments.threads is None or (arguments.threads != AUTO and arguments.threads > 0)
+        if copy is not None and arguments.processes == 1 and is_number:
+            keep_heap_small()
+            given = os.environ.get("OMP_NUM_THREADS", "")
+            threads = arguments.threads or (int(given) if given.isdecimal() and int(given) else cores())
+            translator = open_copy(arguments, copy, threads)
+            worker = LocalWorker(translator, work, description=describe_copy(copy, translator))
+        else:
+            from ... import registration
+            from .opening import open_worker
+            from .sharing import shared
+
+            registration.register(for_programs=False)
+            processes = stack.enter_context(shared(arguments, total, [arguments.model, *ensemble]))
+            worker = open_worker(arguments, work, output, processes, ensemble, shortlist, copy)
         stack.enter_context(worker)
         if worker.description.note:
             print(worker.description.note, file=sys.stderr)
@@ -183,44 +150,6 @@ def run_command(
         limits = worker.description.limits[: 1 if work.kind == "translate" else 2]
         for note in tally.notes(work.options["too_long"], *limits).values():
             print(note, file=sys.stderr)
-
-
-def run_document(
-    arguments: argparse.Namespace,
-    name: str | None,
-    ending: str | None,
-    options: dict[str, Any],
-    ensemble: Sequence[str],
-    shortlist: str | None,
-) -> None:
-    """Translate a document, a file or standard input; it is of the kind of its `ending` or its name's."""
-    if arguments.processes not in (1, AUTO):
-        raise ValueError(f"--processes {arguments.processes}: a document is translated by 1")
-    refuse_overwriting(arguments.output, [name, *beside(arguments)])
-    errors, _ = ON_BAD_BYTES[arguments.on_bad_bytes]
-    encoding = checked_encoding(arguments.encoding)
-    with opened(name) as file:
-        reading = Reading(name or "standard input", errors, encoding)
-        document = read_document(file.read(), reading, ending)
-    texts = document.texts
-    limits = {"batch_size": arguments.batch_size, "batch_tokens": arguments.batch_tokens}
-    with ExitStack() as stack:
-        # The file is opened before the model, which takes longer.
-        output = stack.enter_context(output_or_stdout(arguments.output))
-        stack.enter_context(shared(arguments, 1, [arguments.model, *ensemble]))  # one process has it all
-        translator = open_translator(arguments, arguments.matmul, ensemble, shortlist, arguments.device)
-        with ProgressBar(len(texts), delay=1) as tally:
-            found = list(translator.translate_stream(texts, tally=tally, **limits, **options))
-        language = arguments.target_lang_tag or getattr(translator.tokenizer, "tgt_lang", None)
-        output.write(document.translated(found, aligner(translator), language))
-        output.flush()
-    for text, (best, *_) in zip(texts, found, strict=True):
-        for term in best.missing_terms:
-            print(f"{text[:60]!r}: without {term.target!r} for {term.source!r}", file=sys.stderr)
-        for near in best.near_matches:
-            print(f"{text[:60]!r}: {near.similarity:.0%} {near.source!r}: {near.translation!r}", file=sys.stderr)
-    for note in tally.notes(options["too_long"], translator.max_source_length).values():
-        print(note, file=sys.stderr)
 
 
 def opened(name: str | None) -> AbstractContextManager[BinaryIO]:

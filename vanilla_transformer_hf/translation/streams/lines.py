@@ -3,14 +3,56 @@
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from ...common.lines import bounded_lines, decode_lines
+from ...common.process import give_back_memory
 from ..text.tally import TOLD, ProgressBar, Tally
-from ..text_model import WINDOW
-from .pool import LocalWorker, Window, WorkerPool
+from ..text_translator import WINDOW
 from .resumable_output import InputDigest, StreamOutput
-from .work import Answer
+
+
+if TYPE_CHECKING:
+    from .pool import WorkerPool
+    from .work import Answer, LineWork
+
+
+class Window(NamedTuple):
+    """Some lines: the number of the first, they themselves, and the digest of the input up to the last."""
+
+    first: int
+    items: list[Any]
+    digest: str
+
+    @property
+    def last(self) -> int:
+        """Number of the last line."""
+        return self.first + len(self.items) - 1
+
+
+def answer_of(work: "LineWork", translator: Any, window: Window, tally: Tally) -> "Answer":
+    """The output for a window. What it needed goes back to the system: the next one begins with as little memory."""
+    answer = work(translator, window.first, window.items, tally)
+    give_back_memory()
+    return answer
+
+
+class LocalWorker:
+    """Works in this process; `description` is the result of `describe` for the translator."""
+
+    def __init__(self, translator: Any, work: "LineWork", description: Any = None):
+        self._translator, self._work, self.description = translator, work, description
+
+    def __enter__(self) -> "LocalWorker":
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        pass
+
+    def map(self, windows: Iterable[Window], tally: Tally) -> "Iterator[tuple[Window, Answer]]":
+        """Each window with its output, in order; not read further than worked on."""
+        for window in windows:
+            yield window, answer_of(self._work, self._translator, window, tally)
 
 
 def read_items(files: Sequence[BinaryIO], on_bad_bytes: str = "error") -> tuple[Iterator[Any], int | None]:
@@ -53,7 +95,7 @@ def read_windows(items: InputDigest, size: int) -> Iterator[Window]:
 
 
 def run_lines(
-    worker: LocalWorker | WorkerPool,
+    worker: "LocalWorker | WorkerPool",
     items: Iterable[Any],
     output: StreamOutput,
     window: int = WINDOW,
@@ -70,7 +112,7 @@ def run_lines(
     return tally
 
 
-def write_answers(answers: Iterable[tuple[Any, Answer]], output: StreamOutput, tally: Tally) -> None:
+def write_answers(answers: "Iterable[tuple[Any, Answer]]", output: StreamOutput, tally: Tally) -> None:
     """Write the answers for windows of lines, in order, with the counts so far."""
     counts = Counter({name: output.counts.get(name, 0) for name in TOLD})
     tally.add(**counts)

@@ -21,55 +21,18 @@ import torch
 
 from ... import registration
 from ...common.machine import accelerators, device_type
-from ...common.process import give_back_memory, keep_heap_small
+from ...common.process import keep_heap_small
 from ..text.tally import Tally
+from .lines import Window, answer_of
 
 
 if TYPE_CHECKING:
-    from ..translator import Translator
+    from ..text_translator import TextTranslator
     from .work import Answer, LineWork
 
 
 # How often the counts of sentences and tokens reach the progress bar while a window is translated.
 SECONDS_BETWEEN_COUNTS = 0.2
-
-
-class Window(NamedTuple):
-    """Some lines: the number of the first, they themselves, and the digest of the input up to the last."""
-
-    first: int
-    items: list[Any]
-    digest: str
-
-    @property
-    def last(self) -> int:
-        """Number of the last line."""
-        return self.first + len(self.items) - 1
-
-
-def answer_of(work: "LineWork", translator: "Translator", window: Window, tally: Tally) -> "Answer":
-    """The output for a window. What it needed goes back to the system: the next one begins with as little memory."""
-    answer = work(translator, window.first, window.items, tally)
-    give_back_memory()
-    return answer
-
-
-class LocalWorker:
-    """Works in this process; `description` is the result of `describe` for the translator."""
-
-    def __init__(self, translator: "Translator", work: "LineWork", description: Any = None):
-        self._translator, self._work, self.description = translator, work, description
-
-    def __enter__(self) -> "LocalWorker":
-        return self
-
-    def __exit__(self, *exception: Any) -> None:
-        pass
-
-    def map(self, windows: Iterable[Window], tally: Tally) -> "Iterator[tuple[Window, Answer]]":
-        """Each window with its output, in order; not read further than worked on."""
-        for window in windows:
-            yield window, answer_of(self._work, self._translator, window, tally)
 
 
 class WorkerPool:
@@ -81,11 +44,11 @@ class WorkerPool:
 
     def __init__(
         self,
-        open_translator: "Callable[[str | None], Translator]",
+        open_translator: "Callable[[str | None], TextTranslator]",
         work: "LineWork",
         processes: int,
         device: str | None,
-        describe: "Callable[[Translator], Any]",
+        describe: "Callable[[Any], Any]",
     ):
         context = get_context("spawn")  # a fork would share locks and accelerators
         self._count, self._others = processes, set(active_children())
@@ -171,7 +134,7 @@ class State(NamedTuple):
     """The state of a process: its work, a function that opens its translator once, and its tally."""
 
     work: "LineWork"
-    translator: "Callable[[], Translator]"
+    translator: "Callable[[], TextTranslator]"
     reports: Reports
 
 
@@ -206,7 +169,7 @@ def device_of(number: int, device: str | None) -> str | None:
     return device if count < 2 else f"{device_type(device)}:{number % count}"
 
 
-def describe_translator(describe: "Callable[[Translator], Any] | None") -> Any:
+def describe_translator(describe: "Callable[[Any], Any] | None") -> Any:
     """Open the model, and describe it."""
     translator = _state.translator()
     return describe and describe(translator)

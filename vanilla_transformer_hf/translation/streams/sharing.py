@@ -12,7 +12,7 @@ from huggingface_hub import try_to_load_from_cache
 
 from ...common.command_line import AUTO, Count
 from ...common.machine import Machine, look
-from ..text_model import WINDOW
+from ..text_translator import WINDOW
 
 
 # Windows that each of several processes gets at least. A second one takes about 5 s more to start, and two with half

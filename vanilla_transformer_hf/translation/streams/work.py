@@ -2,21 +2,19 @@
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from hashlib import blake2b
-from typing import Any, NamedTuple
-
-import torch
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...common.white_space import LINE_ENDS
 from ..results import Translation
-from ..scoring.alignment import Alignment
-from ..scoring.scoring import TextScore
-from ..search.minimum_risk import MinimumRisk
-from ..search.sampling import SampledToken
 from ..text.tally import Tally
 from ..text.texts import ConstrainedText, TextError, token_reader
-from ..translator import Translator
+
+
+if TYPE_CHECKING:
+    from ..scoring.alignment import Alignment
+    from ..scoring.scoring import TextScore
 
 
 # A line of text, or a pair of lines.
@@ -68,7 +66,7 @@ def lines_of_translations(form: str, number: int, source: str, translations: Seq
         yield as_json({"number": number, "source": source, "translations": records})
 
 
-def line_of_score(form: str, number: int, pair: tuple[str, str], score: TextScore) -> Iterable[str]:
+def line_of_score(form: str, number: int, pair: tuple[str, str], score: "TextScore") -> Iterable[str]:
     """The log-probability of a target; tsv: line number from 1, it, number of tokens, perplexity, target; or JSON."""
     if form == "text":
         yield f"{score.log_probability:.6f}"
@@ -80,7 +78,7 @@ def line_of_score(form: str, number: int, pair: tuple[str, str], score: TextScor
         yield as_json({"number": number, "source": pair[0], "target": pair[1], **both, **asdict(score)})
 
 
-def line_of_alignment(form: str, number: int, pair: tuple[str, str], alignment: Alignment) -> Iterable[str]:
+def line_of_alignment(form: str, number: int, pair: tuple[str, str], alignment: "Alignment") -> Iterable[str]:
     """Pharaoh format: "0-0 1-2", source word and target word; or JSON, with `weights` of target by source words."""
     if form == "text":
         yield str(alignment)
@@ -147,21 +145,26 @@ class LineWork:
         constraints = {"constraints": True} if self.constraints else {}
         seed = {} if self.seed is None else {"seed": self.seed}
         options = {
-            name: asdict(value) if isinstance(value, MinimumRisk) else value for name, value in self.options.items()
+            name: asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+            for name, value in self.options.items()
         }
         return {"work": self.kind, "format": self.format, **options, **constraints, **seed}
 
-    def __call__(self, translator: Translator, first: int, items: Sequence[Item], tally: Tally) -> Answer:
+    def __call__(self, translator: Any, first: int, items: Sequence[Item], tally: Tally) -> Answer:
         """The output of input lines, sorted by length together, or pairs of lines (of line and prefix)."""
         options = {**self.options, "window": len(items), "tally": tally}
         if self.seed is not None:  # which no other pair of a seed and a line's number is likely to have
             digest = blake2b(f"{self.seed} {first}".encode(), digest_size=7).digest()
+            import torch
+
             torch.manual_seed(int.from_bytes(digest, "little"))
         before = tally.to_tell()
         if self.kind == "translate":
             items = [as_constrained(item, self.constraints) for item in items]
             is_one_sample = options.get("do_sample") and (options.get("num_return_sequences") or 1) == 1
             if is_one_sample and translator.can_stream:
+                from ..search.sampling import SampledToken
+
                 sampler = SampledToken(options.pop("temperature", None), options.pop("top_k", None) or 0)
                 options |= {"do_sample": False, "logits_processor": [sampler]}
             results: Any = translator.translate_stream(items, **{"return_scores": self.format != "text", **options})
@@ -174,7 +177,7 @@ class LineWork:
         lines = list[str]()
         try:
             for place, result in enumerate(results):
-                if read is not None and isinstance(result, TextScore):
+                if read is not None and self.kind == "score":
                     result = replace(result, tokens=read(result.tokens))
                 elif read is not None:
                     for translation in result:

@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from typing import TYPE_CHECKING
 from unicodedata import east_asian_width
 
 from ...common.white_space import (
@@ -17,7 +18,10 @@ from ...common.white_space import (
     without_invisible,
     word_starts,
 )
-from .glossary import Term
+
+
+if TYPE_CHECKING:
+    from .glossary import Term
 
 
 Count = Callable[[Sequence[str]], list[int]]
@@ -74,7 +78,7 @@ class Part:
     prefix: list[int] = field(default_factory=list)
     phrases: list[list[int]] = field(default_factory=list)
     # Of a glossary: term, translation as it is read back, and its target ids; without ids, it cannot be required
-    terms: list[tuple[Term, str, list[int]]] = field(default_factory=list)
+    terms: "list[tuple[Term, str, list[int]]]" = field(default_factory=list)
     known: str | None = None  # The translation of a memory, which is taken in place of a search
 
 

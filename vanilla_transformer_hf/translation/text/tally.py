@@ -1,10 +1,9 @@
 """Counts while lines are translated, shown as progress and, for losses, reported at the end."""
 
+import math
 import time
 from dataclasses import dataclass
 from typing import Any
-
-from tqdm.auto import tqdm
 
 
 # Treatment of texts that are too long -> the wording of the final note.
@@ -77,22 +76,28 @@ class ProgressBar(Tally):
 
     def __init__(self, total: int | None, done: int = 0, disable: bool = False, delay: float = 0):
         super().__init__()
-        self._bar: Any = tqdm(
-            total=total, initial=done, unit=" sentences", dynamic_ncols=True, disable=disable, delay=delay
-        )
+        self._bar: Any = None
+        self._total, self._done, self._delay = total, done, math.inf if disable else delay
         self._began = time.perf_counter()
+        self.add()
 
     def __enter__(self) -> "ProgressBar":
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        self._bar.close()
+        if self._bar is not None:
+            self._bar.close()
 
     def add(self, **counts: int) -> None:
         super().add(**counts)
-        speed = self.tokens / max(time.perf_counter() - self._began, 1e-9)
-        self._bar.set_postfix_str(f"{speed:,.0f} target tokens/s", refresh=False)
-        self._bar.update(counts.get("sentences", 0))
+        seconds, done = time.perf_counter() - self._began, self._done + self.sentences
+        if self._bar is None and seconds >= self._delay:
+            from tqdm.auto import tqdm  # whose import takes a tenth of a short command
+
+            self._bar = tqdm(total=self._total, initial=done, unit=" sentences", dynamic_ncols=True)
+        if self._bar is not None:
+            self._bar.set_postfix_str(f"{self.tokens / max(seconds, 1e-9):,.0f} target tokens/s", refresh=False)
+            self._bar.update(done - self._bar.n)
 
 
 def _lines(count: int, kind: str = "") -> str:

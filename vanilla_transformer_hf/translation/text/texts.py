@@ -1,4 +1,8 @@
-"""Texts to token ids, also texts that are too long for a model, and to batches with a limit of tokens."""
+"""
+Texts to token ids, also texts that are too long for a model, and to batches with a limit of tokens.
+
+Nothing heavy is imported: a command translates with neither torch nor transformers (`kept_copy.py`).
+"""
 
 import codecs
 import itertools
@@ -9,10 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, TypeGuard
-
-import torch
-from transformers.convert_slow_tokenizer import bytes_to_unicode
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
 from ...common.characters import as_text
 from ...common.choices import TooLongToTranslate, check_choice
@@ -20,6 +21,10 @@ from ...common.white_space import word_starts
 from ...model.tokenizer.failures import failing_in_one_line
 from .splitting import Part, split_parts, split_text
 from .tally import SENSIBLE_SOURCE, Tally
+
+
+if TYPE_CHECKING:
+    import torch
 
 
 # Padded source tokens and sentences of a batch by default (measured on two cores).
@@ -330,8 +335,10 @@ def sorted_batches(
         order = order[rows:]
 
 
-def pad_rows(rows: Sequence[Sequence[int]], value: int) -> tuple[torch.Tensor, torch.Tensor]:
+def pad_rows(rows: Sequence[Sequence[int]], value: int) -> "tuple[torch.Tensor, torch.Tensor]":
     """Rows of ids as a tensor (B, S), padded with `value`, and a mask (B, S) that is 1 for ids; S is at least 1."""
+    import torch
+
     width = max(1, *map(len, rows))
     ids = torch.full((len(rows), width), value)  # (B, S)
     mask = torch.zeros_like(ids)  # (B, S)
@@ -344,6 +351,8 @@ def pad_rows(rows: Sequence[Sequence[int]], value: int) -> tuple[torch.Tensor, t
 def token_reader(tokenizer: Any) -> Callable[[Sequence[str]], list[str]]:
     """A function from target tokens to readable text: those of byte-level vocabularies ("dreiÃŁig") are decoded."""
     # One by one, with the bytes of incomplete characters as in SentencePiece, "<0xC3>"; others are unchanged.
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
+
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None or backend.decoder is None or b'"ByteLevel"' not in backend.decoder.__getstate__():
         return list
