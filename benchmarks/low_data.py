@@ -37,6 +37,7 @@ from vanilla_transformer_hf.common.files import new_file, open_output
 from vanilla_transformer_hf.common.lines import read_lines
 from vanilla_transformer_hf.evaluation.scores import read_predictions, score_translations
 from vanilla_transformer_hf.publishing.model_card import CardFacts
+from vanilla_transformer_hf.training.data.corpora import nearest_size
 
 from .claims_picture import draw_lines, panels
 from .turns import FOLDER, ROOT
@@ -113,8 +114,11 @@ def write_text(arguments: argparse.Namespace) -> dict[str, dict[str, dict[str, s
 
 
 # Settings ------------------------------------------------------------------------------------------------------------
-def recipe() -> dict[str, Any]:
-    return yaml.safe_load(RECIPES["low_resource"].read_text(encoding="utf-8"))
+def recipe(pairs: int) -> dict[str, Any]:
+    """The recipe of so many pairs."""
+    settings: Row = yaml.safe_load(RECIPES["low_resource"].read_text(encoding="utf-8"))
+    table = settings.pop("by_pairs")
+    return settings | table[nearest_size(table, pairs)]
 
 
 def our_command(row: Row, folder: Path, text: Any, langs: list[str]) -> list[str]:
@@ -138,7 +142,7 @@ def our_command(row: Row, folder: Path, text: Any, langs: list[str]) -> list[str
 
 def marianmt_settings(row: Row) -> dict[str, Any]:
     """The sizes of low_resource, and its regularization; the rate is that of post-norm models of such sizes."""
-    ours = recipe()
+    ours = recipe(row["pairs"])
     names = [f"{s}_{n}" for s in ("encoder", "decoder") for n in ("layers", "attention_heads", "ffn_dim")]
     sizes = {name: ours[name] for name in ("d_model", "dropout", "activation_dropout", *names)}
     return {
@@ -162,7 +166,7 @@ def joeynmt_settings(row: Row, text: Any, langs: list[str]) -> dict[str, Any]:
     A configuration of JoeyNMT. It stops when its rate, which falls after six validations without a better score, is
     below a third of the first: 12 such validations with the sizes of low_resource, 24 with its own.
     """
-    is_own, ours = row["system"] == "joeynmt_own", recipe()
+    is_own, ours = row["system"] == "joeynmt_own", recipe(row["pairs"])
     if is_own:
         model = OWN_MODEL
         training: Row = {"adam_betas": [0.9, 0.999], "learning_rate": 0.0003, "decrease_factor": 0.7}

@@ -54,7 +54,9 @@ def test_smaller_texts_are_the_beginning_of_larger_ones(given, tmp_path):
 
 def test_peers_have_the_sizes_of_the_recipe(given):
     text = low_data.write_text(parsed(given, "--sizes", "30"))["30"]
-    ours = yaml.safe_load(RECIPES["low_resource"].read_text(encoding="utf-8"))
+    whole = yaml.safe_load(RECIPES["low_resource"].read_text(encoding="utf-8"))
+    ours = whole | whole["by_pairs"][2000]
+    assert low_data.recipe(4000)["encoder_layers"] == whole["by_pairs"][5000]["encoder_layers"]
     marian = low_data.marianmt_settings(row_of("marianmt", learning_rate=1e-3))["sizes"]
     assert {name: ours[name] for name in marian} == marian and len(marian) == 9
     assert low_data.marianmt_settings(row_of("marianmt", learning_rate=1e-3))["learning_rate"] == 1e-3
@@ -128,8 +130,8 @@ def test_joeynmt_needs_an_interpreter(given):
 def test_marianmt_is_trained_and_continues(given, tmp_path, monkeypatch):
     tiny = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 60}
     tiny |= {f"{side}_{name}": 2 for side in ("encoder", "decoder") for name in ("attention_heads", "ffn_dim")}
-    whole = low_data.recipe() | tiny
-    monkeypatch.setattr(low_data, "recipe", lambda: whole)
+    whole = low_data.recipe(30) | tiny
+    monkeypatch.setattr(low_data, "recipe", lambda pairs: whole)
     monkeypatch.setattr(low_data.signal, "signal", lambda *_: None)
     asked = [*given, "--systems", "marianmt", "--sizes", "30", "--evaluate_every", "1", "--most_updates"]
     main("benchmarks", [*asked, "2"])

@@ -240,6 +240,30 @@ def test_every_value_of_a_recipe_can_be_unset(parse):
     )
 
 
+TABLE = "by_pairs: {1000: {vocab_size: 900, dropout: 0.4}, 9000: {vocab_size: 5000, dropout: 0.3, bpe_dropout: 0.1}}"
+SMALL, LARGE = {"vocab_size": 900, "dropout": 0.4}, {"vocab_size": 5000, "dropout": 0.3}
+
+
+@pytest.mark.parametrize(
+    "recipe, argv, rows",
+    [
+        ("{TABLE}", [], [SMALL, LARGE | {"bpe_dropout": 0.1}]),
+        ("{TABLE}", ["--dropout", "0.2"], [{"vocab_size": 900}, {"vocab_size": 5000, "bpe_dropout": 0.1}]),
+        ("{TABLE}", ["--bpe_dropout", "0"], [SMALL, LARGE]),
+        ("{tokens_per_step: 9, TABLE}", ["--per_device_train_batch_size", "8"], [SMALL, LARGE]),
+        ("{vocab_size: 70, TABLE}", ["--unset", "dropout", "bpe_dropout"], [{}, {}]),
+        ("{TABLE}", ["--model_name_or_path", "x", "--bpe_dropout", "0.2"], [{"dropout": 0.4}, {"dropout": 0.3}]),
+        ("{TABLE}", ["--tokenizer_name_or_path", "x", "--unset", "bpe_dropout"], [{"dropout": 0.4}, {"dropout": 0.3}]),
+        ("{TABLE}", ["--by_pairs", "{3: {d_model: '64'}}"], [{"d_model": 64}]),
+    ],
+)
+def test_what_is_given_wins_over_sizes_by_pairs(parse, recipe, argv, rows):
+    """So does what decides them, such as a model that has its sizes."""
+    run, settings = parse(recipe.replace("TABLE", TABLE), *argv)
+    assert [*run.data.by_pairs.values()] == rows and settings["by_pairs"] == run.data.by_pairs
+    assert "by_pairs" not in parse(recipe.replace("TABLE", TABLE), "--unset", "by_pairs")[1]
+
+
 def test_a_recipe_says_what_has_to_be_given(parse):
     """A model is not trained anew by a recipe that was made to train one further."""
     assert "model_name_or_path must be set: --model_name_or_path VALUE" in parse("model_name_or_path: ???")
@@ -293,6 +317,17 @@ def test_the_defaults_are_the_papers(parse):
         ("{seed: [1, 2]}", [], "seed takes one value, got [1, 2]"),
         ("{tokens_per_step: 0}", [], "tokens_per_step=0, per_device_train_tokens=4096: both are 1 or more"),
         ("[d_model]", [], "a recipe is a YAML mapping"),
+        ("by_pairs: 7", [], "by_pairs is not a mapping of numbers of pairs to fields, such as 2000: {dropout: 0.4}."),
+        ("by_pairs: {7: 0.4}", [], "by_pairs is not a mapping of numbers of pairs to fields"),
+        ("by_pairs: {0: {}}", [], "by_pairs: 0 is not a number of pairs: expected 1 or more"),
+        ("by_pairs: {5: {seed: 2}}", [], "by_pairs: seed is no field of a model's config, nor bpe_dropout"),
+        ("by_pairs: {5: {d_model: wide}}", [], "invalid int value: 'wide'"),
+        ("{}", ["--by_pairs", "{5: {"], "by_pairs: while parsing a flow"),
+        (
+            "{tokens_per_step: 9, by_pairs: {5: {dropout: 0.4}, 6: {vocab_size: 9}}}",
+            ["--streaming", "true"],
+            "the number of pairs of a stream is not known: --unset by_pairs, and set dropout, vocab_size.",
+        ),
         ("{d_model: 3", [], "cannot be read as a recipe"),
     ],
 )

@@ -617,6 +617,37 @@ def test_what_is_wrong_with_the_plan_is_said_before_any_text_is_read(
     assert not (tmp_path / "out").exists()
 
 
+def test_sizes_go_by_the_number_of_pairs(prepare, tmp_path, capsys):
+    """40 pairs here; what the recipe sets itself, here the width and three layers of the decoder, stays."""
+    table = {20: {"dropout": 0.4, "encoder_layers": 1}, 55: {"dropout": 0.3, "encoder_layers": 2, "d_model": 64}}
+    settings = {"by_pairs": table, "encoder_layers": None, "dropout": None, "max_steps": 2, "save_steps": 2}
+    job = prepare(**settings)
+    line = "40 training pairs: dropout 0.3, encoder_layers 2, as the recipe has it for 55 pairs (by_pairs); options"
+    assert line in capsys.readouterr().out
+    config = job.trainer.model.config
+    assert (config.dropout, config.encoder_layers, config.d_model) == (0.3, 2, prepare.recipe["d_model"])
+    record = yaml.safe_load((tmp_path / "out" / "checkpoints" / "recipe.yaml").read_text(encoding="utf-8"))
+    assert "by_pairs" not in record and (record["dropout"], record["encoder_layers"]) == (0.3, 2)
+    assert job.trainer.facts.settings["encoder_layers"] == 2 and "by_pairs" not in job.trainer.facts.settings
+    # A run that continues keeps its sizes, also when its text is another one.
+    job.trainer.train()
+    for side in ("source", "target"):
+        path = tmp_path / f"train.{side}"
+        path.write_text("".join(path.read_text(encoding="utf-8").splitlines(True)[:12]), encoding="utf-8")
+    again = prepare(**settings | {"max_steps": 4}, resume_from_checkpoint="last")
+    assert "12 training pairs: dropout 0.3, encoder_layers 2, as the run began.\n" in capsys.readouterr().out
+    assert again.trainer.model.config.encoder_layers == 2 and again.start.changes.data == (
+        "train_source",
+        "train_target",
+    )
+    new = prepare(**settings, output_dir=str(tmp_path / "new"))
+    assert (new.trainer.model.config.dropout, new.trainer.model.config.encoder_layers) == (0.4, 1)
+    # From a checkpoint elsewhere, too.
+    elsewhere = str(tmp_path / "out" / "checkpoints" / "checkpoint-2")
+    other = prepare(**settings, output_dir=str(tmp_path / "other"), resume_from_checkpoint=elsewhere)
+    assert other.trainer.model.config.encoder_layers == 2
+
+
 def test_the_size_of_the_vocabulary_is_printed(prepare, tmp_path, capsys):
     prepare()
     assert "vocabulary: 290 tokens.\n" in capsys.readouterr().out

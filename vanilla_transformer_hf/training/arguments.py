@@ -75,6 +75,10 @@ class DataArguments:
             "curriculum_steps": "rates decide which rows a batch has",
         },
     )
+    by_pairs: dict[int, Any] | str | None = _help(  # noqa: RUF009
+        "sizes by the number of training pairs, in a recipe: for some numbers fields of a new model, and bpe_dropout. "
+        "A run has those of the number that is nearest to its own, but for fields that are set outside of by_pairs"
+    )
     corrections: str | None = _help(
         "translations that the model is to learn, such as what `serve --suggestions` keeps: a file of both sides. The "
         "text of the fields above is what it has learned from, and is seen beside them",

@@ -149,7 +149,7 @@ def _replaced_by_stack(free: str) -> tuple[str, ...]:
 
 # A field -> others of a recipe that it replaces because it decides them; the other way about they contradict it.
 DECIDED = {
-    "tokenizer_name_or_path": ("tokenizer_model", "separate_vocabularies", "target_lang_tags"),
+    "tokenizer_name_or_path": ("vocab_size", "tokenizer_model", "separate_vocabularies", "target_lang_tags"),
     "model_name_or_path": (
         *("model_type", "tokenizer_model", "separate_vocabularies", "target_lang_tags"),
         *(name for name in ConfigArguments.__annotations__ if name not in CHANGEABLE_FIELDS),
@@ -183,6 +183,8 @@ FIELDS_OF_OTHERS = {
     for kind, config in CONFIGS.items()
 }
 FIELDS_OF_OTHERS["recurrent_seq2seq"] += ("preset", "encoder_from", "decoder_from", *OWN_SEARCH_FIELDS)
+# Fields that `by_pairs` can set.
+FIELDS_BY_PAIRS = (*ConfigArguments.__annotations__, "bpe_dropout")
 # Fields that need evaluations.
 EVALUATION_FIELDS = (
     *("eval_steps", "eval_sample", "eval_max_extra_tokens", "load_best_model_at_end", "metric_for_best_model"),
@@ -330,7 +332,9 @@ class RecipeParser(HfArgumentParser):
         for name, value in values.items():
             if name not in self.names:
                 raise ValueError(self._unknown(str(name), where))
-            if isinstance(value, dict) or value == REQUIRED:
+            if name == "by_pairs" and value is not None:
+                found[name] = self._typed_rows(value, where)
+            elif isinstance(value, dict) or value == REQUIRED:
                 found[name] = value
             elif value is not None:
                 items = [f"--{name}", *map(str, value)] if isinstance(value, list) else [f"--{name}={value}"]
@@ -349,6 +353,9 @@ class RecipeParser(HfArgumentParser):
             if name not in self.names:
                 raise ValueError(self._unknown(name, "--unset"))
         recipe = {name: value for name, value in recipe.items() if name not in unset}
+        if table := recipe.get("by_pairs"):
+            left = {pairs: {name: row[name] for name in row if name not in unset} for pairs, row in table.items()}
+            recipe["by_pairs"] = left
         for name, value in given.items():
             kept = FIELDS_OF_TRANSFER if (recipe | given).get("tokenizer") == "new" else ()
             excluded = {*replaced_by(name, value)} - {*kept, *given}
@@ -376,6 +383,8 @@ class RecipeParser(HfArgumentParser):
                 values["corpora"] = check_corpora(corpora, f"{source}")
             except (OSError, ValueError, yaml.YAMLError) as error:
                 raise ValueError(" ".join(str(error).split())) from error
+        if "by_pairs" in values:
+            values["by_pairs"] = self._open_rows(values, where or "command line")
         data, model, config, training = self.parse_dict(values)
         if training.teacher and not (model.tokenizer_name_or_path or model.model_name_or_path):
             model.tokenizer_name_or_path = training.teacher
@@ -389,6 +398,38 @@ class RecipeParser(HfArgumentParser):
             exchange_sides(data)
         stated = {name: value for name, value in vars(config).items() if value is not None}
         return RunArguments(data, model, stated, training), settings
+
+    def _typed_rows(self, table: Any, where: str) -> dict[int, dict[str, Any]]:
+        """The rows of `by_pairs`, with the types of their fields."""
+        if isinstance(table, str):
+            try:
+                table = yaml.load(table, RecipeLoader)
+            except yaml.YAMLError as error:
+                raise ValueError(f"{where}: by_pairs: {' '.join(str(error).split())}") from error
+        if not (isinstance(table, dict) and table and all(isinstance(row, dict) for row in table.values())):
+            raise ValueError(
+                f"{where}: by_pairs is not a mapping of numbers of pairs to fields, such as 2000: {{dropout: 0.4}}."
+            )
+        for pairs, row in table.items():
+            if not isinstance(pairs, int) or pairs < 1:
+                raise ValueError(f"{where}: by_pairs: {pairs!r} is not a number of pairs: expected 1 or more.")
+            if wrong := [name for name in row if name not in FIELDS_BY_PAIRS]:
+                raise ValueError(f"{where}: by_pairs: {wrong[0]} is no field of a model's config, nor bpe_dropout.")
+        return {pairs: self.typed(row, where) for pairs, row in table.items()}
+
+    def _open_rows(self, values: dict[str, Any], where: str) -> dict[int, dict[str, Any]]:
+        """The rows of `by_pairs` without the fields that other values set or decide."""
+        table = self._typed_rows(values["by_pairs"], where)
+        if values.get("streaming"):
+            names = ", ".join(dict.fromkeys(name for row in table.values() for name in row))
+            raise ValueError(
+                f"{where}: the number of pairs of a stream is not known: --unset by_pairs, and set {names}."
+            )
+        left = {pairs: self.override(row, values).items() for pairs, row in table.items()}
+        return {
+            pairs: {name: value for name, value in row if name in table[pairs] and name not in values}
+            for pairs, row in left.items()
+        }
 
     def _unknown(self, name: str, where: str) -> str:
         near = get_close_matches(name, self.names, n=1, cutoff=0.0)

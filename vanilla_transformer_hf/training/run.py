@@ -13,11 +13,11 @@ from transformers import TrainerCallback, set_seed
 from ..common.matmul import set_matmul
 from ..publishing.model_card import NOT_TRAINED, TRAINED, CardFacts, public_settings
 from .checkpoints.averaging import AverageCheckpointsCallback
-from .checkpoints.files import EarlyStopping, TrainingInterrupted
+from .checkpoints.files import EarlyStopping, TrainingInterrupted, list_checkpoints
 from .checkpoints.moving_average import MovingAverageCallback
-from .checkpoints.record import find_data_sums, settings_of_all_parts
+from .checkpoints.record import RunRecord, find_data_sums, settings_of_all_parts
 from .checkpoints.resume import Start, check_rate, find_start, lock_folder, prepare_folder
-from .data.corpora import validation_of
+from .data.corpora import size_by_pairs, validation_of
 from .data.parts import corpus_parts
 from .finishing import ScoredSet, finish, score_before, train_and_write
 from .model import paper_learning_rate
@@ -129,6 +129,12 @@ def prepare_job(run: RunArguments, settings: dict[str, Any]) -> TrainingJob:
     is_main = training.process_index == 0
     with quiet_libraries(), training.main_process_first(local=False, desc="data"):
         texts = task.load()
+        wanted = run.training.resume_from_checkpoint
+        before = checkpoints if wanted in (None, "last") else Path(str(wanted)).parent
+        kept = (RunRecord.read(before).settings or None) if list_checkpoints(before) else None
+        run, sizes = size_by_pairs(run, texts, kept)
+        task.run = run
+        settings = {name: value for name, value in settings.items() if name != "by_pairs"} | sizes
         sums = find_data_sums(run.data, texts)
         if training.teacher and Path(training.teacher).is_dir():
             sums["teacher"] = digest_of_teacher(Path(training.teacher))

@@ -271,6 +271,22 @@ variants:
         plan_comparison(str(recipe), variants("variants: {odd: {d_model: wide}}"), [], 1, tmp_path / "out")
 
 
+def test_variants_of_a_recipe_of_sizes_by_pairs_have_one_tokenizer(recipe, variants, started, tmp_path):
+    table = "by_pairs: {16: {vocab_size: 275, dropout: 0.3, encoder_layers: 2}, 900: {vocab_size: 900}}"
+    sizes = yaml.safe_load(recipe.read_text(encoding="utf-8"))
+    kept = {name: value for name, value in sizes.items() if name not in ("vocab_size", "encoder_layers")}
+    recipe.write_text(f"{yaml.safe_dump(kept)}{table}\n", encoding="utf-8")
+    plan = plan_comparison(
+        str(recipe), variants("variants: {recipe: {}, one: {encoder_layers: 1}}"), [], 1, tmp_path / "out"
+    )
+    runs = run_comparison(plan, tmp_path / "out", tell=lambda text: None)
+    configs = [json.loads((each.run.place / "config.json").read_text(encoding="utf-8")) for each in runs]
+    assert [(each["vocab_size"], each["dropout"], each["encoder_layers"]) for each in configs] == [
+        (275, 0.3, 2),
+        (275, 0.3, 1),
+    ]
+
+
 @pytest.mark.parametrize("name", VARIANTS)
 def test_every_variant_of_the_package_is_a_model(name):
     chosen = read_variants(str(VARIANTS[name]))

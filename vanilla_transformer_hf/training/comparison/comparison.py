@@ -16,7 +16,7 @@ import yaml
 from ...common.files import open_output
 from ...common.settings import read_object
 from ..checkpoints.resume import lock_folder
-from ..data.corpora import load_corpora, tokenize
+from ..data.corpora import load_corpora, size_by_pairs, tokenize
 from ..data.parts import refuse_several
 from ..process import quiet_libraries, say
 from ..tokenizer import describe_tokenizer, get_tokenizer
@@ -80,6 +80,7 @@ def run_comparison(
                 corpora = load_corpora(base.data)
                 if "train" not in corpora:
                     raise ValueError("train_source is not given: name the text to train on.")
+                base, _ = size_by_pairs(base, corpora)
                 tokenizer = get_tokenizer(base, corpora["train"], output / "tokenizer")
                 say(base.training, describe_tokenizer(tokenizer, base))
                 tokenize(corpora, tokenizer, base)  # datasets keeps it in its cache, where the runs find it

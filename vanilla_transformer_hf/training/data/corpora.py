@@ -1,5 +1,7 @@
 """The corpora of a run, as text and as token ids, and the collators of their batches."""
 
+import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 from ...common.column_names import SIDES
 from ..arguments import DataArguments
 from ..process import say
-from ..recipe import RunArguments
+from ..recipe import ConfigArguments, RunArguments
 from .corpus import load_parallel_text
 from .parts import ROLES, Mixture, corpus_parts, rates_of
 from .tokenized_corpus import CorpusFilter, tokenize_corpus, tokenize_stream
@@ -46,6 +48,32 @@ def load_corpora(arguments: DataArguments) -> dict[str, Any]:
         )
         corpora[role] = corpus.rename_columns(dict(zip(SIDES, SIDES[::-1]))) if arguments.reverse else corpus
     return corpora
+
+
+def size_by_pairs(
+    run: RunArguments, corpora: dict[str, Any], kept: Mapping[str, Any] | None = None
+) -> tuple[RunArguments, dict[str, Any]]:
+    """The run with what its `by_pairs` has for its number of training pairs, and these fields; prints them."""
+    # `kept` are the settings of a run that continues, whose sizes stay when its text has grown.
+    table: Any = run.data.by_pairs
+    if not table:
+        return run, {}
+    pairs = sum(len(corpus) for role, corpus in corpora.items() if role.partition(".")[0] == "train")
+    known = nearest_size(table, pairs)
+    fields, why = table[known], f"as the recipe has it for {known:,} pairs (by_pairs); options replace it"
+    if kept is not None:
+        fields, why = {name: kept[name] for name in fields if name in kept}, "as the run began"
+    if fields:
+        told = ", ".join(f"{name} {value}" for name, value in fields.items())
+        say(run.training, f"{pairs:,} training pairs: {told}, {why}.")
+    sizes = {name: value for name, value in fields.items() if name in ConfigArguments.__annotations__}
+    others = {name: value for name, value in fields.items() if name not in sizes}
+    return replace(run, config=run.config | sizes, data=replace(run.data, by_pairs=None, **others)), fields
+
+
+def nearest_size(table: Mapping[int, Any], pairs: int) -> int:
+    """The number of pairs in a table that is nearest as a ratio: to 3,000, 2,000 is nearer than 5,000."""
+    return min(table, key=lambda known: abs(math.log(known / max(pairs, 1))))
 
 
 def training_text(run: RunArguments, corpora: dict[str, Any]) -> Any:
