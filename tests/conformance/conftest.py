@@ -11,7 +11,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from run import host_tests_folder
+from run import example_script, host_tests_folder
 from transformers.models.auto import modeling_auto
 
 
@@ -48,7 +48,7 @@ for table, head in (
 ):
     table[VanillaTransformerConfig.model_type] = f"VanillaTransformerFor{head}"
 
-collect_ignore = ["host_tests"]
+collect_ignore = ["host_tests", *([] if example_script().is_file() else ["test_host_examples.py"])]
 
 # The tests that start several processes run only for the models named here.
 test_tensor_parallel_mixin.TP_DISTRIBUTED_TEST_MODEL_TYPES.add(VanillaTransformerConfig.model_type)
@@ -98,6 +98,8 @@ def pytest_runtest_makereport(item: pytest.Item):
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config):
     """Say what was skipped and why; with --hosts, which tests the classes do not all pass or all skip."""
+    if not example_script().is_file():
+        terminalreporter.section(f"not run: {example_script().name}, without a checkout in .cache/transformers")
     outcomes: dict[str, dict[str, str]] = {}  # test -> class -> outcome
     for category in ("passed", "skipped", "error", "failed"):  # the worst of a test and its subtests comes last
         for report in terminalreporter.stats.get(category, []):

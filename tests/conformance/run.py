@@ -7,6 +7,9 @@
 The suite is not part of an installed transformers. Its source distribution carries it, so this script fetches the
 distribution of exactly the installed version with pip, once, into `.cache/` of the repository. After that nothing
 needs a network.
+
+transformers' examples are in no distribution. `run_translation.py` is run unchanged where `.cache/transformers` is a
+checkout of transformers, which the workflow `tests.yml` makes; elsewhere the summary says that it is not.
 """
 
 import os
@@ -26,6 +29,11 @@ ROOT = HERE.parents[1]
 def host_tests_folder() -> Path:
     """Where the suite of the installed transformers stands, or will stand once it is fetched."""
     return ROOT / ".cache" / f"transformers-{version('transformers')}" / "tests"
+
+
+def example_script() -> Path:
+    """Where `run_translation.py` stands in a checkout of transformers, if there is one."""
+    return ROOT / ".cache" / "transformers" / "examples" / "pytorch" / "translation" / "run_translation.py"
 
 
 def fetch_host_tests() -> None:
