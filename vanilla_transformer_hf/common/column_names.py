@@ -157,9 +157,8 @@ def header_positions(where: str, cells: list[str], names: Names) -> list[int] | 
     try:
         return [cells.index(name) for name in find_columns(where, cells, names)]
     except ValueError as error:
-        raise ValueError(
-            f"{error} (If line 1 is a pair of texts, put a line before it: source, a tab, target.)"
-        ) from None
+        hint = "(If line 1 is a pair of texts, put a line before it: source, a tab, target.)"
+        raise type(error)(f"{error} {hint}") from None
 
 
 def table_pairs(path: str, rows: Iterable[tuple[int, list[str]]], names: Names) -> Iterator[dict[str, str]]:

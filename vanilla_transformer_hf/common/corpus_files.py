@@ -14,7 +14,16 @@ from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
-from .column_names import SIDES, Names, are_names_of_sides, find_columns, header_positions, names_of, table_pairs
+from .column_names import (
+    SIDES,
+    MissingColumnError,
+    Names,
+    are_names_of_sides,
+    find_columns,
+    header_positions,
+    names_of,
+    table_pairs,
+)
 from .lines import LONGEST_LINE, decode_lines, open_input
 from .unit_files import UNIT_READERS, Row
 
@@ -23,6 +32,10 @@ from .unit_files import UNIT_READERS, Row
 HALF_CHARACTER = re.compile("[\ud800-\udfff]")
 # What separates the cells of a CSV file; Excel takes semicolons where the comma is in numbers.
 DELIMITERS = ",;\t"
+UNKNOWN_LANGUAGES = (
+    "The model does not record its languages: add src_lang and tgt_lang, such as en and de, to its "
+    "tokenizer_config.json, or name columns source and target."
+)
 
 
 def kind_of(path: str) -> str:
@@ -195,6 +208,11 @@ def find_reader(path: str) -> Callable[[str, Names], Iterator[Row]] | None:
 def read_pairs(path: str, languages: tuple[str | None, str | None]) -> Iterator[tuple[str, str]]:
     """The pairs of a file that holds both sides in these languages; units that are none are left out."""
     if (reader := find_reader(path)) is None:
-        raise ValueError(f"{path}: not a file of both sides: expected one of {', '.join(ROW_READERS)}.")
+        raise ValueError(f"{path}: not a file of both sides, such as {', '.join(ROW_READERS)}.")
     rows = reader(path, names_of(None, None, *languages))
-    yield from ((row["source"], row["target"]) for row in rows if isinstance(row, dict))
+    try:
+        yield from ((row["source"], row["target"]) for row in rows if isinstance(row, dict))
+    except MissingColumnError as error:
+        if None not in languages:
+            raise
+        raise ValueError(f"{path}: which side is the source? {UNKNOWN_LANGUAGES}") from error

@@ -202,7 +202,9 @@ def _languages_of_unit(
     except ValueError:
         source = ""
     if len(known) > 2 or not source:
-        raise ValueError(f"{where}: texts in {', '.join(known)}; set source_lang and target_lang to choose two.")
+        raise MissingColumnError(
+            f"{where}: texts in {', '.join(known)}; set source_lang and target_lang to choose two."
+        )
     target = next(each for each in known if each != source)
     return [source, target] if {source, target} <= set(languages) else None
 

@@ -65,8 +65,21 @@ def test_files_are_read_as_they_are_and_refused_in_one_line(tmp_path):
         with pytest.raises(ValueError, match=message) as caught:
             read(name, text, ("en", "de"))
         assert str(caught.value).startswith(str(tmp_path)) and "\n" not in str(caught.value)
-    with pytest.raises(ValueError, match="the model does not say which it translates"):
-        read("a.tbx", tbx)
+    # A model that does not record its languages, as a converted one: what to do, by what a translator has.
+    tmx = '<tmx version="1.4"><header/><body><tu>{}{}</tu></body></tmx>'
+    sides = ('<tuv xml:lang="en"><seg>a</seg></tuv>', '<tuv xml:lang="de"><seg>b</seg></tuv>')
+    line = '{"translation": {"en": "a", "de": "b"}}\n'
+    for name, text in (
+        ("a.tbx", tbx),
+        ("a.tsv", "en\tde\na\tb\n"),
+        ("a.csv", "en,de\na,b\n"),
+        ("a.jsonl", line),
+        ("a.tmx", tmx.format(*sides)),
+    ):
+        with pytest.raises(ValueError, match="does not record its languages: add src_lang and tgt_lang") as caught:
+            read(name, text)
+        assert str(caught.value).startswith(str(tmp_path)) and "source_lang" not in str(caught.value)
+        read(name, text, ("en", "de"))
 
 
 def test_the_number_of_terms_is_bounded_and_time_grows_with_the_text_alone(monkeypatch):

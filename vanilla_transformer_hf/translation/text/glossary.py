@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from unicodedata import category
 
 from ...common.column_names import MissingColumnError, find_columns
-from ...common.corpus_files import kind_of, read_pairs
+from ...common.corpus_files import UNKNOWN_LANGUAGES, kind_of, read_pairs
 from ...common.unit_files import elements, text_of
 from ...common.white_space import normalize_space
 
@@ -146,7 +146,7 @@ def _tbx_terms(path: str, languages: Languages) -> Iterator[tuple[str, str]]:
         if len(known) > 1000:
             raise ValueError(f"{path}, line {concept.sourceline}: more than a thousand languages.")
         if None in languages:
-            raise ValueError(f"{path}: terms in {', '.join(known)}; the model does not say which it translates.")
+            raise ValueError(f"{path}: terms in {', '.join(known)}. {UNKNOWN_LANGUAGES}")
         try:
             source, target = find_columns(path, [*terms], tuple((str(code),) for code in languages))
         except MissingColumnError:
