@@ -158,7 +158,7 @@ FOREIGN = {
     "--token": "a secret in a text",
 }
 # Files that users and other toolkits write.
-YOURS = ("recipe.yaml", "mine.yaml", "config.yaml")
+YOURS = ("recipe.yaml", "mine.yaml", "config.yaml", "run_translation.py", "generated_predictions.txt")
 ENGLISH = ["one two", "", "three four", "two one three", "four"]
 GERMAN = ["eins zwei", "", "drei vier", "zwei eins drei", "vier"]
 

@@ -15,7 +15,8 @@ from hub_server import ROOT
 MOST = {
     ".": (3, 350, 5),
     "commands": (24, 2_240, 5),  # options of glossaries, memories, suggestions, minimum risk, runs; score-systems
-    "common": (22, 2_620, 30),  # readers of both sides, of training before, which memories have, too
+    # Readers of both sides, of training before, which memories have, too, and say what to do without languages.
+    "common": (22, 2_640, 30),
     "conversion": (34, 6_950, 40),
     "evaluation": (5, 540, 5),  # score-systems: tests of differences, and their page
     "explorer": (17, 3_560, 20),  # runs that are watched; recurrent models
