@@ -31,7 +31,7 @@ def client(opened_translator):
 def test_the_page_prints_what_the_server_of_the_shipped_model_answers(tmp_path):
     page = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
     examples = re.findall(r"^curl http://127.0.0.1:5000(/translate|/suggest) (.*)\n(\{.*\})$", page, re.MULTILINE)
-    assert len(examples) == 3
+    assert len(examples) == 4
     translator = Translator.from_pretrained(ROOT / "model_cards" / "multi30k_raw_en_de", matmul_backend="default")
     model = ServedModel("en-de", Batcher(translator), "en", {"de": None})
     application = create_application([model], suggestions=str(tmp_path))

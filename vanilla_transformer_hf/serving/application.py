@@ -368,7 +368,7 @@ class Service:
         self.metrics.characters.labels(model.name).inc(sum(map(len, wanted.texts)))
         loop = asyncio.get_running_loop()
         arguments = (texts, options, call.client, call.ends - loop.time(), model.prefix_of(wanted.target))
-        aids = wanted.glossary, wanted.memory
+        aids = wanted.glossary, wanted.memory, wanted.mbr
         future = loop.run_in_executor(self._threads, model.batcher.submit, *arguments, *aids)
         try:
             return await asyncio.shield(future)
@@ -652,9 +652,11 @@ def search_options(translator: Translator, wanted: TranslationRequest) -> dict[s
     """The arguments of `generate()` for a request."""
     options = dict(wanted.options)
     if wanted.alternatives:
-        own = translator.setting("num_beams") or 1
         options["num_return_sequences"] = wanted.alternatives + 1
-        options["num_beams"] = max(options.get("num_beams", own), wanted.alternatives + 1)
+    if wanted.alternatives and wanted.mbr is None:
+        options["num_beams"] = max(
+            options.get("num_beams", translator.setting("num_beams") or 1), wanted.alternatives + 1
+        )
     return options
 
 

@@ -15,6 +15,7 @@ import torch
 from ..model.tokenizer.failures import TokenizerError
 from ..translation.documents.places import aligner
 from ..translation.results import Translation, known_translations
+from ..translation.search.minimum_risk import MinimumRisk
 from ..translation.text.glossary import Glossary
 from ..translation.text.splitting import Part
 from ..translation.text.texts import BATCH_SENTENCES, BATCH_TOKENS
@@ -81,8 +82,9 @@ class Ticket:
         finish: Callable[..., list[Translation]],
         size: Callable[[int], int] = lambda length: 1,
         n_best: int = 1,
+        mbr: MinimumRisk | None = None,
     ):
-        self.texts, self.parts, self.options = texts, parts, options
+        self.texts, self.parts, self.options, self.mbr = texts, parts, options, mbr
         self.client, self.deadline, self._finish = client, deadline, finish
         self.future: Future[list[list[Translation]]] = Future()
         self.is_cancelled = False
@@ -165,6 +167,7 @@ class LaneKey:
     owner: Hashable = None  # the only client, where others must not wait for its search
     # Number of a search of parts that need far more memory than others, and have left them; 0: it is none.
     wide: int = 0
+    mbr: MinimumRisk | None = None
 
 
 class Lane:
@@ -178,8 +181,8 @@ class Lane:
 
     def begin_anew(self) -> None:
         """Replace the search by a new one."""
-        kind = SharedSearch if self.key.is_shared else SeparateSearch
-        self.search = kind(self._translator, dict(self.key.options))
+        given = self._translator, dict(self.key.options)
+        self.search = SharedSearch(*given) if self.key.is_shared else SeparateSearch(*given, self.key.mbr)
 
     @property
     def is_idle(self) -> bool:
@@ -314,6 +317,7 @@ class Batcher:
         source_prefix: str | None = None,
         glossary: Glossary | None = None,
         memory: KnownTexts | None = None,
+        mbr: MinimumRisk | None = None,
     ) -> Ticket:
         """
         Submit texts for translation. Any thread may call it; it encodes the texts and returns without waiting.
@@ -326,6 +330,8 @@ class Batcher:
             source_prefix: Text put before each text, in place of the translator's.
             glossary, memory: In place of the translator's. Sentences with terms are searched with at least
                 `TERM_BEAMS` beams where their options, or the model's, are of a greedy search.
+            mbr: The search for the translation that is most like many others, sentence by sentence; where a sentence
+                has terms, its candidates are of a beam search.
 
         Raises:
             ValueError: The options exclude each other or are out of range.
@@ -333,22 +339,25 @@ class Batcher:
             RuntimeError: The batcher has stopped.
         """
         options = {name: value for name, value in (options or {}).items() if value is not None}
-        self.translator.check_options(**options)
+        own = options if mbr is None else mbr.of_candidates(options)
+        self.translator.check_options(**own)
         deadline = monotonic() + seconds
         if self.waiting >= self._most_waiting_of(client):
             raise self._queue_full()
         glossary = self.translator.glossary if glossary is None else glossary
         memory = self.translator.memory if memory is None else memory
         if glossary is not None:
-            self.translator.check_terms(**self._with_beams(options))
+            self.translator.check_terms(
+                **self._with_beams(own) if mbr is None else mbr.of_beams().of_candidates(options)
+            )
         parts = self._encode(texts, source_prefix, deadline, glossary, memory)
-        beams = self.translator.setting("num_beams", **options) or 1
+        beams = self.translator.setting("num_beams", **own) or 1
 
         def size(length: int) -> int:
             return beams * self.translator.most_target_tokens(length, **options)
 
         n_best = self.translator.setting("num_return_sequences", **options) or 1
-        ticket = Ticket(texts, parts, options, client, deadline, self.translator.join, size, n_best)
+        ticket = Ticket(texts, parts, options, client, deadline, self.translator.join, size, n_best, mbr)
         if not ticket.searched:
             ticket.complete()
             return ticket
@@ -418,14 +427,19 @@ class Batcher:
     def _enqueue(self, ticket: Ticket, works: Iterable[Work]) -> None:
         """Put parts of a request into the queue of their lane."""
         for has_terms, some in groupby(sorted(works, key=_has_terms), key=_has_terms):
-            options = tuple(sorted((self._with_beams(ticket.options) if has_terms else ticket.options).items()))
+            given, mbr = ticket.options, ticket.mbr
+            if has_terms:
+                given, mbr = (self._with_beams(given), None) if mbr is None else (given, mbr.of_beams())
+            options = tuple(sorted(given.items()))
             # Sentences whose translations must contain something start together.
-            is_shared = self.translator.can_stream and options not in self._separate and not has_terms
+            can_share = mbr is None and not has_terms and self.translator.can_stream
+            is_shared = can_share and options not in self._separate
             # With the model's own settings, which its owner has chosen, batches of all clients are faster.
-            owner = ticket.client if ticket.options and not is_shared else None
-            key = LaneKey(len(ticket.works) > SHORT_PARTS, options, is_shared, owner)
+            owner = ticket.client if (ticket.options or mbr) and not is_shared else None
+            key = LaneKey(len(ticket.works) > SHORT_PARTS, options, is_shared, owner, mbr=mbr)
             if key not in self._lanes:
                 rows = min(self._most_rows, LONG_ROWS) if key.is_long else self._most_rows
+                rows = rows if key.mbr is None else 1  # whose candidates are a batch
                 spent = min((lane.spent for lane in self._lanes.values()), default=0.0)
                 self._lanes[key] = Lane(key, self.translator, rows, spent)
             for work in some:
@@ -456,7 +470,7 @@ class Batcher:
         lanes_of: dict[Flow, list[Lane]] = {}
         for lane in self._lanes.values():
             for client in lane.clients:
-                lanes_of.setdefault((client, bool(lane.key.options)), []).append(lane)
+                lanes_of.setdefault((client, bool(lane.key.options or lane.key.mbr)), []).append(lane)
         most = CLIENT_SEARCHES if self.translator.can_pause else CLIENT_SEARCHES_BESIDE
         has_room = _separate(self._lanes.values()) < SEPARATE_SEARCHES
         turns: dict[Flow, Lane] = {}

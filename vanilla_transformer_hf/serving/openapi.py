@@ -11,9 +11,11 @@ from typing import Any
 from urllib.parse import quote
 
 from ..model.config.release import VERSION
+from ..translation.search.minimum_risk import OF_CANDIDATES, MinimumRisk
 from .protocols import (
     AUTO,
     FORMATS,
+    MBR_PARAMETERS,
     MOST_ALTERNATIVES,
     MOST_ENTRIES,
     SEARCH_PARAMETERS,
@@ -156,10 +158,25 @@ def _schemas(limits: Limits, served: Served) -> Schema:
         "description": f"At most {MOST_ENTRIES:,} texts with their translations, in place of the server's.",
     }
     common |= {"glossary": entries, "memory": entries}
+    numbers = _number_schemas(MBR_PARAMETERS)
+    risks = [
+        _object(
+            [] if kind == MinimumRisk.candidates else ["candidates"],
+            candidates=_enumeration([kind]),
+            samples=numbers["samples"],
+            **{name: numbers[name] for name in read},
+        )
+        for kind, read in OF_CANDIDATES.items()
+    ]
+    common["mbr"] = {
+        "anyOf": [*common["stream"]["anyOf"], *risks],
+        "description": "Of many candidates, the translation that is most like the others.",
+    }
     common["matches"] = {**common["stream"], "description": "List near matches of the memory."}
     # As LibreTranslate, JSON takes null, which forms do not have.
     lenient = {
-        name: schema if name in ("q", "stream", "matches") else _or_null(schema) for name, schema in common.items()
+        name: schema if name in ("q", "stream", "matches", "mbr") else _or_null(schema)
+        for name, schema in common.items()
     }
     language = _object(["confidence", "language"], confidence={"type": "number"}, language=TEXT)
     named_language = _object(["code", "name"], code=TEXT, name=TEXT)
@@ -244,15 +261,14 @@ def _schemas(limits: Limits, served: Served) -> Schema:
 
 def _generation_schemas(served: Served, texts: Schema, stream: Schema) -> Schema:
     """What POST / and /models/NAME take: one for all models with the same languages, else one for each model too."""
-    search: Schema = {
-        name: _or_null({"type": "integer" if kind is int else "number", "minimum": least, "maximum": most})
-        for name, (kind, least, most) in SEARCH_PARAMETERS.items()
-    }
-    search["num_return_sequences"] = _or_null({"type": "integer", "minimum": 1, "maximum": MOST_ALTERNATIVES})
+    search = _number_schemas({**SEARCH_PARAMETERS, "num_return_sequences": (int, 1, MOST_ALTERNATIVES)})
     found = {"SearchParameters": _object([], **search)}
     names = {"source": "src_lang", "target": "tgt_lang"}
-    # Without languages, the first model answers.
-    for suffix, choice, first in _requests(served):
+    # The end of a schema's name, the models to choose among, and the one that answers without languages.
+    requests = [("", served.choice, served.alone[0])]
+    if not served.choice.is_uniform:
+        requests += [(str(number), one, one) for number, one in enumerate(served.alone, 1)]
+    for suffix, choice, first in requests:
         refused = [{names[name]: values for name, values in each.items()} for each in by_languages(choice)]
         is_optional = first.accepts(None, None)
         if not is_optional:
@@ -278,14 +294,6 @@ def _generation_schemas(served: Served, texts: Schema, stream: Schema) -> Schema
             **_without(refused),
         }
     return found
-
-
-def _requests(served: Served) -> list[tuple[str, Choice, Choice]]:
-    """The end of a schema's name, the models to choose among, and the one that answers without languages."""
-    all_models = ("", served.choice, served.alone[0])
-    if served.choice.is_uniform:
-        return [all_models]
-    return [all_models, *((str(number), one, one) for number, one in enumerate(served.alone, 1))]
 
 
 def _paths_of_models(served: Served) -> Schema:
@@ -327,6 +335,13 @@ def _ref(name: str) -> Schema:
 
 def _enumeration(values: Sequence[str]) -> Schema:
     return {"type": "string", "enum": [*dict.fromkeys(values)]}
+
+
+def _number_schemas(bounds: Mapping[str, tuple[type, float, float]]) -> Schema:
+    return {
+        name: _or_null({"type": "integer" if kind is int else "number", "minimum": least, "maximum": most})
+        for name, (kind, least, most) in bounds.items()
+    }
 
 
 def _or_null(schema: Schema) -> Schema:

@@ -2,8 +2,8 @@
 Requests and answers in the two protocols of translation clients.
 
 - LibreTranslate: POST /translate {q, source, target, format, alternatives, api_key} → {translatedText, alternatives,
-  detectedLanguage}. `model`, `stream`, `glossary`, `memory` and `matches` are ours; unknown fields are ignored, as
-  there.
+  detectedLanguage}. `model`, `stream`, `glossary`, `memory`, `matches` and `mbr` are ours; unknown fields are ignored,
+  as there.
   POST /suggest {q, s, source, target, api_key} → {success}.
   POST /translate_file {file, source, target, api_key} → {translatedFileUrl}. `encoding`, of a file that is not UTF-8,
   is ours.
@@ -23,6 +23,7 @@ from ..common.white_space import normalize_space
 from ..translation.documents.memory import Memory
 from ..translation.documents.plain import checked_encoding
 from ..translation.results import Translation
+from ..translation.search.minimum_risk import MinimumRisk
 from ..translation.text.glossary import Glossary
 from .http import RequestError
 
@@ -36,11 +37,19 @@ SEARCH_PARAMETERS: dict[str, tuple[type, float, float]] = {
     "repetition_penalty": (float, 0.01, 100),
 }
 MOST_ALTERNATIVES = 16
+# Fields of `mbr`, and what else it says.
+MBR_PARAMETERS: dict[str, tuple[type, float, float]] = {
+    "samples": (int, 2, 64),
+    "epsilon": (float, 0, 0.99),
+    "top_k": (int, 1, 1000),
+    "temperature": (float, 0.01, 100),
+    "seed": (int, 0, 999_999),
+}
 
 # `secret` is sent by LibreTranslate's own page and is ignored here.
 LIBRETRANSLATE_FIELDS = (
     *("q", "source", "target", "format", "alternatives", "api_key", "model", "stream", "secret"),
-    *("glossary", "memory", "matches"),
+    *("glossary", "memory", "matches", "mbr"),
 )
 # Entries of a glossary or memory that a request brings.
 MOST_ENTRIES = 1000
@@ -97,6 +106,7 @@ class TranslationRequest:
     glossary: Glossary | None = None
     memory: Memory | None = None
     lists_matches: bool = False  # Whether near matches of the memory are listed
+    mbr: MinimumRisk | None = None  # The search, in place of that for the most likely translation
 
 
 def read_libretranslate(body: Mapping[str, Any], limits: Limits) -> TranslationRequest:
@@ -119,6 +129,7 @@ def read_libretranslate(body: Mapping[str, Any], limits: Limits) -> TranslationR
         glossary=_entries(body, "glossary", limits, partial(Glossary, forms=None)),
         memory=_entries(body, "memory", limits, Memory),
         lists_matches=_switch(body, "matches"),
+        mbr=_minimum_risk(body, alternatives + 1),
     )
 
 
@@ -150,6 +161,25 @@ def _entries(body: Mapping[str, Any], name: str, limits: Limits, make: Callable[
         return make([pair for pair in value.items() if all(map(normalize_space, pair))])
     except ValueError as error:
         raise RequestError(str(error), name, 413) from None
+
+
+def _minimum_risk(body: Mapping[str, Any], n_best: int) -> MinimumRisk | None:
+    """The search by minimum risk, if the request wants it: true, or its settings; it finds at least so many."""
+    fields = body.get("mbr")
+    if not isinstance(fields, Mapping):
+        if not _switch(body, "mbr"):
+            return None
+        fields = {}
+    _check_names(fields, (*MBR_PARAMETERS, "candidates"), prefix="mbr.")
+    given = _numbers(fields, MBR_PARAMETERS, "mbr.")
+    if "samples" in given:
+        given["samples"] = max(given["samples"], n_best)
+    if candidates := _optional_text(fields, "candidates", "mbr."):
+        given["candidates"] = candidates
+    try:
+        return MinimumRisk(**given)
+    except ValueError as error:
+        raise RequestError(str(error), "mbr") from None
 
 
 def read_file_request(body: Mapping[str, Any]) -> TranslationRequest:
@@ -224,9 +254,10 @@ def read_hugging_face(body: Mapping[str, Any], limits: Limits) -> TranslationReq
             raise RequestError(f"{shown(parameters[name])} is not supported; leave it out", f"parameters.{name}")
     inner = _object(parameters, "generate_parameters", "parameters.")
     _check_names(inner, (*SEARCH_PARAMETERS, "num_return_sequences"), prefix="parameters.generate_parameters.")
+    known = {**SEARCH_PARAMETERS, "num_return_sequences": (int, 1, MOST_ALTERNATIVES)}
     options = {
-        **_search_options(parameters, "parameters."),
-        **_search_options(inner, "parameters.generate_parameters."),
+        **_numbers(parameters, known, "parameters."),
+        **_numbers(inner, known, "parameters.generate_parameters."),
     }
     _object(body, "options")
     return TranslationRequest(
@@ -240,9 +271,8 @@ def read_hugging_face(body: Mapping[str, Any], limits: Limits) -> TranslationReq
     )
 
 
-def _search_options(given: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """Settings of the search, and the number of translations."""
-    known = {**SEARCH_PARAMETERS, "num_return_sequences": (int, 1, MOST_ALTERNATIVES)}
+def _numbers(given: Mapping[str, Any], known: Mapping[str, tuple[type, float, float]], prefix: str) -> dict[str, Any]:
+    """The numbers of these names that are given."""
     return {
         name: _number(given[name], f"{prefix}{name}", *bounds)
         for name, bounds in known.items()

@@ -9,6 +9,7 @@ import torch
 
 from ..model.search.plan import StepHook
 from ..model.search.search import Search
+from ..translation.search.minimum_risk import MinimumRisk
 from ..translation.search.parts import constraints_of
 from ..translation.text.splitting import Part
 from ..translation.translator import Translator
@@ -202,8 +203,8 @@ class SeparateSearch:
 
     is_shared, patience = False, 0
 
-    def __init__(self, translator: Translator, options: dict[str, Any]):
-        self._translator, self._options = translator, options
+    def __init__(self, translator: Translator, options: dict[str, Any], mbr: MinimumRisk | None = None):
+        self._translator, self._options, self._mbr = translator, options, mbr
         self._call: CallInTurns[torch.Tensor] | None = None
         self._works: list[Work | None] = []  # None: its client has left
 
@@ -226,7 +227,7 @@ class SeparateSearch:
         def search(pause: Callable[[], None]) -> torch.Tensor:
             if translator.can_pause:
                 arguments["stopping_criteria"] = [StepHook(pause)]
-            return translator.generate(**arguments)["sequences"]
+            return translator.generate(**arguments, mbr=self._mbr)["sequences"]
 
         self._works, self._call = [*works], CallInTurns(search)
 

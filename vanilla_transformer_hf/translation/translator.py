@@ -24,6 +24,7 @@ from .text.splitting import Part
 from .text.tally import ProgressBar, Tally
 from .text.texts import check_texts, is_constrained, placed
 from .text_model import TextModel
+from .text_translator import OF_EACH_SENTENCE
 
 
 logger = logging.getLogger(__name__)
@@ -275,10 +276,10 @@ class Translator(TextModel):
         self, too_long: TooLongToTranslate, generate_kwargs: dict[str, Any], mbr: MinimumRisk | None = None
     ) -> dict[str, Any]:
         options = super()._search_options(too_long, {**self._own_options(), **generate_kwargs})
-        if self.glossary is not None and mbr is not None:
-            mbr.check_phrases("glossary")
         if self.glossary is not None:
-            self.check_terms(**(options if mbr is None else {**options, "num_beams": mbr.samples}))
+            if mbr is not None:
+                mbr.check_phrases("glossary")
+            self.check_terms(**(options if mbr is None else mbr.of_candidates(options)))
         return options
 
     def _require(
@@ -359,6 +360,7 @@ class Translator(TextModel):
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor,
         return_scores: bool = False,
+        mbr: MinimumRisk | None = None,
         **generate_kwargs: Any,
     ) -> dict[str, Any]:
         """
@@ -368,6 +370,7 @@ class Translator(TextModel):
             input_ids: Source tokens (B, S).
             attention_mask: 1 for a token, 0 for padding (B, S).
             return_scores: Compute scores.
+            mbr: As in `translate`, for one source.
             generate_kwargs: Arguments of the model's `generate()`; None stands for its default.
 
         Returns:
@@ -377,6 +380,11 @@ class Translator(TextModel):
             ValueError: The arguments exclude each other or are out of range.
         """
         options = {**self._own_options(), **generate_kwargs}
+        if mbr is not None:
+            own = {name: options.pop(name) for name in OF_EACH_SENTENCE if name in options}
+            batch = {"sources": input_ids.tolist(), **own}
+            found = next(mbr.stream([batch], self._search, self.tokenizer, return_scores, options))
+            return {name: None if each is None else torch.tensor(each) for name, each in found.items()}
         return self._search.batch(input_ids, attention_mask, return_scores=return_scores, options=options)
 
     def begin(self, sources: Sequence[Sequence[int]], **generate_kwargs: Any) -> Search | torch.Tensor:

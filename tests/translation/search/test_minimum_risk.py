@@ -6,7 +6,7 @@ from counting_model import SOURCES, TARGETS
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-from vanilla_transformer_hf import ConstrainedText, MinimumRisk
+from vanilla_transformer_hf import ConstrainedText, MinimumRisk, Translator
 from vanilla_transformer_hf.translation.search import token_translator
 from vanilla_transformer_hf.translation.search.minimum_risk import UTILITIES
 from vanilla_transformer_hf.translation.search.sampling import SampledToken
@@ -31,8 +31,11 @@ def test_the_best_is_that_of_a_brute_force(utility):
     assert risk.ranked(["", ""]) == [0, 1]
 
 
+@pytest.mark.parametrize("quantization", [None, "int8"])
 @pytest.mark.parametrize("candidates", ["epsilon", "top_k", "beam"])
-def test_a_sentence_has_its_translation_whatever_stands_beside_it(translator, candidates):
+def test_a_sentence_has_its_translation_whatever_stands_beside_it(translator, candidates, quantization):
+    if quantization:
+        translator = Translator(translator.model, translator.tokenizer, quantization=quantization)
     # So hot that the model is unsure.
     hot = {} if candidates == "beam" else {"temperature": 6.0}
     mbr = MinimumRisk(6, candidates=candidates, **hot)
@@ -50,6 +53,19 @@ def test_the_seed_decides_what_is_drawn_and_many_samples_find_what_was_learned(t
     }
     assert len(found) == 2
     assert translator.translate(SOURCES[:6], mbr=MinimumRisk(130)) == TARGETS[:6], "more than are drawn at once"
+
+
+def test_int8_draws_from_the_probabilities_of_int8(translator):
+    """Samples of the likeliest token are its greedy search, and their scores its own, beside other ones in float32."""
+    rounded = Translator(translator.model, translator.tokenizer, quantization="int8")
+    greedy, mbr = (MinimumRisk(16, candidates="top_k", top_k=k, temperature=4.0) for k in (1, 3))
+    expected = rounded.translate(SOURCES[:30], num_beams=1, return_scores=True)
+    found = rounded.translate(SOURCES[:30], mbr=greedy, return_scores=True)
+    scores = pytest.approx([one.score for one in expected], abs=1e-5)
+    assert found == expected and [one.score for one in found] == scores
+    assert [one.score for one in translator.translate(SOURCES[:30], mbr=greedy, return_scores=True)] != scores
+    for candidates in (mbr, MinimumRisk(6, candidates="beam")):
+        assert rounded.translate(SOURCES[:9], mbr=candidates) == rounded.translate(SOURCES[:9], mbr=candidates)
 
 
 def test_tokens_below_epsilon_are_never_drawn():
@@ -84,6 +100,15 @@ def test_the_best_of_many_begin_with_the_best_and_are_different(translator, cand
     assert [len({*each}) for each in lists] == [3, 3, 3, 1] and all(len(each) == 3 for each in lists)
     with pytest.raises(ValueError, match=r"num_return_sequences=13: minimum risk has 12 candidates \(samples\)"):
         translator.translate("one", mbr=mbr, num_return_sequences=13)
+
+
+def test_as_many_as_candidates_are_all_of_them(translator):
+    """For programs that choose among them themselves; as often as they were found."""
+    mbr = MinimumRisk(20, candidates="top_k", top_k=2, temperature=2.0)
+    found = translator.translate(SOURCES[:8], mbr=mbr, num_return_sequences=20)
+    different = [len({*each}) for each in found]
+    assert [len(each) for each in found] == [20] * 8 and 8 < sum(different) < 160, "some are found twice"
+    assert [len({*each[:count]}) for each, count in zip(found, different)] == different, "those stand at the end"
 
 
 def test_of_samples_those_alone_are_scored_that_are_taken(translator, monkeypatch):

@@ -29,8 +29,6 @@ OF_CANDIDATES: dict[str, dict[str, Any]] = {
 }
 # Samples of a sentence that are drawn together. A constant: draws depend on it.
 ROWS = 128
-# What the candidates decide.
-TAKEN = ("num_beams", "num_beam_groups", "do_sample", "temperature", "top_k", "top_p")
 
 
 @dataclass(frozen=True)
@@ -42,8 +40,8 @@ class MinimumRisk:
 
     Args:
         samples: Number of candidates.
-        utility: "chrf", by fastchrf; or "bleu" of sentences, by sacrebleu (effective order), which takes milliseconds
-            for each pair of different candidates.
+        utility: "chrf", by fastchrf; or "bleu" of sentences, by sacrebleu (effective order), which takes some four
+            times as long.
         candidates: "epsilon": samples without tokens of less than this probability; "top_k": samples of the k most
             likely tokens; "beam": the best hypotheses of a beam search with as many beams.
         epsilon, top_k, temperature, seed: Of samples; by default 0.02, 10, 1.0 and 1.
@@ -79,8 +77,7 @@ class MinimumRisk:
                 raise ValueError(f"{name}={getattr(self, name)}: has no effect on candidates {self.candidates!r}")
         if self.samples < 2:
             raise ValueError(f"samples={self.samples}: must be at least 2")
-        if self.candidates != "beam":
-            self._sampler(None)  # or raises
+        self.of_candidates({})  # or raises
         UTILITIES[self.utility](["a"], ["a"])
 
     def stream(
@@ -92,12 +89,8 @@ class MinimumRisk:
         options: dict[str, Any],
     ) -> Iterator[dict[str, Any]]:
         """What `TokenTranslator.stream` gives for each batch, a sentence alone, with n translations."""
-        for name in TAKEN:
-            if (value := options.get(name)) is not None:
-                raise ValueError(f"{name}={value}: minimum risk decides it, from its own arguments; leave it out")
         n_best = search.setting("num_return_sequences", options) or 1
-        if n_best > self.samples:
-            raise ValueError(f"num_return_sequences={n_best}: minimum risk has {self.samples} candidates (samples)")
+        self.of_candidates({**options, "num_return_sequences": n_best})  # or raises
         ends = search.ends({})
         for batch in map(search.padded, batches):
             if "required_phrases" in batch:
@@ -111,6 +104,24 @@ class MinimumRisk:
             elif return_scores:  # of samples those that are taken alone, because it costs another pass
                 scores = search.score(batch, sequences, options)
             yield search.as_lists(sequences, scores)
+
+    def of_candidates(self, options: dict[str, Any], generator: torch.Generator | None = None) -> dict[str, Any]:
+        """The arguments of `generate()` that search candidates; `ValueError` if these are minimum risk's to decide."""
+        for name in ("num_beams", "num_beam_groups", "do_sample", "temperature", "top_k", "top_p"):
+            if (value := options.get(name)) is not None:
+                raise ValueError(f"{name}={value}: minimum risk decides it, from its own arguments; leave it out")
+        if (n_best := options.get("num_return_sequences") or 1) > self.samples:
+            raise ValueError(f"num_return_sequences={n_best}: minimum risk has {self.samples} candidates (samples)")
+        if self.candidates == "beam":
+            return {**options, "num_beams": self.samples, "num_return_sequences": self.samples}
+        sampler = SampledToken(self.temperature, self.top_k or 0, self.epsilon or 0.0, generator)
+        processors = [*options.get("logits_processor", ()), sampler]
+        own = {"num_beams": 1, "num_return_sequences": 1, "do_sample": False, "logits_processor": processors}
+        return options | own
+
+    def of_beams(self) -> "MinimumRisk":
+        """Minimum risk of as many candidates of a beam search, which can contain phrases that are required."""
+        return MinimumRisk(self.samples, self.utility, "beam")
 
     def check_phrases(self, what: str) -> None:
         """Check that translations of these candidates can contain phrases that are required."""
@@ -135,25 +146,20 @@ class MinimumRisk:
         batch = {**batch}
         source = {name: batch.pop(name) for name in ("input_ids", "attention_mask")}
         if self.candidates == "beam":
-            number = {"num_beams": self.samples, "num_return_sequences": self.samples}
-            return search.batch(**source, return_scores=return_scores, options={**options, **batch, **number})
+            return search.batch(**source, return_scores=return_scores, options=self.of_candidates(options) | batch)
         content = f"{self.seed} {source['input_ids'][0].tolist()}".encode()
         generator = torch.Generator(search.model.device)
         generator.manual_seed(int.from_bytes(blake2b(content, digest_size=7).digest(), "little"))
-        own: dict[str, Any] = {"num_beams": 1, "num_return_sequences": 1, "do_sample": False}
-        own["logits_processor"] = [*options.get("logits_processor", ()), self._sampler(generator)]
+        own = self.of_candidates(options, generator)
         sequences = list[list[int]]()
         for first in range(0, self.samples, ROWS):
             rows = min(ROWS, self.samples - first)
             of_rows = {name: value * rows for name, value in batch.items()}
             repeated = {name: tensor.repeat(rows, 1) for name, tensor in source.items()}
-            found = search.batch(**repeated, return_scores=False, options={**options, **of_rows, **own})
+            found = search.batch(**repeated, return_scores=False, options=own | of_rows)
             sequences += found["sequences"][:, 0].tolist()
         padded, _ = pad_rows(sequences, search.pad_token_id)
         return {"sequences": padded[None].to(search.model.device), "scores": None}
-
-    def _sampler(self, generator: torch.Generator | None) -> SampledToken:
-        return SampledToken(self.temperature, self.top_k or 0, self.epsilon or 0.0, generator)
 
 
 def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> list[list[float]]:
