@@ -93,6 +93,11 @@ def test_a_run_is_seen_from_its_first_step_on(open_page, explorer, save, drawn):
     assert page.inner_text("#announcer") == "Checkpoint of step 4"
     assert page.inner_text("tr.chosen .text") == TRANSLATION and page.locator(".n-best tbody tr").count() == 2
     assert page.locator("#model option").all_inner_texts() == ["checkpoint-4", "checkpoint-2"]
+    # The other views open with what is newest, and keep it while it is looked at.
+    assert page.input_value("#model") == "checkpoint-4"
+    page.click("#tab-translate")
+    drawn(page)
+    assert page.input_value("#model") == "checkpoint-4" and TRANSLATION in page.inner_text("main")
 
 
 def test_the_slider_shows_the_attention_of_each_checkpoint(open_page, drawn, whole):

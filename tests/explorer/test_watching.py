@@ -5,6 +5,7 @@ import shutil
 import threading
 
 import pytest
+import torch
 from counting_model import SIZES
 
 from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
@@ -14,6 +15,7 @@ from vanilla_transformer_hf.explorer import watching
 from vanilla_transformer_hf.explorer.explorer import Explorer
 from vanilla_transformer_hf.explorer.requests import RequestError
 from vanilla_transformer_hf.explorer.results import from_json
+from vanilla_transformer_hf.explorer.subject import Pass
 from vanilla_transformer_hf.explorer.watching import Watched
 
 
@@ -94,6 +96,16 @@ def test_each_checkpoint_translates_the_sentence_once_and_keeps_it_when_it_is_re
     asked = []
     monkeypatch.setattr(watching, "translate", lambda *_: asked.append(1))
     assert moment(watched, 4)["text"] == TRANSLATION and asked == []
+
+
+def test_the_layer_that_is_shown_first_is_the_one_whose_rows_differ(watched, run, monkeypatch):
+    even, at_the_end, apart = torch.full((6, 6), 1 / 6), torch.eye(6)[[5] * 6], torch.eye(6)
+    monkeypatch.setattr(
+        Pass, "attentions", lambda *_: [each.expand(1, 4, -1, -1) for each in (even, at_the_end, apart)]
+    )
+    run(4)
+    watched.look()
+    assert moment(watched, 4)["layer"] == 2
 
 
 def test_of_many_weights_the_newest_stay_and_what_was_translated_does(watched, run, monkeypatch):

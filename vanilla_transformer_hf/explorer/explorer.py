@@ -221,10 +221,8 @@ class Explorer:
                 raise RequestError("step", "no run is watched: start the explorer with --watch")
             return as_json(getattr(self.watched, question)(about))
         if question not in QUESTIONS:
-            raise RequestError(
-                "question",
-                f"{question[:40]!r} is not one: expected {', '.join(['models', *QUESTIONS, *RUN_QUESTIONS])}",
-            )
+            known = ", ".join(["models", *QUESTIONS, *RUN_QUESTIONS])
+            raise RequestError("question", f"{question[:40]!r} is not one: expected {known}")
         find = QUESTIONS[question]
         request = get_type_hints(find)["request"].read(values)
         subjects = self.subjects  # a run that is watched replaces them

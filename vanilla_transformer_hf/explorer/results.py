@@ -380,3 +380,4 @@ class MomentResult:
     rows: list[Piece]
     columns: list[Piece]
     weights: torch.Tensor | None  # (L, R, C), the mean of the heads; null where they are not those of tokens
+    layer: int  # Whose rows differ most: what a view shows first

@@ -155,11 +155,12 @@ class Watched:
             message = f"checkpoint {step} is no longer there, or never was: choose another"
             raise RequestError("step", message, "removed", {"step": step})
         asked: dict[str, Any] = {"text": request.text, "target_lang": request.target_lang}
-        part, weights = parts_of(subject.model)[-1], None
+        part, weights, layer = parts_of(subject.model)[-1], None, 0
         with self.explorer.alone():
             best = translate(subject, TranslateRequest(**asked)).hypotheses[0]
             found = subject.forced(PairRequest(target_ids=best.ids, **asked))
             rows, _, columns = found.sides(part)
             with suppress(RequestError):  # weights that are not those of tokens
-                weights = torch.stack([layer[0].float().mean(dim=0) for layer in found.attentions(part)])
-        return MomentResult(step, subject.name, best.text, best.score, part, rows, columns, weights)
+                weights = torch.stack([one[0].float().mean(dim=0) for one in found.attentions(part)])  # (L, R, C)
+                layer = int(weights.std(dim=1, correction=0).mean(dim=1).argmax())
+        return MomentResult(step, subject.name, best.text, best.score, part, rows, columns, weights, layer)

@@ -215,11 +215,15 @@ async function follow() {
   if (isNew && !panel.querySelector(":active")) {
     // A run that has begun anew has other checkpoints of the same steps.
     if (!run.checkpoints.every((step) => found.checkpoints.includes(step))) return location.reload();
-    const before = run.checkpoints.join();
+    const before = run.checkpoints;
     run = found;
-    if (run.checkpoints.join() !== before) {
+    if (run.checkpoints.join() !== before.join()) {
       const opened = await attempt(askAnew("models"));
       if (!(opened instanceof Error)) models.splice(0, models.length, ...opened);
+      // Who has the newest checkpoint open beside the curves goes on with the newest.
+      const newest = `checkpoint-${run.checkpoints.at(-1)}`;
+      const follows = state?.view === "watch" && state.model === `checkpoint-${before.at(-1)}`;
+      if (follows && models.some((one) => one.name === newest)) state = nextState(state, { model: newest });
       announce(say("watch.arrived", { step: run.checkpoints.at(-1) }));
     }
     if (!header && models.length) await begin(readState(location.hash.slice(1)));

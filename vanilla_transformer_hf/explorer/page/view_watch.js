@@ -70,8 +70,7 @@ function attentionSection(found, at, context) {
   const { state, set, models } = context;
   const [step, one] = found[at];
   const layers = one.weights.shape[0];
-  const middle = Math.max(0, Math.floor(layers / 2) - (one.part === "cross" ? 1 : 0));
-  const layer = state.layer >= 0 && state.layer < layers ? state.layer : middle;
+  const layer = state.layer >= 0 && state.layer < layers ? state.layer : found.at(-1)[1].layer;
   const which = say("attention.of_mean");
   const pictureOf = ([, { part, rows, columns, weights }]) => {
     const { shape, values } = tensor(weights);
@@ -118,7 +117,7 @@ function attentionSection(found, at, context) {
         id: "open-checkpoint",
         disabled: !isOpen(one.model),
       }),
-      button(say("watch.beside"), () => go({ view: "intervene", model_b: newest }), {
+      button(say("watch.beside"), () => go({ view: "intervene", model_b: newest, layer }), {
         id: "beside-newest",
         disabled: one.model === newest || !isOpen(one.model) || !isOpen(newest),
       }),
