@@ -6,15 +6,17 @@ finished runs are kept in --runs, and the same command continues. "scores": as m
 numbers with mean 0 and variance 1, as in the paper's footnote 4: how far scores spread, the entropy of their softmax
 as a part of that of equal weights, and the norm of its derivative (the median of the queries), over the width d_k.
 "cost": operations, counted by torch, and seconds of CPU time of the parts of an encoder layer, over the positions n
-and over the width d. "chain": the longest chain of operations in a training step of which each needs the result of
-the one before, over the length of source and target, for the models of the variants file `predecessors`.
+and over the width d. "speed": CPU time of what articles call faster, in turns with the other, as a part of its time:
+dot products and additive scores, one head and several, all positions in one pass and one after the other, layer norm
+and RMS norm, alone and in a layer. "chain": the longest chain of operations in a training step of which each needs the
+result of the one before, over the length of source and target, for the models of the variants file `predecessors`.
 "distance": the gradient of the last state by the embedding of each earlier token, in fresh networks of one layer (RNN,
 LSTM, the Transformer's encoder), divided by that of the token before it.
 "statistics": how far mean and variance of a batch are from the averages of training, and the loss with either, over
 the sequences of a batch.
 
     python -m benchmarks claims training --runs outputs/claims.jsonl --pictures outputs
-    python -m benchmarks claims scores cost chain distance statistics --pictures outputs
+    python -m benchmarks claims scores cost speed chain distance statistics --pictures outputs
 """
 
 import argparse
@@ -29,13 +31,14 @@ from typing import Any
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
+from transformers import DynamicCache
 
-from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerModel
+from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerForCausalLM, VanillaTransformerModel
 from vanilla_transformer_hf.commands.compare import VARIANTS
 from vanilla_transformer_hf.common.files import open_output, refuse_overwriting
 from vanilla_transformer_hf.model.config.attention_kinds import SCALES
 from vanilla_transformer_hf.model.config.stacks import encoder_sizes
-from vanilla_transformer_hf.model.layers.parts import TokenBatchNorm
+from vanilla_transformer_hf.model.layers.parts import NORMS, TokenBatchNorm
 from vanilla_transformer_hf.model.modeling_vanilla_transformer import (
     VanillaTransformerLayer,
     eager_attention_forward,
@@ -55,6 +58,9 @@ Row = dict[str, Any]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("claims", nargs="+", choices=CLAIMS, help="what to measure")
     parser.add_argument("--seeds", type=int, default=3, help="draws of random numbers (default: 3)")
+    parser.add_argument(
+        "--rounds", type=int, default=15, help="turns of each call of speed, for each seed (default: 15)"
+    )
     parser.add_argument("--d_k", nargs="+", type=int, default=[8, 16, 32, 64, 128, 256, 512], help="widths of scores")
     lengths = [64, 128, 256, 512, 1024, 2048]
     parser.add_argument("--lengths", nargs="+", type=int, default=lengths, help="positions of cost (64 … 2048)")
@@ -64,6 +70,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--chain_lengths", nargs="+", type=int, default=[8, 16, 32, 64], help="tokens of chain (8 … 64)"
     )
+    parser.add_argument("--speed_lengths", nargs="+", type=int, default=[16, 64, 256], help="tokens of speed")
+    parser.add_argument("--speed_widths", nargs="+", type=int, default=[64, 256, 1024], help="d of its norms")
     parser.add_argument(
         "--distances", nargs="+", type=int, default=[1, 2, 4, 8, 16, 32, 64], help="tokens of distance (1 … 64)"
     )
@@ -154,6 +162,104 @@ def measure_cost(arguments: argparse.Namespace) -> Iterator[Row]:
                     "operations": counter.get_total_flops(),
                     "seconds": median(seconds),
                 }
+
+
+# Speed ---------------------------------------------------------------------------------------------------------------
+def encoder_layer(width: int, heads: int, kernel: str = "sdpa", **fields: Any) -> Any:
+    """A fresh layer of the paper's encoder, without dropout."""
+    sizes: dict[str, Any] = {"encoder_ffn_dim": 4 * width, "encoder_attention_heads": heads, "dropout": 0.0}
+    config = VanillaTransformerConfig(d_model=width, **sizes, **fields)
+    config._attn_implementation = kernel
+    return VanillaTransformerLayer(config, encoder_sizes(config))
+
+
+def step_of(module: Any, length: int, width: int) -> Callable[[], Any]:
+    """A call that computes a module and the gradients of its weights and of its input (1, S, D)."""
+    states = torch.randn(1, length, width, requires_grad=True)
+
+    def step() -> None:
+        output = module(states)
+        (output[0] if isinstance(output, tuple) else output).sum().backward()
+
+    return step
+
+
+def one_by_one(length: int, width: int) -> dict[str, dict[str, Callable[[], Any]]]:
+    """For each model of one layer a call that reads all tokens in one pass, and one that reads them in so many."""
+    inner: dict[str, Any] = {"decoder_ffn_dim": 4 * width, "decoder_attention_heads": width // 64}
+    single: dict[str, Any] = {"is_encoder_decoder": False, "is_decoder": True, "decoder_layers": 1}
+    config = VanillaTransformerConfig(vocab_size=99, d_model=width, **inner, **single)
+    decoder, lstm = VanillaTransformerForCausalLM(config).eval(), torch.nn.LSTM(width, width, batch_first=True)
+    ids, states = torch.randint(3, 99, (1, length)), torch.randn(1, length, width)
+
+    def tokens_of_decoder() -> None:
+        cache = DynamicCache(config=config)
+        for each in ids.split(1, dim=1):
+            decoder(each, past_key_values=cache)
+
+    def tokens_of_lstm() -> None:
+        carried = None
+        for each in states.split(1, dim=1):
+            _, carried = lstm(each, carried)
+
+    def quietly(call: Callable[[], Any]) -> Callable[[], Any]:
+        """Without gradients, and without oneDNN's LSTM, which arranges the weights anew in each call."""
+
+        def run() -> None:
+            with torch.no_grad(), torch.backends.mkldnn.flags(enabled=False):
+                call()
+
+        return run
+
+    calls: dict[str, dict[str, Callable[[], Any]]] = {
+        "Transformer": {"in one pass": lambda: decoder(ids), "token by token": tokens_of_decoder},
+        "LSTM": {"in one pass": lambda: lstm(states), "token by token": tokens_of_lstm},
+    }
+    return {name: {way: quietly(call) for way, call in ways.items()} for name, ways in calls.items()}
+
+
+def rivals(arguments: argparse.Namespace) -> Iterator[tuple[str, int, dict[str, Callable[[], Any]]]]:
+    """What is measured, its size, and its calls, of which the first is the one that the others are compared with."""
+    for length in arguments.speed_lengths:
+        kinds = {
+            "dot": encoder_layer(512, 8, "eager"),
+            "dot, fused": encoder_layer(512, 8),
+            "additive": encoder_layer(512, 8, attention_score="additive"),
+        }
+        yield "scores", length, {name: step_of(layer.self_attn, length, 512) for name, layer in kinds.items()}
+    for length in arguments.speed_lengths:
+        heads = {f"{count} heads": encoder_layer(512, count).self_attn for count in (1, 2, 8, 32)}
+        yield "heads", length, {name: step_of(layer, length, 512) for name, layer in heads.items()}
+    for length in arguments.speed_lengths:
+        for name, calls in one_by_one(length, 512).items():
+            yield name, length, calls
+    for width in arguments.speed_widths:
+        norms = {name: NORMS[f"{name}_norm"](width, 1e-5) for name in ("layer", "rms")}
+        yield "norm", width, {name: step_of(norm, 64, width) for name, norm in norms.items()}
+        layers = {name: encoder_layer(width, max(1, width // 64), norm_type=f"{name}_norm") for name in norms}
+        yield "layer with it", width, {name: step_of(layer, 64, width) for name, layer in layers.items()}
+
+
+def measure_speed(arguments: argparse.Namespace) -> Iterator[Row]:
+    """A row for each call, size and seed: its time, and that time as a part of the first call's."""
+    for what, size, calls in rivals(arguments):
+        start = time.process_time()
+        for call in calls.values():
+            call()
+        # A turn lasts some milliseconds, also of what takes microseconds.
+        repeats = max(1, int(0.01 * len(calls) / (time.process_time() - start)))
+        for seed in range(1, arguments.seeds + 1):
+            seconds: dict[str, list[float]] = {name: [] for name in calls}
+            for _ in range(arguments.rounds):
+                for name, call in calls.items():
+                    start = time.process_time()
+                    for _ in range(repeats):
+                        call()
+                    seconds[name].append((time.process_time() - start) / repeats)
+            first = median(next(iter(seconds.values())))
+            for name, found in seconds.items():
+                times = {"milliseconds": 1000 * median(found), "ratio": median(found) / first}
+                yield {"what": what, "size": size, "call": name, "seed": seed, **times}
 
 
 # Chain ---------------------------------------------------------------------------------------------------------------
@@ -290,6 +396,7 @@ def measure_training(arguments: argparse.Namespace) -> Iterator[Row]:
 CLAIMS: dict[str, Callable[[argparse.Namespace], Iterator[Row]]] = {
     "scores": measure_scores,
     "cost": measure_cost,
+    "speed": measure_speed,
     "chain": measure_chain,
     "distance": measure_distance,
     "statistics": measure_statistics,
@@ -304,11 +411,10 @@ def run(arguments: argparse.Namespace) -> None:
     Raises:
         ValueError: A number is too small, or models or texts are missing.
     """
-    sizes = (*arguments.d_k, *arguments.lengths, *arguments.widths, *arguments.chain_lengths, *arguments.distances)
-    if min(arguments.seeds, *sizes, *arguments.batches) < 1:
-        raise ValueError(
-            "--seeds, --d_k, --lengths, --widths, --chain_lengths, --distances and --batches are 1 or more"
-        )
+    names = ("d_k", "lengths", "widths", "chain_lengths", "speed_lengths", "speed_widths", "distances", "batches")
+    for name in names:
+        if min(arguments.seeds, *getattr(arguments, name)) < 1:
+            raise ValueError(f"--seeds and --{name} are 1 or more")
     if arguments.json:
         refuse_overwriting(arguments.json, [])
     if arguments.pictures:

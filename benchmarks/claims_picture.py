@@ -82,6 +82,23 @@ def draw_cost(rows: list[Row]) -> Figure:
     return figure
 
 
+def draw_speed(rows: list[Row]) -> Figure:
+    """Times as parts of the time of the first call."""
+    groups = {
+        "scores": ("scores",),
+        "heads": ("heads",),
+        "positions": ("Transformer", "LSTM"),
+        "norms": ("norm", "layer with it"),
+    }
+    figure, axes = panels(4, [f"{name}: time" for name in groups], width=3.4)
+    for each, names in zip(axes, groups.values()):
+        named = [{**row, "call": f"{row['what']}, {row['call']}" if len(names) > 1 else row["call"]} for row in rows]
+        draw_lines(each, [row for row in named if row["what"] in names], "size", "ratio", "call")
+        each.set_xlabel("d" if "norm" in names else "n")
+        each.legend(frameon=False, fontsize=7)
+    return figure
+
+
 def draw_chain(rows: list[Row]) -> Figure:
     """The longest chain over n."""
     figure, axes = panels(1, ["operations one after the other, in a training step"], width=4.6)
@@ -140,6 +157,7 @@ DRAWINGS: dict[str, Callable[[list[Row]], Figure]] = {
     "training": draw_training,
     "scores": draw_scores,
     "cost": draw_cost,
+    "speed": draw_speed,
     "chain": draw_chain,
     "distance": draw_distance,
     "statistics": draw_statistics,

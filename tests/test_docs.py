@@ -106,6 +106,7 @@ SMALL = {
     f"{BENCHMARKS} attention": "--lengths 16 --widths 64 --layer_length 8 --window 4 --kinds full window"
     " --tasks forward layer --rounds 1",
     f"{BENCHMARKS} low_data": "--sizes 3 --seeds 1 --systems marianmt --most_updates 1 --test val.en.gz val.de.gz",
+    f"{BENCHMARKS} claims scores": "--seeds 1 --lengths 64 --widths 64 --speed_lengths 8 --speed_widths 64 --rounds 1",
     f"{BENCHMARKS} predecessors": "--lengths 4 --models lstm --rounds 1 --threads 1 --batch 1",
     f"{PROG} train finetune --model_name_or_path": RUN.replace("--vocab_size 300 ", ""),
     f"{PROG} train corrections --model_name_or_path": RUN.replace("--vocab_size 300 ", ""),

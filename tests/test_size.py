@@ -19,7 +19,7 @@ MOST = {
     "common": (22, 2_640, 30),
     "conversion": (34, 6_950, 40),
     "evaluation": (5, 540, 5),  # score-systems: tests of differences, and their page
-    "explorer": (17, 3_560, 20),  # runs that are watched; recurrent models
+    "explorer": (17, 3_570, 20),  # runs that are watched; recurrent models; what neurons write for
     "export": (10, 1_170, 5),  # the folder for transformers.js
     # Which fields can have the kind that an option needs; samples, scores and a user's processors in this search.
     # Inputs of int8 in seven bits; samples of random bits; settings of a search without transformers.

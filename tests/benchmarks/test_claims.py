@@ -15,6 +15,7 @@ def parsed(*argv):
     parser = argparse.ArgumentParser()
     claims.add_arguments(parser)
     sizes = "--seeds 1 --d_k 8 16 --lengths 8 16 --widths 64 128 --chain_lengths 4 8 --distances 1 8 --batches 2 4"
+    sizes += " --speed_lengths 4 8 --speed_widths 8 --rounds 1"
     return parser.parse_args([*argv, *sizes.split(), "--steps", "2", "--sentences", "3", "--warmup", "1"])
 
 
@@ -48,6 +49,11 @@ def test_every_claim_gives_rows_and_a_picture(tmp_path, capsys):
     operations = {(row["part"], row["n"]): row["operations"] for row in found["cost"] if row["over"] == "n"}
     assert operations["scores and sums", 16] == 4 * operations["scores and sums", 8] == 4 * 16 * 16 * 512
     assert operations["feed-forward", 16] == 2 * operations["feed-forward", 8] == 16 * 16 * 512**2
+    times = {(row["what"], row["size"], row["call"]): row for row in found["speed"]}
+    assert {what for what, _, _ in times} == {"scores", "heads", "Transformer", "LSTM", "norm", "layer with it"}
+    one = times["Transformer", 8, "in one pass"]
+    assert one["ratio"] == 1 and times["Transformer", 8, "token by token"]["ratio"] > 2
+    assert times["norm", 8, "rms"]["milliseconds"] < times["layer with it", 8, "rms"]["milliseconds"]
     chain = {(row["model"], row["n"]): row["chain"] for row in found["chain"]}
     assert chain["transformer", 8] == chain["transformer", 4]
     assert chain["lstm", 8] > chain["lstm", 4] + 4

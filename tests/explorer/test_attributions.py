@@ -377,6 +377,12 @@ def test_neurons_are_those_of_the_activation_function(asked):
         found = asked("neurons", stack=side, layer=1, piece=2, top=6)
         assert found["neurons"] == inner[2].abs().topk(6).indices.tolist() and found["width"] == inner.shape[1]
         close(found["activations"], inner[:, found["neurons"]].t())
+        rows = model.get_output_embeddings() if side == "decoder" else model.get_encoder().embed_tokens
+        columns = layer.fc2.weight[:, found["neurons"]] * inner[2, found["neurons"]].sign()
+        written = (rows.weight @ columns).topk(3, dim=0).indices.t().tolist()
+        silent = inner[2, found["neurons"]] == 0
+        expected = [[] if none else own for none, own in zip(silent, written, strict=True)]
+        assert [[piece["id"] for piece in own] for own in found["writes"]] == expected
 
 
 def test_a_layer_without_feed_forward_and_other_wrong_fields_are_named(tiny_model, tokenizer):

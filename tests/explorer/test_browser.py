@@ -121,7 +121,7 @@ def test_pictures_at_both_widths_and_themes(width, theme, open_page, show, pictu
     states = {view: {"view": view} for view in VIEWS}
     states["attention-map"] = {"view": "attention", "picture": "map"}
     states["attention-grid"] = {"view": "attention", "picture": "grid"}
-    states["analyse-neurons"] = {"view": "analyse", "analysis": "neurons", "fires": "true"}
+    states["analyse-neurons"] = {"view": "analyse", "analysis": "neurons"}
     states["walk-open"] = {"view": "walk", "box": "decoder.0.fc2"}
     page = open_page(width, theme)
     for name, state in states.items():

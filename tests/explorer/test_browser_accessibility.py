@@ -33,7 +33,7 @@ def states_of(page):
     states += [{"text": TEXT, "view": "walk", "box": "decoder.0.fc2"}]
     states += [{"text": TEXT, "view": view, "language": "zh"} for view in ("tour", "analyse")]
     states += [{"text": TEXT, "view": "analyse", "method": "integrated_gradients", "steps": 16, "step": 2}]
-    states += [{"text": TEXT, "view": "analyse", "analysis": name, "fires": "true"} for name in ("ranks", "neurons")]
+    states += [{"text": TEXT, "view": "analyse", "analysis": name} for name in ("ranks", "neurons")]
     states += [{"text": TEXT, "view": "intervene", "off": "cross.0", "applied": "true", "prefix": "5", "num_beams": 2}]
     patched = {"text": TEXT, "view": "intervene", "other": "three two five"}
     states += [{**patched, "patch_map": "layers"}, {**patched, "patch_tensor": "cross.0.1", "patch_map": "heads"}]

@@ -79,9 +79,6 @@ def test_all_is_chosen_by_keyboard_and_restored_from_the_address(open_page, draw
     assert page.locator("#ranks td .small").count() > 0
     choose("#analysis", "ArrowDown")
     choose("#top", "ArrowUp")
-    page.focus("#where-in-the-sentence-each-fires")
-    page.keyboard.press("Space")
-    drawn(page)
     assert page.locator("#neurons tbody tr").count() == 5 and page.locator("#map-firing").count() == 1
     again = open_page(at=page.url)
     assert again.inner_text("main") == page.inner_text("main")
@@ -95,7 +92,9 @@ def test_ranks_and_neurons_are_those_of_the_answers(open_page, show, answer):
     show(page, text=TEXT, view="analyse", analysis="neurons", part="encoder", layer=0, token=1)
     found = answer("neurons", stack="encoder", layer=0, piece=1)
     assert numbers_of(page, "#neurons th[scope=row]") == found["neurons"]
-    shown = numbers_of(page, "#neurons td")
+    shown = numbers_of(page, "#neurons td:nth-child(2)")
+    written = [", ".join(piece["text"] for piece in own) for own in found["writes"]]
+    assert page.locator("#neurons td:nth-child(4)").all_inner_texts() == written
     assert shown == pytest.approx(from_json(found["activations"])[:, 1].tolist(), rel=1e-5)
 
 

@@ -77,7 +77,7 @@ def states():
     found += [
         {"view": "walk", "box": box} for box in ("encoder.scaled", "decoder.0.fc2", "decoder.0.self_attn.stream")
     ]
-    found += [{"view": "analyse", "analysis": name, "fires": "true"} for name in ("attributions", "ranks", "neurons")]
+    found += [{"view": "analyse", "analysis": name} for name in ("attributions", "ranks", "neurons")]
     found += [
         {"view": "analyse", "method": name, "steps": 16} for name in ("gradient", "integrated_gradients", "rollout")
     ]

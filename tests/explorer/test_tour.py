@@ -183,6 +183,12 @@ def test_the_numbers_of_the_tour_are_those_of_the_model(open_page, drawn, explor
         if name in shown:
             assert shown[name] == pytest.approx([float(part[at]) for part in weights], rel=1e-3)
     assert f"{float(weights[2].max()):.1%}".replace("%", " %") in words
+    shown, _ = stop(8)
+    first = row("encoder.input")
+    for layer in (0, 1):
+        last = row(f"encoder.{layer}.output")
+        expected = [float(last.norm()), float(torch.cosine_similarity(first, last, dim=0))]
+        assert shown[f"{layer}.0"][-2:] == pytest.approx(expected, abs=1e-3)
     where = explorer.answer("mixing", {**pair, "part": "decoder"})
     found = explorer.answer("attention", {**pair, "part": "decoder", "layer": where["layers"][1]})
     shown, _ = stop(9)
@@ -334,6 +340,11 @@ def test_the_first_page_is_the_example_translated_with_a_way_into_the_tour(open_
     page.select_option("#model", "pre")  # a sentence of the user's own stays
     drawn(page)
     assert page.input_value("#text") == "five one" and page.locator("#invitation").count() == 0
+    page.fill("#text", "")
+    page.press("#text", "Enter")
+    page.click("#example")
+    drawn(page)
+    assert page.input_value("#text") == EXAMPLE and page.locator("#translation").count() == 1
     narrow = open_page(390)
     assert narrow.locator(".view-line").is_visible() and narrow.locator(".tab-line >> nth=0").is_hidden()
 

@@ -331,10 +331,11 @@ def ranks(subject: Subject, request: PairRequest) -> RanksResult:
 
 
 def neurons(subject: Subject, request: NeuronsRequest) -> NeuronsResult:
-    """The neurons of a feed-forward that fire most at a token, and how they fire at all others."""
+    """The neurons of a feed-forward that fire most at a token, how they fire elsewhere, and what they write for."""
     check_ours(subject, request)
     found = subject.forced(request)
-    layer = stack_of(found.copy.model, request.stack).layers[found.copy.place(request.stack, request.layer)]
+    stack = stack_of(found.copy.model, request.stack)
+    layer = stack.layers[found.copy.place(request.stack, request.layer)]
     if not hasattr(layer, "fc2"):
         raise RequestError("layer", f"{request.layer} of the {request.stack} has no feed-forward")
     fired = found.record({"fc2": layer.fc2}).inputs["fc2"]  # (rows, d_ff)
@@ -342,5 +343,13 @@ def neurons(subject: Subject, request: NeuronsRequest) -> NeuronsResult:
         raise RequestError("piece", f"is {request.piece}; expected 0 to {len(fired) - 1}, a row of this layer")
     # With a gate, and with some functions, a neuron may also say much by a number below 0.
     best = fired[request.piece].abs().topk(min(request.top, fired.shape[1])).indices
-    pieces = found.source_pieces if request.stack == "encoder" else found.read
-    return NeuronsResult(pieces, best.tolist(), fired[:, best].t(), fired.shape[1])
+    is_last = request.stack == subject.lens_stack
+    rows = found.copy.model.get_output_embeddings() if is_last else getattr(stack, "embed_tokens", None)
+    writes: list[list[Piece]] = []
+    if rows is not None:
+        signs = fired[request.piece, best].sign()
+        most = (rows.weight @ (layer.fc2.weight[:, best] * signs)).topk(3, dim=0).indices  # (3, neurons)
+        writes = [
+            [subject.piece((), one) for one in own] if sign else [] for sign, own in zip(signs, most.t().tolist())
+        ]
+    return NeuronsResult(found.sides(request.stack)[0], best.tolist(), fired[:, best].t(), writes, fired.shape[1])

@@ -353,6 +353,7 @@ class NeuronsResult:
     neurons: list[int]  # Numbers of those that fire most at one of them: whose activation is largest, or least below 0
     # (neurons, rows): what the activation function gives, with gates times the gate, at all of them
     activations: torch.Tensor
+    writes: list[list[Piece]]  # Tokens whose embeddings are most like what each adds here; of a silent one none
     width: int  # Number of neurons of the layer
 
 

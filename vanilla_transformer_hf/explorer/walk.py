@@ -139,7 +139,7 @@ def layer_tensors(seen: Recorded, config: Any, side: str, number: int) -> list[T
     rule = f"{norm_name(config)}({residual} + Sublayer(x))" if is_post else f"{residual} + Sublayer({norm_rule})"
     made = []
     for name, norm, before, after in zip(present, norms, streams, streams[1:]):
-        formula = "Concat(head₁ … head_h) W^O"
+        formula = "Concat(head₀, head₁, …) W^O"
         if name == "fc2":
             gate = " ⊙ (x W₃ + b₃)" if config.feed_forward_type == "gated" else ""
             formula = f"({sizes.activation_function}(x W₁ + b₁){gate}) W₂ + b₂"

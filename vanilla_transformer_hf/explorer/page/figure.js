@@ -331,9 +331,9 @@ class Column {
   }
 
   words(lines, className) {
-    const shown = [...lines].reverse();
-    shown.forEach((text, row) => this.text(this.middle, this.at + row * LINE + 4, text, { className }));
-    this.at += shown.length * LINE + 2;
+    const top = this.at + (lines.length - 1) * LINE + 4;
+    lines.forEach((text, row) => this.text(this.middle, top - row * LINE, text, { className }));
+    this.at += lines.length * LINE + 2;
   }
 
   arrow() {

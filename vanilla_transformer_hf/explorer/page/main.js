@@ -3,7 +3,7 @@
 import { AnswerError, NotKept, ask, askAnew, firstState, holds, isOffline } from "./api.js";
 import { changesBar, changesOf } from "./changes.js";
 import { restoreTheme } from "./colors.js";
-import { announce, attempt, faultNote, html, restoreDrafts, watchDrafts } from "./dom.js";
+import { announce, attempt, button, faultNote, html, restoreDrafts, watchDrafts } from "./dom.js";
 import { invitation, makeHeader, readyToKeep, tabText, withExample, withOtherExample } from "./header.js";
 import { savePage } from "./keep.js";
 import { SMALL_STEPS, nextState, readState, translateRequest, writeState } from "./state.js";
@@ -157,7 +157,10 @@ async function content(one, context) {
   if (one.isOfRun) return [line, ...(await one.draw(context))];
   if (one.needsOurs && !model.is_ours) return note("page.needs_ours");
   if (one.needsText && isFile) return note("page.needs_text");
-  if (state.text.trim() === "") return note(`page.empty_${model.reads}`);
+  if (state.text.trim() === "") {
+    const back = () => set({ text: model.example });
+    return [note(`page.empty_${model.reads}`), model.example && button(say("page.example"), back, { id: "example" })];
+  }
   context.translation = await ask("translate", translateRequest(state));
   context.source = isFile ? await ask("source", { model: model.name, text: state.text }) : null;
   const drawn = await one.draw(context);
@@ -220,7 +223,7 @@ async function follow() {
     if (run.checkpoints.join() !== before.join()) {
       const opened = await attempt(askAnew("models"));
       if (!(opened instanceof Error)) models.splice(0, models.length, ...opened);
-      // Who has the newest checkpoint open beside the curves goes on with the newest.
+      // Where the newest checkpoint is open beside the curves, it stays the newest.
       const newest = `checkpoint-${run.checkpoints.at(-1)}`;
       const follows = state?.view === "watch" && state.model === `checkpoint-${before.at(-1)}`;
       if (follows && models.some((one) => one.name === newest)) state = nextState(state, { model: newest });

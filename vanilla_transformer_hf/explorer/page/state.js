@@ -58,7 +58,6 @@ const FIELDS = {
   rows: ["all", String],
   top: ["10", String], // neurons
   checkpoint: [-1, place(-1)], // of the run, by its step; -1 is the newest
-  fires: [false, flag],
 };
 
 // What a control changes in many small steps: they are one entry of the browser's history.

@@ -17,6 +17,7 @@ export const en = {
   "page.needs_ours": `{view} needs a Transformer of this package; {model} shows attention and attributions alone.`,
   "page.needs_text": `{view} follows a sentence from its ids, and {model} reads files: the other views show every
     number of this model.`,
+  "page.example": `Back to the example`,
   "page.empty_text": `Type a sentence and press Enter: every number of its translation can be seen here.`,
   "page.empty_speech": `Open a recording: every number of its text can be seen here.`,
   "page.empty_image": `Open an image: every number of its text can be seen here.`,
@@ -93,6 +94,8 @@ export const en = {
   "tour.layer": `layer`,
   "tour.shape": `shape`,
   "tour.length": `length`,
+  "tour.cosine": `cosine with the input`,
+  "tour.relu": `negative ones set to 0 (ReLU)`,
   "tour.see": `See all of it in {view}`,
   "tour.missing": `These numbers cannot be shown here: {reason}`,
 
@@ -118,8 +121,8 @@ export const en = {
     vectors here; this model (scheme “{scheme}”) adds nothing to them, and where it looks at places, it does so
     inside attention. “{token}” goes into the first layer as it is.`,
   "stop.project.title": `A question, a label, a content`,
-  "stop.project.text": `Attention is a soft look-up. Every token makes three vectors of what it is: a query (what it
-    looks for), a key (by what it can be found) and a value (what it hands on), by three trained matrices. Below are
+  "stop.project.text": `Attention is a soft look-up. From its vector x each token computes three, by three trained
+    matrices: a query (what it looks for), a key (by what it can be found) and a value (what it hands on). Below are
     those of “{token}” in head {head} of layer {layer}, which has {heads} heads: {size} numbers each for query and
     key. Layers and heads are counted from 0; this head is shown because it mixes several tokens here.`,
   "stop.softmax.title": `Who looks at whom`,
@@ -149,9 +152,9 @@ export const en = {
     back to {width}. Attention moves information between tokens, this step works on it. Again the result is added and
     normed as before.`,
   "stop.layers.title": `The same again, layer upon layer`,
-  "stop.layers.text": `The two steps make a layer, and this stack has {layers} of them. With each one the vector of
-    “{token}” says less about the token alone and more about its part in the sentence. The table has its length after
-    each layer.`,
+  "stop.layers.text": `The two steps make a layer, and this stack has {layers} of them. The table
+    has what each one leaves of “{token}”: the length of its vector, and the cosine of its angle with the input of
+    layer 0, which is 1 as long as it keeps its direction.`,
   "stop.layers.memory": `The last output, one vector for each source token, is what the decoder will read. It is
     computed once for the sentence.`,
   "stop.layers.shared": `Some of these layers share their weights: they are the same step, taken again.`,
@@ -172,12 +175,13 @@ export const en = {
     probable here is “{best}” with {share}.`,
   "stop.logits.shared": `Here these are the rows of the table E of stop 2: one matrix serves both.`,
   "stop.logits.search": `A search picks a token, which the model reads at the next step, until the sentence ends. The
-    product of the probabilities scores the whole; here its logarithm is {sum}.`,
+    product of the probabilities scores the whole; here its logarithm is {sum}. Long sentences have lower ones, so
+    that {score}, the score in Translate, also counts the tokens.`,
 
   "patch.title": `One tensor of another sentence (activation patching)`,
-  "patch.help": `Both sentences are given the target that is shown. Then one tensor of the first gets the values that
-    it has for the second, and the next token is predicted again. Where the tensor carries what the sentences differ
-    in, the prediction becomes that of the second.`,
+  "patch.help": `Both sentences are read with the same translation. In the first, one tensor is replaced by the
+    second's, and the next token is predicted again. Where the tensor carries what the sentences differ in, the
+    prediction becomes that of the second.`,
   "patch.other": `Second sentence`,
   "patch.run": `Compare`,
   "patch.part": `Tensor`,
@@ -303,13 +307,14 @@ export const en = {
   "analyse.about.ranks_without": `The output of each layer through the output matrix and the softmax, as if it were
     the last layer (logit lens); this model has no final norm. In each cell: the rank of the token that comes out at
     the end, 1 being the most probable, and its probability.`,
-  "analyse.about.neurons": `What the activation function gives, which the second matrix of the feed-forward reads,
-    with gates times the gate. Of {width} neurons those with the largest activation, of either sign.`,
+  "analyse.about.neurons": `The {count} of {width} neurons that are strongest here, of either sign: what the activation
+    function gives, with a gate times the gate. “Writes for” are the tokens that the neuron, as it is here, adds most
+    to: those whose rows in the table of embeddings are most like its column of W₂, later layers left out.`,
   "analyse.neurons_of": `Neurons of layer {layer} at “{token}”`,
   "analyse.neuron": `neuron`,
   "analyse.activation": `activation`,
   "analyse.fires_at": `fires most at`,
-  "analyse.fires": `where in the sentence each fires`,
+  "analyse.writes": `writes for`,
   "analyse.fires_map": `These neurons at every token`,
   "analyse.stack": `Stack`,
   "analyse.layer": `Layer`,

@@ -14,6 +14,7 @@ export const zh = {
   "page.save_as": `将 {name} 保存为 {kind}`,
   "page.needs_ours": `“{view}”需要本软件包的 Transformer 模型；{model} 只能显示注意力和归因。`,
   "page.needs_text": `“{view}”从编号开始跟踪一个句子，而 {model} 读取文件：其他视图显示该模型的每个数。`,
+  "page.example": `回到示例`,
   "page.empty_text": `输入一个句子并按回车键：这里可以看到其译文的每个数。`,
   "page.empty_speech": `打开一段录音：这里可以看到其文本的每个数。`,
   "page.empty_image": `打开一幅图像：这里可以看到其文本的每个数。`,
@@ -90,6 +91,8 @@ export const zh = {
   "tour.layer": `层`,
   "tour.shape": `形状`,
   "tour.length": `长度`,
+  "tour.cosine": `与输入的余弦`,
+  "tour.relu": `ReLU（负数置为 0）`,
   "tour.see": `在“{view}”中查看全部`,
   "tour.missing": `这里无法显示这些数值：{reason}`,
 
@@ -111,7 +114,7 @@ export const zh = {
   "stop.position.inside": `注意力本身不知道词元的顺序。论文在这里给向量加上位置；本模型（方案“{scheme}”）在这里什么也
     不加，若用到位置，则在注意力内部处理。“{token}”原样进入第一层。`,
   "stop.project.title": `查询、键与值：在找什么，凭什么被找到，交出什么`,
-  "stop.project.text": `注意力是一种软寻址（soft addressing）。每个词元用三个训练好的矩阵，由自身得到三个向量：查询（
+  "stop.project.text": `注意力是一种软寻址（soft addressing）。每个词元用三个训练好的矩阵，由自己的向量 x 算出三个向量：查询（
     在找什么）、键（凭什么被找到）和值（交出什么）。下面是“{token}”在第 {layer} 层第 {head} 个头（共 {heads} 个头）中
     的向量：查询和键各有 {size} 个数。层和头都从 0 数起；选这个头，是因为它在这里混合了多个词元。`,
   "stop.softmax.title": `谁关注谁`,
@@ -135,8 +138,8 @@ export const zh = {
   "stop.ffn.text": `同一个小网络单独作用于每个词元：先展开为 {inner} 个数，经过 {activation}，再回到 {width} 个数。注
     意力在词元之间传递信息，这一步加工信息。结果同样相加并归一化。`,
   "stop.layers.title": `一层又一层，重复同样的步骤`,
-  "stop.layers.text": `这两步构成一层，这一侧共有 {layers} 层。每过一层，“{token}”的向量都更少描述词元本身，更多描述
-    它在句中的作用。表中是每层之后它的长度。`,
+  "stop.layers.text": `这两步构成一层，这一侧共有 {layers} 层。表中是每层之后“{token}”的向量的长度，以及它与第 0 层输入
+    之间夹角的余弦：方向不变时为 1。`,
   "stop.layers.memory": `最后的输出给每个源词元一个向量，供解码器读取。对一个句子只计算一次。`,
   "stop.layers.shared": `其中一些层共享权重：它们是同一步骤的重复。`,
   "stop.layers.pools": `这个编码器在途中把序列长度减半，所以最后的每一行代表几个词元。`,
@@ -152,7 +155,7 @@ export const zh = {
     变成总和为 1 的概率。这里最可能的是“{best}”，概率为 {share}。`,
   "stop.logits.shared": `这里输出矩阵与第 2 站的嵌入表 E 共享：是同一个矩阵。`,
   "stop.logits.search": `搜索选出一个词元，模型在下一步读入它，直到句子结束。各概率的乘积给整个结果打分；这里它的对数
-    是 {sum}。`,
+    是 {sum}。句子越长，它越低，所以“翻译”里的得分 {score} 还考虑了词元数。`,
 
   "patch.title": `换入另一个句子的一个张量（激活修补，activation patching）`,
   "patch.help": `两个句子都配上当前显示的译文。然后把第一个句子的一个张量换成它在第二个句子中的值，再预测下一个词元。
@@ -273,13 +276,13 @@ export const zh = {
     lens）。每格：最终输出的词元的排名（1 为概率最大）及其概率。`,
   "analyse.about.ranks_without": `每层的输出经过输出矩阵和 softmax，如同它就是最后一层（logit lens）；本模型没有最后
     的归一化。每格：最终输出的词元的排名（1 为概率最大）及其概率。`,
-  "analyse.about.neurons": `激活函数的输出（有门控时再乘以门），即前馈网络第二个矩阵所读的数。{width} 个神经元中，激
-    活值（不论正负）最大的那些。`,
+  "analyse.about.neurons": `{width} 个神经元中在此处最强（不论正负）的 {count} 个：激活函数的输出，有门控时再乘以
+    门。“倾向写出”是该神经元在此处最推高的词元：它们在嵌入表中的行与它在 W₂ 中的列最相似，不计后面的层。`,
   "analyse.neurons_of": `第 {layer} 层的神经元，位于“{token}”`,
   "analyse.neuron": `神经元`,
   "analyse.activation": `激活值`,
   "analyse.fires_at": `激活最强之处`,
-  "analyse.fires": `每个神经元在句中何处激活`,
+  "analyse.writes": `倾向写出`,
   "analyse.fires_map": `这些神经元在每个词元处`,
   "analyse.stack": `编码器/解码器`,
   "analyse.layer": `层`,

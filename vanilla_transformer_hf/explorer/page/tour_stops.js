@@ -282,24 +282,27 @@ async function ffn({ side, first, stack, boxes, row }) {
   const prefix = `${side}.${first}`;
   const reads = stack.norm === "pre" ? `${prefix}.fc2.norm` : `${prefix}.self_attn.stream`;
   const [rows, width] = boxes.get(`${prefix}.fc2`).shape;
+  const isRelu = stack.activation === "relu";
   return {
     texts: ["ffn.text"],
-    values: { inner: stack.inner, width: stack.width, activation: stack.activation },
+    values: { inner: stack.inner, width: stack.width, activation: isRelu ? say("tour.relu") : stack.activation },
     shapes: { x: [rows, width], "x W₁": [rows, stack.inner], "FFN(x)": [rows, width] },
     table: vectors({ x: await row(reads), "FFN(x)": await row(`${prefix}.fc2`) }),
     see: { view: "walk", box: `${prefix}.fc2` },
   };
 }
 
-async function layers({ side, stack, boxes, pieces, token, model, isPair }) {
+async function layers({ side, stack, boxes, pieces, token, model, isPair, row }) {
   const outputs = [...boxes.values()].filter((box) => box.name.startsWith(side) && box.name.endsWith(".output"));
   const norm = boxes.get(`${side}.norm`);
-  const line = (name, box) => {
+  const first = await row(boxes.has(`${side}.normed`) ? `${side}.normed` : `${side}.input`);
+  const cosine = (one) => one.reduce((sum, value, at) => sum + value * first[at], 0) / (length(one) * length(first));
+  const line = async (name, box) => {
     const norms = box.norms[rowOf(token, pieces.length, box.shape[0])];
-    return [name, box.shape.join(" × "), short(norms)];
+    return [name, box.shape.join(" × "), short(norms), short(cosine(await row(box.name)))];
   };
-  const rows = outputs.map((box) => line(String(box.layer), box));
-  if (norm) rows.push(line(boxTitle(norm, model), norm));
+  const rows = await Promise.all(outputs.map((box) => line(String(box.layer), box)));
+  if (norm) rows.push(await line(boxTitle(norm, model), norm));
   const isShared = new Set(stack.sets).size < stack.sets.length;
   const last = norm ?? outputs.at(-1);
   const more = [isShared && "layers.shared", stack.pools.length > 0 && "layers.pools", isPair && "layers.memory"];
@@ -307,7 +310,7 @@ async function layers({ side, stack, boxes, pieces, token, model, isPair }) {
     texts: ["layers.text", ...more],
     values: { layers: model.layers[side] },
     shapes: { Z: last.shape },
-    table: { heads: ["layer", "shape", "length"], rows },
+    table: { heads: ["layer", "shape", "length", "cosine"], rows },
     see: { view: "walk", box: last.name },
   };
 }
@@ -381,7 +384,7 @@ async function logits({ found, boxes, step, ask, pair, model, state, translation
   const shares = { best: label(best[0]), share: percent(best[0].probability) };
   return {
     texts: ["logits.text", isShared && "logits.shared", isSearched && "logits.search"],
-    values: { ...shares, vocabulary: shape[1], sum: short(chosen.log_probability) },
+    values: { ...shares, vocabulary: shape[1], sum: short(chosen.log_probability), score: short(chosen.score) },
     shapes: { logits: shape },
     table: { heads: ["token", "logit", "softmax"], rows },
     see: { view: "translate" },

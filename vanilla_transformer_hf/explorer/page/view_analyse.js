@@ -2,7 +2,7 @@
 
 import { holds, tensor } from "./api.js";
 import { diverging, readableOn, sequential } from "./colors.js";
-import { attempt, button, checkbox, choice, faultNote, html, label, number, percent, roving, row } from "./dom.js";
+import { attempt, button, choice, faultNote, html, label, number, percent, roving, row } from "./dom.js";
 import { scroller, section, small, table } from "./dom.js";
 import { heatMap, roomFor } from "./heat_map.js";
 import { sourceMap } from "./source_map.js";
@@ -293,13 +293,13 @@ function placesOf(values, names) {
   return shown.map((place) => `${names[place]} ${number(values[place], 3)}`).join(", ");
 }
 
-function neuronTable(found, piece, names, { state }) {
+function neuronTable(found, piece, names) {
   const { shape, values } = tensor(found.activations);
-  const keys = ["analyse.neuron", "analyse.activation", state.fires && "analyse.fires_at"].filter(Boolean);
+  const keys = ["analyse.neuron", "analyse.activation", "analyse.fires_at", "analyse.writes"];
   const rows = found.neurons.map((neuron, at) => {
     const own = values.subarray(at * shape[1], (at + 1) * shape[1]);
-    const places = state.fires ? html("td", { dir: "auto" }, placesOf(own, names)) : [];
-    return row({}, String(neuron), number(own[piece]), places);
+    const texts = [placesOf(own, names), (found.writes[at] ?? []).map(label).join(", ")];
+    return row({}, String(neuron), number(own[piece]), ...texts.map((text) => html("td", { dir: "auto" }, text)));
   });
   const neurons = table(
     { class: "numbers" },
@@ -343,7 +343,6 @@ function neuronControls({ state, set, model }, asked, names) {
       ? choice(say("analyse.token"), asked.piece, pieces, (value) => set({ [field]: Number(value) }), "piece")
       : null,
     choice(say("analyse.top"), asked.top, options("top", TOPS), (top) => set({ top }), "top"),
-    checkbox(say("analyse.fires"), state.fires, (fires) => set({ fires })),
   ];
 }
 
@@ -357,16 +356,9 @@ async function neuronsPicture(context) {
   }
   const names = rowNames(found.pieces, tensor(found.activations).shape[1]);
   const title = say("analyse.neurons_of", { token: names[asked.piece], layer: asked.layer });
-  const about = say("analyse.about.neurons", { width: found.width });
+  const about = say("analyse.about.neurons", { width: found.width, count: found.neurons.length });
   return {
     controls: neuronControls(context, asked, names),
-    parts: [
-      section(
-        title,
-        small(about),
-        neuronTable(found, asked.piece, names, context),
-        state.fires ? firingMap(found, names) : null,
-      ),
-    ],
+    parts: [section(title, small(about), neuronTable(found, asked.piece, names), firingMap(found, names))],
   };
 }

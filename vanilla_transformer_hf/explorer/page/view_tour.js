@@ -7,7 +7,7 @@ import { say, sentences } from "./texts.js";
 import { readJourney, stopsOf } from "./tour_stops.js";
 
 // Headings of columns that are words; others are symbols.
-const WORDS = ["token", "id", "key", "layer", "shape", "length"];
+const WORDS = ["token", "id", "key", "layer", "shape", "length", "cosine"];
 
 /** The tokens as buttons: the pressed one is followed. */
 function followed(title, pieces, chosen, choose) {
@@ -156,14 +156,14 @@ const EQUATIONS = {
   inside: () => "X + 0",
   project: () => "Q = X W^Q, K = X W^K, V = X W^V",
   softmax: () => `Attention(Q, K, V) = softmax(${scores}) V`,
-  heads: () => "MultiHead = Concat(head_1, …, head_h) W^O\nhead_j = Attention(X W_j^Q, X W_j^K, X W_j^V)",
+  heads: () => "MultiHead = Concat(head_0, head_1, …) W^O\nhead_j = Attention(X W_j^Q, X W_j^K, X W_j^V)",
   residual: ({ norm, isPost, alpha }) =>
     isPost ? `${name(norm)}(${factor(alpha)} x + Sublayer(x))` : `${factor(alpha)} x + Sublayer(${name(norm)}(x))`,
   ffn: ({ activation, isGated }) => {
     const hidden = isGated ? `(${inner(activation)} ⊙ (x W_3 + b_3))` : inner(activation);
     return `FFN(x) = ${hidden} W_2 + b_2`;
   },
-  layers: () => "Z_N = Layer_N(… Layer_1(X) …)",
+  layers: () => "Z = …(Layer_1(Layer_0(X)))",
   masked: () => `softmax(${scores} + M) V, M_{i j} = −∞ "\u00a0${say("equation.for")}\u00a0" j > i`,
   cross: () => "Q = Y W^Q, K = Z W^K, V = Z W^V",
   logits: ({ kind }) => `P(${kind === "masked" ? "x" : "y"}_t | ${READ[kind]}) = softmax(z_t E^T)`,
