@@ -82,9 +82,18 @@ def test_wrong_settings_are_refused_and_the_description_excludes_them(serve, mbr
     document = client.get("/openapi.json").json()
     schema = {**document["components"]["schemas"]["TranslateRequest"], "components": document["components"]}
     assert not Draft202012Validator(schema).is_valid({"q": "one", "mbr": mbr})
-    for right in (HOT, True, "true", {}, {"candidates": "beam"}, {"candidates": "top_k", "seed": 4, "top_k": None}):
-        assert Draft202012Validator(schema).is_valid({"q": "one", "mbr": right})
-        assert post(client, "***", mbr=right)[0] == 200
+
+
+def test_the_description_allows_what_is_answered(serve):
+    client = serve()
+    document = client.get("/openapi.json").json()
+    schema = {**document["components"]["schemas"]["TranslateRequest"], "components": document["components"]}
+    nulls = {"candidates": None, "samples": None, "top_k": None}
+    beams = {"candidates": "beam", "seed": None, "epsilon": None}
+    top_k = {"candidates": "top_k", "seed": 4, "top_k": None, "epsilon": None}
+    for mbr in (HOT, True, "true", {}, {"candidates": ""}, nulls, beams, top_k):
+        assert Draft202012Validator(schema).is_valid({"q": "one", "mbr": mbr}), mbr
+        assert post(client, "***", mbr=mbr)[0] == 200, mbr
 
 
 def test_sentences_with_terms_take_candidates_that_have_them(serve, translator):

@@ -158,13 +158,15 @@ def _schemas(limits: Limits, served: Served) -> Schema:
         "description": f"At most {MOST_ENTRIES:,} texts with their translations, in place of the server's.",
     }
     common |= {"glossary": entries, "memory": entries}
-    numbers = _number_schemas(MBR_PARAMETERS)
+    # What a kind of candidates does not read may be null, as what it reads.
     risks = [
         _object(
             [] if kind == MinimumRisk.candidates else ["candidates"],
-            candidates=_enumeration([kind]),
-            samples=numbers["samples"],
-            **{name: numbers[name] for name in read},
+            candidates=_or_null(_enumeration(["", kind])) if kind == MinimumRisk.candidates else _enumeration([kind]),
+            **{
+                name: schema if name in ("samples", *read) else {"type": "null"}
+                for name, schema in _number_schemas(MBR_PARAMETERS).items()
+            },
         )
         for kind, read in OF_CANDIDATES.items()
     ]
