@@ -49,7 +49,7 @@ def best_candidates(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, tor
 
 
 def first_highest(scores: torch.Tensor) -> torch.Tensor:
-    """`argmax` of each row of scores (R, V), the first of equal ones; on a CPU several times as fast as torch's."""
+    """`argmax` of each row of scores (R, V), the first of equal ones; of many on a CPU several times as fast."""
     whole = scores.shape[1] // SCORES_AT_ONCE
     if scores.device.type != "cpu" or whole < 2 or scores.numel() < MANY_SCORES:
         return scores.argmax(dim=1)

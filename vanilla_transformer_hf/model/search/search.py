@@ -323,8 +323,9 @@ class Search(ABC):
             likely = ratios.nonzero()[:, 0]
             ratios.index_copy_(0, likely, ratios[likely] / exponential(bits[likely]).to(ratios.dtype))
             return first_highest(every)[:, None] if count == 1 else every.topk(count).indices
-        every = every if is_whole else every.new_ones(size).index_copy_(0, places, every)
-        return every.multinomial(count)[slice(None) if is_whole else places]
+        if is_whole:
+            return every.multinomial(count)
+        return every.new_ones(size).index_copy_(0, places, every).multinomial(count)[places]
 
     def _dismiss(self, done: torch.Tensor) -> None:
         """Write the results of rows that are done (A), and drop these rows from the batch."""

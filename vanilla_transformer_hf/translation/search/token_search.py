@@ -4,6 +4,7 @@ Batches of source tokens to tokens of translations, by whatever engine: the sett
 Nothing heavy is imported; `token_translator.py` has the searches by torch.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -20,7 +21,7 @@ from ...model.config.search_settings import (
 COUNTS = ("num_beams", "num_return_sequences", "max_length", "max_new_tokens")
 
 
-class TokenSearch:
+class TokenSearch(ABC):
     """The base of all searches: of its `model` it reads the `generation_config`."""
 
     has_own_options = True  # whether the model is one of this package
@@ -28,13 +29,13 @@ class TokenSearch:
     def __init__(self, model: Any, pad_token_id: int, max_positions: int):
         self.model, self.pad_token_id, self.max_positions = model, pad_token_id, max_positions
 
+    @abstractmethod
     def stream(
         self, batches: Iterable[dict[str, Any]], return_scores: bool, options: dict[str, Any]
     ) -> Iterator[dict[str, Any]]:
         """The translations of each batch: of `sources`, B rows of some ids each, and of their constraints."""
         # `sequences`: B lists of n sequences of ids, decoder start token included, best first; `scores`: B lists of n
         # numbers, or None.
-        raise NotImplementedError
 
     def settings(self, options: dict[str, Any]) -> Settings:
         """The settings of `generate()` with these options."""
