@@ -105,9 +105,9 @@ def test_what_is_there_is_not_overwritten(checkpoint, tmp_path):
         convert("fairseq", checkpoint[0], tmp_path / "empty")
 
 
-@pytest.mark.parametrize("step", ["logits_of", "open_again", "write_card"])
+@pytest.mark.parametrize("step", ["logits_of", "open_by", "write_card"])
 def test_an_error_at_any_step_leaves_nothing(step, checkpoint, tmp_path, monkeypatch):
-    def fail(*arguments):
+    def fail(*arguments, **options):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(flow, step, fail)

@@ -21,7 +21,6 @@ from ..common.opening import open_by, open_processor
 from ..model.config.front_ends import reads_tokens
 from ..model.config.generation import VanillaTransformerGenerationConfig
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
-from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from ..model.tokenizer.failures import is_failure
 from ..publishing.model_card import CardFacts, ConversionFacts, SourceFile, write_card
@@ -253,9 +252,11 @@ def convert(
             found, told = settle(found, record, say)
         config = found.to_config()
         check_sizes(config, found.tensors)
-        tokenizer = vocabularies.limited(found.to_tokenizer(config), config)
-        tokenizer = vocabularies.with_language_tags(tokenizer)
-        tried = [] if tokenizer is None else try_tokenizer(tokenizer)
+        tried = list[Any]()
+        if (tokenizer := found.to_tokenizer(config)) is not None:
+            vocabularies.limit(tokenizer, config)
+            vocabularies.register_language_tags(tokenizer)
+            tried = try_tokenizer(tokenizer)
         if (processor := found.to_processor(config)) is not None:
             tried = try_processor(processor)
         model = assemble(found, config)
@@ -300,7 +301,7 @@ def convert(
                 part.save_pretrained(folder)
         model.to("meta")  # the weights are not needed twice
         say("opening what was written")
-        model = open_again(folder)
+        model = open_by(model_class(model.config), folder, dtype="auto").eval()  # in the type of the weights
         done.reopened = (logits_of(model, batch) - before).abs().max().item()
         if tokenizer is not None and try_tokenizer(VanillaTransformerTokenizer.from_pretrained(folder)) != tried:
             raise ConversionError("the reopened tokenizer gives other ids than before saving")
@@ -321,8 +322,3 @@ def convert(
         facts = ConversionFacts(done.source, shlex.join(command), files, *measured)
         write_card(CardFacts(name=output.name, conversion=facts), folder)
     return done
-
-
-def open_again(folder: Path) -> VanillaTransformerForConditionalGeneration:
-    """The model from the written files, in the type of the weights."""
-    return open_by(model_class(VanillaTransformerConfig.from_pretrained(folder)), folder, dtype="auto").eval()

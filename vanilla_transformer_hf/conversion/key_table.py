@@ -29,6 +29,11 @@ def no_bias(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Ten
     return tensor.new_zeros(len(tensor))
 
 
+def as_vector(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
+    """A matrix with one row as a vector."""
+    return tensor.flatten()
+
+
 def transposed(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
     """A matrix (in, out) of a toolkit that multiplies from the right."""
     return tensor.T.contiguous()

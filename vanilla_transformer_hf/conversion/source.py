@@ -1,7 +1,7 @@
 """The interface of a source: how a toolkit's checkpoint is recognised, read and mapped to our model."""
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -30,9 +30,17 @@ class ConversionError(ValueError):
 class Tensors(Mapping[str, torch.Tensor]):
     """The tensors of a checkpoint under the toolkit's names, read lazily."""
 
+    entries: Mapping[str, Any]  # By these names, what is known of each
+
     @abstractmethod
     def shape(self, name: str) -> tuple[int, ...]:
         """The shape of a tensor, which is not read."""
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
 
 
 class LoadedTensors(Tensors):
@@ -60,19 +68,13 @@ class LoadedTensors(Tensors):
             claimed += own
         if sum(storages.values()) > size + SMALL or claimed > max(SHARED * size, SMALL):
             raise ConversionError(f"the weights claim {claimed:,} bytes, and the files have {size:,}")
-        self.found = found
+        self.entries = found
 
     def shape(self, name: str) -> tuple[int, ...]:
-        return tuple(self.found[name].shape)
+        return tuple(self.entries[name].shape)
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        return self.found[name]
-
-    def __iter__(self):
-        return iter(self.found)
-
-    def __len__(self) -> int:
-        return len(self.found)
+        return self.entries[name]
 
 
 class Source:
@@ -80,6 +82,7 @@ class Source:
 
     name: str  # The toolkit's on the command line
     settable: Sequence[str] = ()  # Options that may be given with the command, dots between sections
+    table: Mapping[str, Any] = {}  # What `keys` gives, where it is the same for all models
     tolerance: float = TOLERANCE  # Largest allowed difference of logits
     has_model: bool = False  # Whether `toolkit_model` gives the toolkit's own model: the toolkit is transformers
 
@@ -120,9 +123,9 @@ class Source:
     def to_config(self) -> VanillaTransformerConfig:
         """The config of the model that the options, the names and the shapes describe."""
 
-    @abstractmethod
     def keys(self, config: VanillaTransformerConfig) -> Mapping[str, Any]:
         """The table of the tensors' names, and of what each becomes."""
+        return self.table
 
     def to_tokenizer(self, config: VanillaTransformerConfig) -> VanillaTransformerTokenizer | None:
         """The tokenizer with the toolkit's ids; None without the files."""
@@ -156,6 +159,11 @@ class Source:
     def defaulted(self) -> dict[str, Any]:
         """The other options that the files lack -> their values."""
         return {}
+
+
+def both_stacks(**fields: Any) -> dict[str, Any]:
+    """Fields of a config with the same values for both stacks, by our names without the stack's."""
+    return {f"{stack}_{name}": value for stack in ("encoder", "decoder") for name, value in fields.items()}
 
 
 def by_stack(encoder: Mapping[str, Any], decoder: Mapping[str, Any], **names: str) -> dict[str, Any]:

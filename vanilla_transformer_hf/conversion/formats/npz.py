@@ -6,7 +6,6 @@ import struct
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,12 +39,12 @@ class Arrays(Tensors):
     def __init__(self, path: Path):
         check_archive(path, GROWTH)
         self.path = path
-        self.places: dict[str, Place] = {}
+        self.entries: dict[str, Place] = {}
         with zipfile.ZipFile(path) as archive:
             for member in archive.infolist():
                 name = member.filename.removesuffix(".npy")
                 try:
-                    self.places[name] = self._place(archive, member)
+                    self.entries[name] = self._place(archive, member)
                 except (*_DAMAGED, SyntaxError, tokenize.TokenError) as error:  # a header is Python
                     raise ConversionError(f"{name} in {path} is not an array of plain numbers: {error}") from error
 
@@ -65,16 +64,16 @@ class Arrays(Tensors):
         return Place(member, start, shape, by_columns, kind)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        return self.places[name].shape
+        return self.entries[name].shape
 
     def pop(self, name: str) -> torch.Tensor:
         """An array, which is then no longer among the tensors."""
         array = self[name]
-        del self.places[name]
+        del self.entries[name]
         return array
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        place = self.places[name]
+        place = self.entries[name]
         order: Any = "F" if place.by_columns else "C"
         try:
             if place.member.compress_type == zipfile.ZIP_STORED and 0 not in place.shape:
@@ -91,9 +90,3 @@ class Arrays(Tensors):
             return torch.from_numpy(array)
         except (ValueError, TypeError, struct.error) as error:  # numbers that torch does not have
             raise ConversionError(f"{name} in {self.path} is not an array of plain numbers: {error}") from error
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.places)
-
-    def __len__(self) -> int:
-        return len(self.places)

@@ -319,16 +319,10 @@ class SafetensorsFiles(Tensors):
                 self.files.append(safe_open(checked(path), framework="pt"))
             except SafetensorError as error:
                 raise ConversionError(f"{path} is not a complete safetensors file ({error}); copy it again") from error
-        self.places = {name: file for file in self.files for name in file.keys()}  # noqa: SIM118  # no mapping
+        self.entries = {name: file for file in self.files for name in file.keys()}  # noqa: SIM118  # no mapping
 
     def shape(self, name: str) -> tuple[int, ...]:
-        return tuple(self.places[name].get_slice(name).get_shape())
+        return tuple(self.entries[name].get_slice(name).get_shape())
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        return self.places[name].get_tensor(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.places)
-
-    def __len__(self) -> int:
-        return len(self.places)
+        return self.entries[name].get_tensor(name)

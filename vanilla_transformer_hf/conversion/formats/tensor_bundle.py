@@ -173,9 +173,3 @@ class TensorBundle(Tensors):
         if not whole or masked_checksum(data) != entry.checksum:
             raise ConversionError(f"{path} is damaged: the checksum of {name} is wrong; copy it again")
         return torch.from_numpy(data).view(TYPES[entry.kind]).reshape(entry.shape)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.entries)
-
-    def __len__(self) -> int:
-        return len(self.entries)

@@ -36,7 +36,7 @@ NO_CHARACTER = "\ufdd0"
 TARGET_TAG = re.compile(r">>([^\s<>]+)<<|<2(\w+)>")
 
 
-def check_unique(tokens: Sequence[str], where: str):
+def check_unique(tokens: Sequence[str], where: str = "vocabulary"):
     if len(tokens) > MOST_TOKENS:
         raise ConversionError(f"{where} has {len(tokens):,} tokens; at most {MOST_TOKENS:,} are read")
     for index, token in enumerate(tokens):
@@ -85,12 +85,8 @@ def joined(source: Tokenizer, target: Tokenizer, *, is_separate: bool | None = N
     )
 
 
-def limited(
-    tokenizer: VanillaTransformerTokenizer | None, config: VanillaTransformerConfig
-) -> VanillaTransformerTokenizer | None:
-    """The tokenizer, if there is one, with the pieces after the model's vocabularies mapped to the unknown token."""
-    if tokenizer is None:
-        return None
+def limit(tokenizer: VanillaTransformerTokenizer, config: VanillaTransformerConfig) -> None:
+    """Let the tokenizer map pieces after the model's vocabularies to the unknown token."""
     for name, backend, size in (
         ("listed_pieces", tokenizer.backend_tokenizer, config.vocab_size),
         ("source_listed_pieces", tokenizer.source_backend_tokenizer, config.source_vocab_size or config.vocab_size),
@@ -98,14 +94,13 @@ def limited(
         if backend.get_vocab_size() > size:
             setattr(tokenizer, name, size)
             tokenizer.init_kwargs[name] = size
-    return tokenizer
 
 
-def with_language_tags(tokenizer: VanillaTransformerTokenizer | None) -> VanillaTransformerTokenizer | None:
-    """The tokenizer, if there is one, with the tags of its source vocabulary registered as `target_lang_tags`."""
+def register_language_tags(tokenizer: VanillaTransformerTokenizer) -> None:
+    """Register the tags of a tokenizer's source vocabulary as `target_lang_tags`."""
     # Those of Marian (">>deu<<") and of Johnson et al. 2017 ("<2de>"), if a text that holds one is read as that token.
-    if tokenizer is None or TARGET_LANG_TAGS in tokenizer.init_kwargs:
-        return tokenizer
+    if TARGET_LANG_TAGS in tokenizer.init_kwargs:
+        return
     vocabulary = tokenizer.source_backend_tokenizer.get_vocab()
     tags = {match[1] or match[2]: name for name in sorted(vocabulary) if (match := TARGET_TAG.fullmatch(name))}
     found = {}
@@ -115,13 +110,12 @@ def with_language_tags(tokenizer: VanillaTransformerTokenizer | None) -> Vanilla
             found[language] = tag if joined[:1] == alone else f"{tag} "  # a word of a text, without a space no tag
     if found:
         tokenizer.init_kwargs[TARGET_LANG_TAGS] = found
-    return tokenizer
 
 
-def words(tokens: Sequence[str], unk: str, joiner: str | None = None, where: str = "vocabulary") -> Tokenizer:
+def words(tokens: Sequence[str], unk: str, joiner: str | None = None) -> Tokenizer:
     """Words divided by white space, each with its place in `tokens` as its id; any other word is `unk`."""
     # `joiner` is the mark that a toolkit's pieces of one word have at their ends ("@@"); decoding joins them.
-    check_unique(tokens, where)
+    check_unique(tokens)
     backend = Tokenizer(models.WordLevel({token: index for index, token in enumerate(tokens)}, unk_token=unk))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     if joiner is not None:
@@ -186,16 +180,14 @@ def byte_pairs(
     return backend
 
 
-def sentencepiece(
-    model_path: Path, tokens: Sequence[str], unk: str, where: str = "vocabulary", only_listed: bool = False
-) -> Tokenizer:
+def sentencepiece(model_path: Path, tokens: Sequence[str], unk: str, only_listed: bool = False) -> Tokenizer:
     """Pieces of a SentencePiece model, each with its place in `tokens` as its id; any other piece is `unk`."""
     # With `only_listed` a unigram model cuts with the pieces of `tokens` and with single characters alone, as after
     # SentencePieceProcessor.SetVocabulary(tokens). Tokens in angle brackets ("</s>", ">>de<<") are names, not text: a
     # text that holds one is cut before its last character. What is not in the model goes through it unchanged, and a
     # toolkit finds it if it is a token all the same, such as a letter of the other language; here, only if it is a
     # single character.
-    check_unique(tokens, where)
+    check_unique(tokens)
     model = read_sentencepiece(model_path)
     if model.model_type not in ("unigram", "bpe") or model.suffix_whitespace or not model.escape_whitespaces:
         raise ConversionError(

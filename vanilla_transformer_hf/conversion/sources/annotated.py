@@ -37,7 +37,7 @@ import torch
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..key_table import KeyTable, Rule, no_bias, not_expressed, unchanged, written_out
 from . import state_dicts
-from .state_dicts import NORM_EPSILONS, StateDict, as_table, position_encoding, possible_heads, settable, sharing
+from .state_dicts import NORM_EPSILONS, StateDict, as_table, possible_heads, settable, sharing
 
 
 # The norm's approximation, see above.
@@ -314,36 +314,20 @@ class Annotated(StateDict):
                 f"{stack}_final_norm": f"model.{stack}.layer_norm.weight" in names and not options["embedding_norm"],
             }
         tables = {stack: tensors[name] for name, spelled in self.spelled.items() for stack in TABLES.get(spelled, ())}
-        positions = position_encoding(list(tables.values())) if tables else options["positions"]
-        longest = {
-            f"{prefix}max_position_embeddings": tables[stack].numel() // width - options["position_offset"]
-            for prefix, stack in (("", "encoder"), ("decoder_", "decoder"))
-            if positions == "learned"
-        }
-        two = len(source) != len(target) or self.has_two_vocabularies()
-        return VanillaTransformerConfig(
-            vocab_size=len(target),
-            source_vocab_size=len(source) if two else None,
-            d_model=width,
+        return self.config_of(
+            source,
+            target,
+            tables,
             **stacks,
             d_k=None if keys_width == width else keys_width // options["h"],
             d_v=None if values_width == width else values_width // options["h"],
-            dropout=options["dropout"],
-            attention_dropout=options["dropout"],
-            activation_dropout=options["dropout"],
             activation_function=options["activation"],
-            scale_embedding=options["scale_embedding"],
             layernorm_embedding=options["embedding_norm"],
             embedding_sharing="none" if options["scale_output"] else sharing(source, target, output),
-            position_encoding=positions,
-            position_offset=options["position_offset"],
-            **longest,
             layer_norm_eps=float(options["layer_norm_eps"]),
             attention_bias=any(row.endswith("_proj.bias") for row in names),
             feed_forward_bias=any(re.search(r"\.fc[12]\.bias$", row) for row in names),
             output_bias="lm_head.bias" in names,
-            label_smoothing=options["label_smoothing"],
-            **self.special_ids,
         )
 
     def decoding_notes(self) -> list[str]:

@@ -97,18 +97,12 @@ class Bert(SavedModel):
                     table[name.removesuffix(new) + old] = target
         return table
 
-    def unsupported(self) -> list[str]:
-        if problems := super().unsupported():
-            return problems
-        needed = {"is_decoder": False, "add_cross_attention": False, "position_embedding_type": "absolute"}
+    @property
+    def fixed(self) -> dict[str, Any]:  # type: ignore[override]
+        fixed = {"is_decoder": False, "add_cross_attention": False, "position_embedding_type": "absolute"}
         if self.options["architectures"] == ["RobertaForMaskedLM"]:
-            needed["hidden_act"] = "gelu"  # which RoBERTa's head always has
-        options = {**self.settings, **self.options}
-        return [
-            f"{name}={options[name]!r}: must be {value!r}"
-            for name, value in needed.items()
-            if options.get(name, value) != value
-        ]
+            fixed["hidden_act"] = "gelu"  # which RoBERTa's head always has
+        return fixed
 
     def to_config(self) -> VanillaTransformerConfig:
         options = self.settings

@@ -5,7 +5,6 @@ From eole/config/{models,inference}.py, models/{model,model_saver}.py, encoders 
 modules/{embeddings,multi_headed_attn,transformer_mlp}.py and predict/ of 0.6.
 """
 
-from collections.abc import Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Self
@@ -308,13 +307,6 @@ class Eole(OpenNMT):
             label_smoothing=options["label_smoothing"],
             **self.token_ids,
         )
-
-    @property
-    def transforms(self) -> Sequence[str]:
-        """Of all corpora, or those of the first corpus that has its own."""
-        data = self.options.get("data") or {}
-        corpora = [corpus.get("transforms") for name, corpus in data.items() if name != "valid"]
-        return next((names for names in (self.options.get("transforms"), *corpora) if names), [])
 
     @property
     def subwords(self) -> dict[str, dict[str, str]]:

@@ -22,6 +22,7 @@ from ..formats.moses import add_moses, note
 from ..formats.safe_load import load_torch, plain
 from ..key_table import KeyTable, Rule, third, written_out, wrong_types
 from ..source import ConversionError, Source, search_settings
+from .saved_model import FINAL_NORM_KEYS, STACK_KEYS
 
 
 # Dictionary.__init__: these come before the tokens of dict.txt.
@@ -115,18 +116,10 @@ def _thirds(attention: str) -> list[str | Rule]:
     return [Rule(f"{attention}.{letter}_proj.{{weight,bias}}", third(number)) for number, letter in enumerate("qkv")]
 
 
-# Names that are ours with "model." in front.
-OUR_NAMES = (
-    "{encoder,decoder}.{embed_tokens,embed_positions}.weight",
-    "{encoder,decoder}.{layernorm_embedding,layer_norm}.{weight,bias}",
-    "{encoder,decoder}.layers.{}.self_attn.{q,k,v,out}_proj.{weight,bias}",
-    "{encoder,decoder}.layers.{}.{self_attn,final}_layer_norm.{weight,bias}",
-    "{encoder,decoder}.layers.{}.{fc1,fc2}.{weight,bias}",
-    "decoder.layers.{}.encoder_attn.{q,k,v,out}_proj.{weight,bias}",
-    "decoder.layers.{}.encoder_attn_layer_norm.{weight,bias}",
-)
 PATTERNS: KeyTable = {
-    **{name: f"model.{name}" for name in OUR_NAMES},
+    # Ours, with "model." in front.
+    **{name.removeprefix("model."): name for name in (*STACK_KEYS, *FINAL_NORM_KEYS)},
+    "{encoder,decoder}.layernorm_embedding.{weight,bias}": "model.{encoder,decoder}.layernorm_embedding.{weight,bias}",
     "decoder.output_projection.weight": "lm_head.weight",
     "decoder.embed_out": "lm_head.weight",  # before 0.10
     # Before 0.9 one matrix for queries, keys and values; in 0.7 and 0.8 three where their widths differ.
@@ -135,11 +128,12 @@ PATTERNS: KeyTable = {
     "decoder.layers.{}.encoder_attn.in_proj_{weight,bias}": _thirds("model.decoder.layers.{}.encoder_attn"),
     "decoder.layers.{}.encoder_attn.{q,k,v}_proj_weight": "model.decoder.layers.{}.encoder_attn.{q,k,v}_proj.weight",
     # Norms before 0.6.
-    "encoder.layers.{}.layer_norms.0.{weight,bias}": "model.encoder.layers.{}.self_attn_layer_norm.{weight,bias}",
-    "encoder.layers.{}.layer_norms.1.{weight,bias}": "model.encoder.layers.{}.final_layer_norm.{weight,bias}",
-    "decoder.layers.{}.layer_norms.0.{weight,bias}": "model.decoder.layers.{}.self_attn_layer_norm.{weight,bias}",
-    "decoder.layers.{}.layer_norms.1.{weight,bias}": "model.decoder.layers.{}.encoder_attn_layer_norm.{weight,bias}",
-    "decoder.layers.{}.layer_norms.2.{weight,bias}": "model.decoder.layers.{}.final_layer_norm.{weight,bias}",
+    "encoder.layers.{}.layer_norms.{0,1}.{weight,bias}": (
+        "model.encoder.layers.{}.{self_attn,final}_layer_norm.{weight,bias}"
+    ),
+    "decoder.layers.{}.layer_norms.{0,1,2}.{weight,bias}": (
+        "model.decoder.layers.{}.{self_attn,encoder_attn,final}_layer_norm.{weight,bias}"
+    ),
     # The number of the format, and buffers of sinusoids.
     "{encoder,decoder}.version": None,
     "{encoder,decoder}.embed_positions.{_float_tensor,weights}": None,
@@ -226,6 +220,7 @@ def _backend(tokens: list[str], cutting: Path | None) -> Tokenizer:
 
 class Fairseq(Source):
     name = "fairseq"
+    table = KEYS
     settable = tuple(OPTIONS)
 
     @classmethod
@@ -273,9 +268,6 @@ class Fairseq(Source):
         ):
             options[name] = options[name] or options[other]
         return options
-
-    def keys(self, config: VanillaTransformerConfig) -> KeyTable:
-        return KEYS
 
     def unsupported(self) -> list[str]:
         if problems := wrong_types(self.options, OPTIONS):

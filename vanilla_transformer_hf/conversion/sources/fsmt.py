@@ -23,10 +23,8 @@ KEYS: KeyTable = {**STACK_KEYS, "model.decoder.output_projection.weight": "lm_he
 
 class FSMT(SavedModel):
     name = "fsmt"
+    table = KEYS
     hosts = {"fsmt": FSMTConfig}
-
-    def keys(self, config: VanillaTransformerConfig) -> KeyTable:
-        return KEYS
 
     def unsupported(self) -> list[str]:
         if problems := super().unsupported():

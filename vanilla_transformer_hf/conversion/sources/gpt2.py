@@ -12,8 +12,6 @@ from ..key_table import KeyTable, Rule, third, transposed, transposed_third, wri
 from .saved_model import SavedModel
 
 
-# Options that change the computation -> the value that our attention supports. Upcasting changes nothing in float32.
-NEEDED = {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False}
 # Activations by GPT-1's names.
 GPT1_ACTIVATIONS = {"gelu": "gelu_new", "relu": "relu", "silu": "silu", "swish": "silu"}
 
@@ -53,6 +51,8 @@ class GPT2(SavedModel):
     hosts = {"gpt2": GPT2Config, "openai-gpt": OpenAIGPTConfig}
     needed = ()
     classes = CLASSES
+    # Upcasting changes nothing in float32.
+    fixed = {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False}
     has_model = True
 
     def keys(self, config: VanillaTransformerConfig) -> KeyTable:
@@ -64,12 +64,7 @@ class GPT2(SavedModel):
         return table
 
     def unsupported(self) -> list[str]:
-        if problems := super().unsupported():
-            return problems
-        options = self.settings
-        for name, needed in NEEDED.items():
-            if options.get(name, needed) != needed:
-                problems.append(f"{name}={options[name]!r}: must be {needed!r}")
+        problems, options = super().unsupported(), self.settings
         if "afn" in options and options["afn"] not in GPT1_ACTIVATIONS:
             problems.append(f"afn={options['afn']!r}: must be one of {', '.join(GPT1_ACTIVATIONS)}")
         return problems

@@ -24,34 +24,25 @@ from ..key_table import KeyTable, Rule, written_out, wrong_types
 from ..source import ConversionError, Source, by_stack, search_settings
 
 
+_DECODER: dict[str, Any] = {
+    "type": "transformer",
+    "hidden_size": 512,
+    "ff_size": 2048,
+    "num_layers": 4,
+    "num_heads": 8,
+    "dropout": 0.1,
+    "alpha": 1.0,
+    "activation": "relu",
+    "embeddings": {"scale": False},
+}
 # model.py, encoders.TransformerEncoder, decoders.TransformerDecoder, embeddings.Embeddings, config.py. The options of
 # a stack are under the stack's name. `layer_norm` has no default: see NORMS_WITHOUT_OPTION.
 OPTIONS: dict[str, Any] = {
     "initializer": "xavier_uniform",
     "tied_embeddings": False,
     "tied_softmax": False,
-    "encoder": {
-        "type": "recurrent",
-        "hidden_size": 512,
-        "ff_size": 2048,
-        "num_layers": 8,
-        "num_heads": 4,
-        "dropout": 0.1,
-        "alpha": 1.0,
-        "activation": "relu",
-        "embeddings": {"scale": False},
-    },
-    "decoder": {
-        "type": "transformer",
-        "hidden_size": 512,
-        "ff_size": 2048,
-        "num_layers": 4,
-        "num_heads": 8,
-        "dropout": 0.1,
-        "alpha": 1.0,
-        "activation": "relu",
-        "embeddings": {"scale": False},
-    },
+    "encoder": {**_DECODER, "type": "recurrent", "num_layers": 8, "num_heads": 4},
+    "decoder": _DECODER,
     "side": {"level": "word", "lowercase": False, "normalize": False, "lang": None, "tokenizer_cfg": {}},
     "special_symbols": {
         "unk_id": 0,

@@ -27,8 +27,8 @@ from ..formats.files import named, parse_yaml, read_lines, read_yaml, read_yaml_
 from ..formats.npz import GROWTH, Arrays
 from ..formats.safe_load import check_archive
 from ..formats.sentencepiece_model import UNKNOWN, read_sentencepiece
-from ..key_table import KeyTable, Rule, filled, transposed, written_out, wrong_types
-from ..source import ConversionError, Source, search_settings
+from ..key_table import KeyTable, Rule, as_vector, filled, transposed, written_out, wrong_types
+from ..source import ConversionError, Source, both_stacks, search_settings
 
 
 SETTINGS = "special:model.yml"
@@ -111,11 +111,6 @@ LONGEST = 512  # tokens of a translation
 
 # A logit of our padding token: e^-10000 is 0 in float32, and -10000 is a number in float16 too.
 NEVER = -1e4
-
-
-def as_vector(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
-    """A matrix with one row as a vector."""
-    return tensor.flatten()
 
 
 def padded(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
@@ -256,12 +251,6 @@ def _without_dropout(options: dict[str, Any], name: str) -> str:
     return options[f"transformer-{name}"].replace("d", "")
 
 
-def _activation(options: dict[str, Any]) -> str:
-    version = tuple(int(part) for part in re.findall(r"\d+", options["version"])[:3])
-    name = ACTIVATIONS[options["transformer-ffn-activation"]]
-    return "quick_gelu" if name == "gelu" and version <= LAST_WITH_QUICK_GELU else name
-
-
 class Marian(Source):
     name = "marian"
 
@@ -362,33 +351,30 @@ class Marian(Source):
         norm_position = NORM_POSITIONS[
             _without_dropout(options, "preprocess"), _without_dropout(options, "postprocess")
         ]
+        version = tuple(int(part) for part in re.findall(r"\d+", options["version"])[:3])
+        activation, is_old = ACTIVATIONS[options["transformer-ffn-activation"]], version <= LAST_WITH_QUICK_GELU
         target, learned = self.vocabulary["target"], "Wpos" in tensors
         positions: Any = "learned" if learned else "none" if options[NO_POSITIONS] else SINUSOIDS
-        final_norm = _without_dropout(options, "postprocess-top") == "n"
         return VanillaTransformerConfig(
             vocab_size=padding + 1,
             source_vocab_size=padding + 1 if self._are_separate() else None,
             d_model=options["dim-emb"],
             encoder_layers=options["enc-depth"],
             decoder_layers=options["dec-depth"],
-            encoder_attention_heads=options["transformer-heads"],
-            decoder_attention_heads=options["transformer-heads"],
+            **both_stacks(attention_heads=options["transformer-heads"], norm_position=norm_position),
+            **both_stacks(final_norm=_without_dropout(options, "postprocess-top") == "n"),
             encoder_ffn_dim=options["transformer-dim-ffn"],
             decoder_ffn_dim=options["transformer-decoder-dim-ffn"] or options["transformer-dim-ffn"],
             dropout=options["transformer-dropout"],
             attention_dropout=options["transformer-dropout-attention"],
             activation_dropout=options["transformer-dropout-ffn"],
-            activation_function=_activation(options),
+            activation_function="quick_gelu" if activation == "gelu" and is_old else activation,
             scale_embedding=positions
             == SINUSOIDS,  # addPositionalEmbeddings scales embeddings only if it adds positions
             layernorm_embedding=_without_dropout(options, "postprocess-emb") == "n",
             embedding_sharing="none" if not tied else "all" if shared else "decoder",
             position_encoding=positions,
             max_position_embeddings=len(tensors["Wpos"]) if learned else 1024,
-            encoder_norm_position=norm_position,
-            decoder_norm_position=norm_position,
-            encoder_final_norm=final_norm,
-            decoder_final_norm=final_norm,
             layer_norm_eps=NORM_EPSILON,
             attention_bias=True,
             output_bias=True,

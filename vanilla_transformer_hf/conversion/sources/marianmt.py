@@ -8,14 +8,13 @@ After transformers/models/marian/{configuration,modeling,tokenization}_marian.py
 from pathlib import Path
 from typing import Any
 
-import torch
 from tokenizers import AddedToken, Tokenizer
 from transformers import MarianConfig
 
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..formats import vocabularies
 from ..formats.files import read_json
-from ..key_table import KeyTable, Rule
+from ..key_table import KeyTable, Rule, as_vector
 from .saved_model import FIELDS, STACK_KEYS, SavedModel
 from .state_dicts import position_encoding
 
@@ -23,13 +22,8 @@ from .state_dicts import position_encoding
 POSITIONS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
 
 
-def flat(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
-    """A bias of shape (1, V) as (V,)."""
-    return tensor.reshape(-1)
-
-
 KEYS: KeyTable = {
-    "final_logits_bias": Rule("lm_head.bias", flat),
+    "final_logits_bias": Rule("lm_head.bias", as_vector),
     "lm_head.weight": "lm_head.weight",
     "model.shared.weight": "model.encoder.embed_tokens.weight",
     **STACK_KEYS,

@@ -67,8 +67,10 @@ class OpenNMT(Source):
 
     @property
     def transforms(self) -> Sequence[str]:
-        """The transforms of texts."""
-        raise NotImplementedError
+        """The transforms of texts: of all corpora, or those of the first corpus that has its own."""
+        data = self.options.get("data") or {}
+        corpora = [corpus.get("transforms") for name, corpus in data.items() if name != "valid"]
+        return next((names for names in (self.options.get("transforms"), *corpora) if names), [])
 
     @property
     def subwords(self) -> Mapping[str, Mapping[str, str]]:

@@ -8,7 +8,7 @@ modules/{embeddings,multi_headed_attn,position_ffn}.py, inputters/text_utils.py 
 
 import glob
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -17,8 +17,8 @@ import torch
 
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..formats.safe_load import SafetensorsFiles, load_torch, plain
-from ..key_table import KeyTable, Rule, not_expressed, unchanged, written_out, wrong_types
-from ..source import ConversionError
+from ..key_table import Rule, not_expressed, unchanged, written_out, wrong_types
+from ..source import ConversionError, both_stacks
 from .opennmt_common import ATTENTION, POSITION_ENCODINGS, OpenNMT, repeated, sharing
 
 
@@ -153,6 +153,7 @@ def _first(value: Any) -> Any:
 
 class OpenNMTPy(OpenNMT):
     name = "opennmt_py"
+    table = KEYS
 
     @classmethod
     def recognises(cls, path: Path) -> bool:
@@ -200,9 +201,6 @@ class OpenNMTPy(OpenNMT):
             options["add_ffnbias"] = True
         return options
 
-    def keys(self, config: VanillaTransformerConfig) -> KeyTable:
-        return KEYS
-
     def unsupported(self) -> list[str]:
         if problems := wrong_types(self.options, {**OPTIONS, "dropout": None, "attention_dropout": None}):
             return problems
@@ -226,10 +224,7 @@ class OpenNMTPy(OpenNMT):
             d_model=options["dec_hid_size"],
             encoder_layers=options["enc_layers"],
             decoder_layers=options["dec_layers"],
-            encoder_attention_heads=options["heads"],
-            decoder_attention_heads=options["heads"],
-            encoder_ffn_dim=options["transformer_ff"],
-            decoder_ffn_dim=options["transformer_ff"],
+            **both_stacks(attention_heads=options["heads"], ffn_dim=options["transformer_ff"], norm_position="pre"),
             dropout=_first(options["dropout"]),
             attention_dropout=_first(options["attention_dropout"]),
             activation_dropout=_first(options["dropout"]),
@@ -238,8 +233,6 @@ class OpenNMTPy(OpenNMT):
             scale_embedding=positions,  # scaling happens where positions are added: without positions there is none
             embedding_sharing=sharing(options),
             position_encoding=POSITION_ENCODINGS[options["position_encoding_type"]] if positions else "none",
-            encoder_norm_position="pre",
-            decoder_norm_position="pre",
             layer_norm_eps=options["norm_eps"],
             attention_bias=options["add_qkvbias"],
             feed_forward_bias=options["add_ffnbias"],
@@ -247,12 +240,6 @@ class OpenNMTPy(OpenNMT):
             label_smoothing=options["label_smoothing"],
             **self.token_ids,
         )
-
-    @property
-    def transforms(self) -> Sequence[str]:
-        """Of all corpora, or those of the first corpus that has its own."""
-        corpora = [corpus.get("transforms") for name, corpus in self.settings["data"].items() if name != "valid"]
-        return next((names for names in (self.settings["transforms"], *corpora) if names), [])
 
     @property
     def subwords(self) -> dict[str, dict[str, str]]:

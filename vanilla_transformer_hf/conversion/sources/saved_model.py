@@ -19,7 +19,7 @@ from ...model.tokenization_vanilla_transformer import VanillaTransformerTokenize
 from ..formats.files import named, read_bounded, read_json
 from ..formats.safe_load import SafetensorsFiles, load_torch
 from ..key_table import LARGEST_OPTION, written_out
-from ..source import ConversionError, Source
+from ..source import ConversionError, Source, both_stacks
 
 
 # Fields of a config whose names and meanings are ours.
@@ -104,6 +104,8 @@ class SavedModel(Source):
     needed: Sequence[str] = ("pad_token_id", "eos_token_id", "decoder_start_token_id")
     # Transformers' classes that may stand in `architectures` -> ours; without any, it is not read.
     classes: Mapping[str, str] = {}
+    # Options that change what is computed -> the value that is supported.
+    fixed: Mapping[str, Any] = {}
     # Options that change training alone, and are not done here -> the value that changes nothing.
     training: Mapping[str, Any] = {}
 
@@ -149,11 +151,17 @@ class SavedModel(Source):
                     kind = self.host.__annotations__[name]
                     needed = kind.__name__ if isinstance(kind, type) else kind
                     problems.append(f"{name}: {reprlib.repr(value)} (expected {needed})")
+        if problems:
+            return problems
         named = self.options.get("architectures")
-        known = [[name] for name in self.classes]
-        if known and not problems and named not in known:
+        if self.classes and named not in [[name] for name in self.classes]:
             return [f"architectures={named!r}: must be one of {', '.join(self.classes)}"]
-        return problems
+        options = {**self.settings, **self.options}
+        return [
+            f"{name}={options[name]!r}: must be {value!r}"
+            for name, value in self.fixed.items()
+            if options.get(name, value) != value
+        ]
 
     def to_generation_config(self, config: VanillaTransformerConfig) -> GenerationConfig:
         """generation_config.json, or in older folders the decoding options of config.json."""
@@ -181,9 +189,8 @@ class SavedModel(Source):
     def config_of_one_stack(self, sizes: Mapping[str, Any], **fields: Any) -> VanillaTransformerConfig:
         """The config of a model of one stack; `sizes` are fields of both stacks without the words for these."""
         labels = {name: value for name in LABELS if (value := self.options.get(name)) is not None}
-        both = {f"{stack}_{name}": value for stack in ("encoder", "decoder") for name, value in sizes.items()}
         return VanillaTransformerConfig(
-            **both,
+            **both_stacks(**sizes),
             **labels,
             **fields,
             architectures=[self.classes[self.options["architectures"][0]]],
@@ -204,8 +211,7 @@ class SavedModel(Source):
             vocab_size=options["vocab_size"],
             max_position_embeddings=options["max_source_positions"],
             decoder_max_position_embeddings=options["max_target_positions"],
-            encoder_norm_position="pre",
-            decoder_norm_position="pre",
+            **both_stacks(norm_position="pre"),
             embedding_sharing="all" if options["tie_word_embeddings"] else "none",
             attention_bias=True,
             label_smoothing=0.0,

@@ -30,13 +30,11 @@ KEYS: KeyTable = {
 
 class SpeechToText(SavedModel):
     name = "speech_to_text"
+    table = KEYS
     hosts = {"speech_to_text": Speech2TextConfig}
     classes = {"Speech2TextForConditionalGeneration": "VanillaTransformerForSpeechSeq2Seq"}
     training = {"encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0}
     has_model = True
-
-    def keys(self, config: VanillaTransformerConfig) -> KeyTable:
-        return KEYS
 
     def unsupported(self) -> list[str]:
         if problems := super().unsupported():

@@ -76,12 +76,6 @@ SPECIAL_TOKENS = {
 VOCABULARIES = ("vocab_words.json", "vocab.json")
 
 
-def weights_in(path: Path) -> list[Path]:
-    """The files with weights at `path`: the file itself, or the files of a folder."""
-    files = sorted(path.iterdir()) if path.is_dir() else [path]
-    return [file for file in files if file.suffix in WEIGHTS]
-
-
 def _state_dict(path: Path, trust: bool) -> tuple[Mapping[str, torch.Tensor], dict[str, Any]]:
     """The tensors, and the settings that a training script saved with them."""
     if path.suffix == ".safetensors":
@@ -187,7 +181,9 @@ class StateDict(Source):
         if problems := cls._wrong_settings(options):
             raise ConversionError(f"{found[0]}: " + "\n  ".join(["settings that cannot be used", *problems]))
         given = options.get("checkpoint")
-        weights = [named(folder, given)] if given else weights_in(path if path.suffix not in SETTINGS else folder)
+        place = folder if path.suffix in SETTINGS else path
+        beside = [file for file in (sorted(place.iterdir()) if place.is_dir() else [place]) if file.suffix in WEIGHTS]
+        weights = [named(folder, given)] if given else beside
         if len(weights) != 1 or not weights[0].is_file():
             what = ", ".join(file.name for file in weights) or "no file with weights"
             raise ConversionError(
@@ -257,9 +253,37 @@ class StateDict(Source):
                 )
         return problems
 
-    def has_two_vocabularies(self) -> bool:
-        """Whether the vocabularies of source and target are known to differ."""
-        return self.vocabulary is not None and self.vocabulary["src"] != self.vocabulary["tgt"]
+    def config_of(
+        self,
+        source: torch.Tensor,
+        target: torch.Tensor,
+        tables: Mapping[str, torch.Tensor],
+        **fields: Any,
+    ) -> VanillaTransformerConfig:
+        """The config of a model with these embeddings, tables of positions of its stacks, and other fields."""
+        options, width = self.settings, target.shape[1]
+        positions = position_encoding([*tables.values()]) if tables else options["positions"]
+        longest = {
+            f"{prefix}max_position_embeddings": tables[stack].numel() // width - options["position_offset"]
+            for prefix, stack in (("", "encoder"), ("decoder_", "decoder"))
+            if positions == "learned" and stack in tables
+        }
+        has_two = self.vocabulary is not None and self.vocabulary["src"] != self.vocabulary["tgt"]
+        return VanillaTransformerConfig(
+            vocab_size=len(target),
+            source_vocab_size=len(source) if has_two or len(source) != len(target) else None,
+            d_model=width,
+            dropout=options["dropout"],
+            attention_dropout=options["dropout"],
+            activation_dropout=options["dropout"],
+            scale_embedding=options["scale_embedding"],
+            position_encoding=positions,
+            position_offset=options["position_offset"],
+            **longest,
+            label_smoothing=options["label_smoothing"],
+            **self.special_ids,
+            **fields,
+        )
 
     def to_tokenizer(self, config: VanillaTransformerConfig) -> Any:
         """Tokenizer with the ids of the vocabularies. The settings say which tokens surround a source."""

@@ -10,7 +10,6 @@ vector for the kind of the target is added to every source embedding. So they be
 
 import math
 import re
-from collections.abc import Iterator
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Self
@@ -25,7 +24,7 @@ from ..formats.files import named, read_json, read_lines, read_text
 from ..formats.subword_text import subwords
 from ..formats.tensor_bundle import TensorBundle
 from ..key_table import KeyTable, Rule, filled, not_expressed, transposed, written_out, wrong_types
-from ..source import ConversionError, Source, Tensors, search_settings
+from ..source import ConversionError, Source, Tensors, both_stacks, search_settings
 
 
 SETTINGS = "hparams.json"
@@ -147,7 +146,7 @@ class Variables(Tensors):
 
     def __init__(self, bundle: TensorBundle):
         self.bundle = bundle
-        self.parts: dict[str, list[str]] = {}
+        self.entries: dict[str, list[str]] = {}
         parts: dict[str, dict[int, str]] = {}
         for stored in bundle:
             name = _plain_name(stored)
@@ -155,28 +154,22 @@ class Variables(Tensors):
                 continue
             if match := re.fullmatch(r"(symbol_modality_.*)/weights_(\d+)", name):
                 parts.setdefault(match[1], {})[int(match[2])] = stored
-            elif name in self.parts:
-                raise ConversionError(f"{bundle.prefix} holds both {self.parts[name][0]} and {stored}")
+            elif name in self.entries:
+                raise ConversionError(f"{bundle.prefix} holds both {self.entries[name][0]} and {stored}")
             else:
-                self.parts[name] = [stored]
+                self.entries[name] = [stored]
         for name, numbered in parts.items():
             if sorted(numbered) != list(range(len(numbered))):
                 raise ConversionError(f"{bundle.prefix} lacks parts of {name}: there are {sorted(numbered)}")
-            self.parts[name] = [numbered[number] for number in range(len(numbered))]  # 10 comes behind 9
+            self.entries[name] = [numbered[number] for number in range(len(numbered))]  # 10 comes behind 9
 
     def shape(self, name: str) -> tuple[int, ...]:
-        shapes = [self.bundle.shape(stored) for stored in self.parts[name]]
+        shapes = [self.bundle.shape(stored) for stored in self.entries[name]]
         return (sum(shape[0] for shape in shapes), *shapes[0][1:]) if len(shapes) > 1 else shapes[0]
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        parts = [self.bundle[stored] for stored in self.parts[name]]
+        parts = [self.bundle[stored] for stored in self.entries[name]]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.parts)
-
-    def __len__(self) -> int:
-        return len(self.parts)
 
 
 def _prefixes(path: Path) -> list[Path]:
@@ -327,10 +320,8 @@ class Tensor2Tensor(Source):
             d_model=width,
             encoder_layers=options["num_encoder_layers"],
             decoder_layers=options["num_decoder_layers"],
-            encoder_attention_heads=heads,
-            decoder_attention_heads=heads,
-            encoder_ffn_dim=options["filter_size"],
-            decoder_ffn_dim=options["filter_size"],
+            **both_stacks(attention_heads=heads, ffn_dim=options["filter_size"]),
+            **both_stacks(norm_position=NORM_POSITIONS[_norms(options)]),
             d_k=options["attention_key_channels"] // heads or None,
             d_v=options["attention_value_channels"] // heads or None,
             dropout=options["layer_prepostprocess_dropout"],
@@ -340,8 +331,6 @@ class Tensor2Tensor(Source):
             embedding_sharing="none",
             position_encoding=POSITIONS[options["pos"]],
             max_position_embeddings=options["max_length"] if options["pos"] == "emb" else 1024,
-            encoder_norm_position=NORM_POSITIONS[_norms(options)],
-            decoder_norm_position=NORM_POSITIONS[_norms(options)],
             layer_norm_eps=options["norm_epsilon"],
             label_smoothing=options["label_smoothing"],
             pad_token_id=PAD,

@@ -38,9 +38,9 @@ from . import state_dicts
 from .state_dicts import (
     NORM_EPSILONS,
     SETTINGS,
+    STACKS,
     StateDict,
     as_table,
-    position_encoding,
     possible_heads,
     settable,
     sharing,
@@ -83,21 +83,16 @@ _NORMS = {
     "encoder": {"norm1": "self_attn_layer_norm", "norm2": "final_layer_norm"},
     "decoder": {"norm1": "self_attn_layer_norm", "norm2": "encoder_attn_layer_norm", "norm3": "final_layer_norm"},
 }
-LAYER_KEYS = {
-    stack: written_out(
-        {
-            **{
-                f"{theirs}.in_proj_{{weight,bias}}": [
-                    Rule(f"{ours}.{letter}_proj.{{weight,bias}}", third(number)) for number, letter in enumerate("qkv")
-                ]
-                for theirs, ours in (("self_attn", "self_attn"), ("multihead_attn", "encoder_attn"))
-            },
-            "{self,multihead}_attn.out_proj.{weight,bias}": "{self,encoder}_attn.out_proj.{weight,bias}",
-            "linear{1,2}.{weight,bias}": "fc{1,2}.{weight,bias}",
-        }
-    )
-    for stack in _NORMS
-}
+LAYER_KEYS = written_out(
+    {
+        "{self,multihead}_attn.in_proj_{weight,bias}": [
+            Rule(f"{{self,encoder}}_attn.{letter}_proj.{{weight,bias}}", third(number))
+            for number, letter in enumerate("qkv")
+        ],
+        "{self,multihead}_attn.out_proj.{weight,bias}": "{self,encoder}_attn.out_proj.{weight,bias}",
+        "linear{1,2}.{weight,bias}": "fc{1,2}.{weight,bias}",
+    }
+)
 
 
 def _side(value: Any, stack: str) -> Any:
@@ -162,11 +157,11 @@ class TorchNN(StateDict):
                 transform = as_table if part.endswith("positions") else unchanged
                 rows.append(Rule(targets[part], transform))
         table[f"{names['output']}.bias"] = "lm_head.bias"
-        for stack, layer in LAYER_KEYS.items():
+        for stack in STACKS:
             layers, ours = f"{names[stack]}.layers.{{}}", f"model.{stack}.layers.{{}}"
             table |= {
                 f"{layers}.{name}": [Rule(f"{ours}.{row.target}", row.transform) for row in rows]
-                for name, rows in layer.items()
+                for name, rows in LAYER_KEYS.items()
             }
             norms = {f"{layers}.{name}": f"{ours}.{target}" for name, target in _NORMS[stack].items()}
             norms[f"{names[stack]}.norm"] = f"model.{stack}.layer_norm"
@@ -191,7 +186,7 @@ class TorchNN(StateDict):
         """A line for each option that our model does not support, and each name that the state dict lacks."""
         problems = super().unsupported()
         options = self.settings
-        for stack in LAYER_KEYS:
+        for stack in STACKS:
             problems += not_expressed({name: _side(options[name], stack) for name in EXPRESSED}, EXPRESSED)
         problems = list(dict.fromkeys(problems))
         problems += [
@@ -202,8 +197,8 @@ class TorchNN(StateDict):
         for part in ("source_embedding", "target_embedding", "output"):
             if options["names"][part] and self._parameter(part) is None:
                 problems.append(f"names.{part}: the state dict has no {options['names'][part]}")
-        there = [stack for stack in LAYER_KEYS if self._has(stack, "linear1.weight")]
-        for stack in [stack for stack in LAYER_KEYS if stack not in there]:
+        there = [stack for stack in STACKS if self._has(stack, "linear1.weight")]
+        for stack in [stack for stack in STACKS if stack not in there]:
             problems.append(f"names.{stack}: the state dict has no {options['names'][stack]}.layers.0.linear1.weight")
         if len({self._has(stack, "self_attn.in_proj_bias") for stack in there}) > 1:
             problems.append("bias: in one stack only (supported: in both or none)")
@@ -219,10 +214,10 @@ class TorchNN(StateDict):
         names = options["names"]
         source, target = (tensors[str(self._parameter(f"{side}_embedding"))] for side in ("source", "target"))
         output = tensors[str(self._parameter("output"))] if names["output"] else None
-        tables = [name for side in ("source", "target") if (name := self._parameter(f"{side}_positions"))]
-        positions = position_encoding([tensors[name] for name in tables]) if tables else options["positions"]
+        places = {"encoder": self._parameter("source_positions"), "decoder": self._parameter("target_positions")}
+        tables = {stack: tensors[name] for stack, name in places.items() if name}
         stacks: dict[str, Any] = {}
-        for stack in LAYER_KEYS:
+        for stack in STACKS:
             found = [
                 re.fullmatch(rf"{re.escape(names[stack])}\.layers\.(\d+)\.linear1\.weight", name) for name in tensors
             ]
@@ -233,29 +228,16 @@ class TorchNN(StateDict):
                 f"{stack}_norm_position": "pre" if _side(options["norm_first"], stack) else "post",
                 f"{stack}_final_norm": f"{names[stack]}.norm.weight" in tensors,
             }
-        longest = {
-            f"{prefix}max_position_embeddings": tensors[name].numel() // target.shape[1] - options["position_offset"]
-            for prefix, name in zip(("", "decoder_"), tables, strict=False)
-        }
-        return VanillaTransformerConfig(
-            vocab_size=len(target),
-            source_vocab_size=len(source) if len(source) != len(target) or self.has_two_vocabularies() else None,
-            d_model=target.shape[1],
+        return self.config_of(
+            source,
+            target,
+            tables,
             **stacks,
-            dropout=options["dropout"],
-            attention_dropout=options["dropout"],
-            activation_dropout=options["dropout"],
             activation_function=_side(options["activation"], "encoder"),
             decoder_activation_function=_side(options["activation"], "decoder"),
-            scale_embedding=options["scale_embedding"],
             embedding_sharing=sharing(source, target, output),
-            position_encoding=positions,
-            position_offset=options["position_offset"],
-            **(longest if positions == "learned" else {}),
             layer_norm_eps=float(_side(options["layer_norm_eps"], "encoder")),
             attention_bias=self._has("encoder", "self_attn.in_proj_bias"),
             feed_forward_bias=self._has("encoder", "linear1.bias"),
             output_bias=f"{names['output']}.bias" in tensors,
-            label_smoothing=options["label_smoothing"],
-            **self.special_ids,
         )

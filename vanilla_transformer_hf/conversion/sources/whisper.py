@@ -40,12 +40,6 @@ KEYS: KeyTable = {
 }
 
 
-def _forced(settings: dict[str, Any]) -> list[int | None]:
-    """The ids of `forced_decoder_ids`, an older way to state the prompt: pairs of a position, from 1, and an id."""
-    pairs = settings.get("forced_decoder_ids") or []
-    return [token for expected, (position, token) in enumerate(pairs, start=1) if position == expected]
-
-
 def _id_of(settings: dict[str, Any], table: str, option: str, name: str) -> int:
     """The id of a language or a task."""
     known = settings.get(table) or {}
@@ -60,7 +54,10 @@ def decoder_prompt(settings: dict[str, Any]) -> list[int | None]:
     """The ids behind the start token as Whisper's `generate()` has them: language, task, "no timestamps"."""
     # None stands for a language that Whisper would find out.
     language, task = settings.get("language"), settings.get("task")
-    ids = [] if language or task else _forced(settings)
+    ids = []
+    if not (language or task):  # an older way to state the prompt: pairs of a position, from 1, and an id
+        pairs = settings.get("forced_decoder_ids") or []
+        ids = [token for expected, (position, token) in enumerate(pairs, start=1) if position == expected]
     if settings.get("lang_to_id") or language:
         code = f"<|{str(language).lower().strip('<|>')}|>"
         ids[:1] = [_id_of(settings, "lang_to_id", "language", code) if language else (ids or [None])[0]]
@@ -73,14 +70,12 @@ def decoder_prompt(settings: dict[str, Any]) -> list[int | None]:
 
 class Whisper(SavedModel):
     name = "whisper"
+    table = KEYS
     hosts = {"whisper": WhisperConfig}
     classes = {"WhisperForConditionalGeneration": "VanillaTransformerForSpeechSeq2Seq"}
     training = {"encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0, "apply_spec_augment": False}
     settable = ("language", "task")  # of `generate()`
     has_model = True
-
-    def keys(self, config: VanillaTransformerConfig) -> KeyTable:
-        return KEYS
 
     def unsupported(self) -> list[str]:
         given = [(name, self.options.get(name) or "") for name in self.settable]
