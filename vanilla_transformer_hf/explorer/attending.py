@@ -76,11 +76,8 @@ def head(subject: Subject, request: HeadRequest) -> HeadResult:
     width = module.d_v
     part_of_output = module.out_proj.weight[:, one * width : (one + 1) * width].float()
     shown: dict[str, Any] = {name: getattr(steps, name)[0, one].float() for name in INSIDE}
-    rows, predicted, columns = found.sides(request.part)
     return HeadResult(
-        rows=rows,
-        predicted=predicted,
-        columns=columns,
+        *found.sides(request.part),
         **shown,
         output_weight=part_of_output,
         contribution=shown["mixed"] @ part_of_output.t(),

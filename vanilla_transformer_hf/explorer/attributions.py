@@ -105,18 +105,15 @@ def products(gradients: torch.Tensor, way: torch.Tensor) -> torch.Tensor:
     return (gradients * way.float()).sum(dim=-1)
 
 
-def embedding_of(stack: Any) -> Any:
-    """The module that makes the first vectors of what a stack reads."""
-    return stack.front_end if hasattr(stack, "front_end") else stack.get_input_embeddings()
-
-
 class Inputs:
     """The embeddings of a pass, which other values may take the place of; those of the source come first."""
 
     def __init__(self, found: Pass):
         self.found = found
         model = found.copy.model
-        self._modules = [embedding_of(stack_of(model, side)) for side in sides_of(model)]
+        stacks = [stack_of(model, side) for side in sides_of(model)]
+        # What makes the first vectors of what a stack reads.
+        self._modules = [getattr(stack, "front_end", None) or stack.get_input_embeddings() for stack in stacks]
         self._given: Iterator[torch.Tensor] | None = None
         self.values: list[torch.Tensor] = []
         with self.replaced():

@@ -21,36 +21,8 @@ from .results import DiagonalityResult, FileResult, Piece, SourceResult
 from .subject import MOST_PIECES, Subject
 
 
-# A model's argument for a source -> what a file of it is called.
-FILE_KINDS = {"input_features": "speech", "pixel_values": "image"}
-# What a model reads -> the part of its processor that reads it.
-PARTS = {"speech": "feature_extractor", "image": "image_processor"}
 # Files that a model keeps, and bytes of one.
 MOST_FILES, MOST_BYTES = 32, 8 * 2**20
-
-
-def _opened_samples(given: Any, processor: Any) -> tuple[str, torch.Tensor]:
-    """The name and the frames of samples with their rate."""
-    samples = given.get("raw", given.get("array")) if isinstance(given, dict) else None
-    rate = given.get("sampling_rate") if isinstance(given, dict) else None
-    if samples is None or rate is None:
-        raise RequestError(
-            "audio", f"is a {type(given).__name__}; expected a path, or {{'raw': samples, 'sampling_rate': …}}"
-        )
-    return "recording", frames_of(samples_of(samples, 0), rate, processor, "the recording")
-
-
-def _opened_image(given: Any, processor: Any) -> tuple[str, torch.Tensor]:
-    """The name and the pixels of a PIL image."""
-    from PIL import Image
-
-    if not isinstance(given, Image.Image):
-        raise RequestError("image", f"is a {type(given).__name__}; expected a path or a PIL image")
-    return Path(getattr(given, "filename", "") or "image").name, pixels_of(given, processor)
-
-
-# What a model reads -> what reads it from a notebook's objects.
-OPENED = {"speech": _opened_samples, "image": _opened_image}
 
 
 class FileSubject(Subject):
@@ -58,8 +30,9 @@ class FileSubject(Subject):
 
     def __init__(self, name: str, model: Any, processor: Any):
         self.processor, self.input_name = processor, input_name_of(model.config)
-        self.reads = FILE_KINDS[self.input_name]
-        if not (hasattr(processor, "tokenizer") and hasattr(processor, PARTS[self.reads])):
+        self.reads = "image" if self.input_name == "pixel_values" else "speech"
+        part = "image_processor" if self.reads == "image" else "feature_extractor"
+        if not (hasattr(processor, "tokenizer") and hasattr(processor, part)):
             raise RequestError(
                 "tokenizer",
                 f"is a {type(processor).__name__}; {name} reads {self.reads}: give its processor",
@@ -77,7 +50,21 @@ class FileSubject(Subject):
         # "array": …, "sampling_rate": …}.
         if isinstance(given, str | os.PathLike):
             return self.open_file(given)
-        return self._keep(*OPENED[self.reads](given, self.processor))
+        if self.reads == "image":
+            from PIL import Image
+
+            if not isinstance(given, Image.Image):
+                raise RequestError("image", f"is a {type(given).__name__}; expected a path or a PIL image")
+            name = Path(getattr(given, "filename", "") or "image").name
+            return self._keep(name, pixels_of(given, self.processor))
+        samples = given.get("raw", given.get("array")) if isinstance(given, dict) else None
+        rate = given.get("sampling_rate") if isinstance(given, dict) else None
+        if samples is None or rate is None:
+            raise RequestError(
+                "audio", f"is a {type(given).__name__}; expected a path, or {{'raw': samples, 'sampling_rate': …}}"
+            )
+        frames = frames_of(samples_of(samples, 0), rate, self.processor, "the recording")
+        return self._keep("recording", frames)
 
     def _keep(self, name: str, source: torch.Tensor) -> str:
         """Keep a source; its name, which no other has."""

@@ -113,7 +113,7 @@ def page_of(
     ask_analysis(ask, first, pair)
     if first["is_ours"]:
         ask_all(ask, first, pair, most_numbers)
-    return offline_page(answers, state_of(text, settings, view), theme)
+    return offline_page(answers, urlencode({"view": view, "text": text, **settings}), theme)
 
 
 # Weights times the square of the output's tokens, above which integrated gradients take longer than some seconds.
@@ -169,8 +169,3 @@ def ask_all(ask: Any, model: dict[str, Any], pair: dict[str, Any], most_numbers:
             found = ask("head", **pair, part=part, layer=layer, head=head)
             if size is None:
                 size = sum(math.prod(one["shape"]) for one in found.values() if isinstance(one, dict))
-
-
-def state_of(text: str, settings: dict[str, Any], view: str) -> str:
-    """The page's URL fragment for this translation."""
-    return urlencode({"view": view, "text": text, **settings})

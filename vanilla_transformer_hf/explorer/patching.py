@@ -16,7 +16,7 @@ from .interventions import count_heads, hooked, read_name, stack_of
 from .requests import PatchMapRequest, PatchRequest, RequestError, TranslateRequest
 from .results import Alternative, PatchMapResult, PatchResult, Piece
 from .subject import Pass, Subject, check_ours
-from .translating import alternative, generate, settings_of, until_end
+from .translating import alternative, generate, until_end
 
 
 # Tokens of the longest sentence that has a map, and of the passes of a batch.
@@ -227,7 +227,7 @@ def translation(subject: Subject, request: PatchRequest, pair: Pair, site: Site,
     copy, source = pair.found.copy, subject.read_source(request)
     plain = TranslateRequest(model=request.model, text=request.text, off=request.off, target_lang=request.target_lang)
     with site.changed(change):
-        found = generate(subject, copy, source, settings_of(subject, plain), plain, None)
+        found = generate(subject, copy, source, plain)
     rows = found if torch.is_tensor(found) else found.sequences
     ids = until_end(rows[0, 1:].tolist(), subject)
     return str(subject.tokenizer.decode(ids, skip_special_tokens=True))

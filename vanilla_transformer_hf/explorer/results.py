@@ -177,10 +177,16 @@ class DiagonalityResult:
 
 
 @dataclass
-class AttentionResult:
+class Sides:
+    """The two sides of an attention."""
+
     rows: list[Piece]  # Query tokens: for the decoder those that it reads
     predicted: list[Piece]  # For the decoder the tokens that its rows predict; else empty
     columns: list[Piece]  # Tokens that are attended to
+
+
+@dataclass
+class AttentionResult(Sides):
     weights: torch.Tensor  # (H, rows, columns); each row sums to 1
 
 
@@ -198,13 +204,9 @@ class MixingResult:
 
 
 @dataclass
-class HeadResult:
+class HeadResult(Sides):
     """softmax(Q Kᵀ / √d_k + mask) V W^O of one head, section 3.2; T queries are rows, S keys are columns."""
 
-    # rows, predicted, columns: As of `AttentionResult`
-    rows: list[Piece]
-    predicted: list[Piece]
-    columns: list[Piece]
     # query, key, value: (T, d_k), (S, d_k), (S, d_v), after the position scheme
     query: torch.Tensor
     key: torch.Tensor

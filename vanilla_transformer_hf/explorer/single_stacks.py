@@ -1,6 +1,7 @@
 """Models of one stack: a decoder that continues a text, an encoder that fills the gaps of a text."""
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -27,13 +28,11 @@ class CausalSubject(Subject):
     def before(self, source: dict[str, torch.Tensor]) -> int:
         return int(source["input_ids"][0, -1])
 
-    def remember(self, copy: Copy, source: dict[str, torch.Tensor]) -> Any:
-        return None
-
-    def logits(self, copy: Copy, source: dict[str, torch.Tensor], memory: Any, ids: list[int]) -> torch.Tensor:
+    def logits(self, copy: Copy, source: dict[str, torch.Tensor], rows: list[list[int]]) -> Iterator[torch.Tensor]:
         prompt = source["input_ids"]
-        read = torch.cat((prompt, prompt.new_tensor([ids[:-1]])), dim=1)
-        return copy.model(input_ids=read).logits[0, prompt.shape[1] - 1 :].float()
+        for ids in rows:
+            read = torch.cat((prompt, prompt.new_tensor([ids[:-1]])), dim=1)
+            yield copy.model(input_ids=read).logits[0, prompt.shape[1] - 1 :].float()
 
     def _run(self, copy: Copy, source: dict[str, torch.Tensor], ids: list[int]) -> Pass:
         prompt = source["input_ids"][0].tolist()

@@ -5,7 +5,7 @@ import os
 import re
 import unicodedata
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -286,16 +286,13 @@ class Subject:
         """Logits (B, T, V) of the output of any layer (B, T, D), as if it were the last."""
         return copy.model.get_output_embeddings()(copy.model.get_decoder().layer_norm(states))
 
-    def remember(self, copy: Copy, source: dict[str, torch.Tensor]) -> Any:
-        """A cached computation on a source, shared by all targets."""
-        return copy.model.get_encoder()(**source, return_dict=True)
-
-    def logits(self, copy: Copy, source: dict[str, torch.Tensor], memory: Any, ids: list[int]) -> torch.Tensor:
-        """Logits of each step (T, V) while the model predicts these ids."""
-        read = torch.tensor([[self.start, *ids[:-1]]], device=self.model.device)
-        mask = source.get("attention_mask")
-        outputs = copy.model(encoder_outputs=memory, attention_mask=mask, decoder_input_ids=read, use_cache=False)
-        return outputs.logits[0].float()
+    def logits(self, copy: Copy, source: dict[str, torch.Tensor], rows: list[list[int]]) -> Iterator[torch.Tensor]:
+        """For each row of ids the logits of each step (T, V) while the model predicts them."""
+        memory, mask = copy.model.get_encoder()(**source, return_dict=True), source.get("attention_mask")
+        for ids in rows:
+            read = torch.tensor([[self.start, *ids[:-1]]], device=self.model.device)
+            outputs = copy.model(encoder_outputs=memory, attention_mask=mask, decoder_input_ids=read, use_cache=False)
+            yield outputs.logits[0].float()
 
 
 class Recorded(NamedTuple):

@@ -114,7 +114,7 @@ def translate(subject: Subject, request: TranslateRequest) -> TranslateResult:
     if request.draws:
         found = draw(subject, copy, source, request)
     else:
-        found = generate(subject, copy, source, settings, request, recorder)
+        found = generate(subject, copy, source, request, recorder)
     has_scores = not torch.is_tensor(found)
     scores = found.sequences_scores.tolist() if has_scores else None
     sequences = found.sequences if has_scores else found
@@ -124,14 +124,10 @@ def translate(subject: Subject, request: TranslateRequest) -> TranslateResult:
 
 
 def generate(
-    subject: Subject,
-    copy: Copy,
-    source: dict[str, torch.Tensor],
-    settings: dict[str, Any],
-    request: TranslateRequest,
-    recorder: BeamRecorder | None,
+    subject: Subject, copy: Copy, source: dict[str, torch.Tensor], request: TranslateRequest, recorder: Any = None
 ) -> Any:
     """The output of `generate()`."""
+    settings = settings_of(subject, request)
     options = settings | length_limit(subject, request)
     if not subject.is_ours:
         options = {name: value for name, value in options.items() if name not in SEARCH_OPTIONS}
@@ -217,11 +213,11 @@ def result(
     recorder: BeamRecorder | None,
 ) -> TranslateResult:
     """The hypotheses with the model's probabilities."""
-    memory, before = subject.remember(copy, source), subject.before(source)
+    before = subject.before(source)
     penalty = LENGTH_PENALTIES[settings["length_penalty_type"]]
     hypotheses, given = [], len(request.prefix)
-    for place, ids in enumerate(rows):
-        steps = forced_steps(subject, copy, source, memory, ids, request)
+    for place, (ids, logits) in enumerate(zip(rows, subject.logits(copy, source, rows))):
+        steps = forced_steps(subject, before, logits, ids, request) if ids else []
         total = math.fsum(step.log_probability for step in steps[given:])
         own = total / float(penalty(max(1, len(ids) - given), settings["length_penalty"]))
         text = subject.tokenizer.decode(ids, skip_special_tokens=True)
@@ -237,21 +233,13 @@ def result(
 
 
 def forced_steps(
-    subject: Subject,
-    copy: Copy,
-    source: dict[str, torch.Tensor],
-    memory: Any,
-    ids: list[int],
-    request: TranslateRequest,
+    subject: Subject, start: int, logits: torch.Tensor, ids: list[int], request: TranslateRequest
 ) -> list[Step]:
-    """The probability of each id, and of the best alternatives."""
-    if not ids:
-        return []
-    found = subject.logits(copy, source, memory, ids).log_softmax(dim=-1)  # (T, V)
+    """The probability of each id, and of the best alternatives, by the logits (T, V) behind the first token."""
+    found = logits.log_softmax(dim=-1)
     own = found.gather(1, torch.tensor(ids, device=found.device)[:, None])  # (T, 1)
     ranks, drawn = (found > own).sum(dim=1).tolist(), as_drawn(found, request)
     best, places = found.topk(min(request.alternatives, found.shape[1]), dim=1)
-    start = subject.before(source)
     steps = []
     for place, piece in enumerate(subject.pieces(ids, context=[start])):
         value = float(own[place])

@@ -35,9 +35,6 @@ class Watched:
     """
     The run of a training in `folder`, its `output_dir`, in progress or finished. Its checkpoints become models of the
     explorer, the newest first, behind those that are open.
-
-    Raises:
-        ValueError: The folder is not that of a training.
     """
 
     def __init__(self, explorer: Explorer, folder: str | os.PathLike, trust_remote_code: bool = False):

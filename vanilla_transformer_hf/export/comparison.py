@@ -56,13 +56,10 @@ class Comparison(NamedTuple):
         model.float()  # the same numbers as before
         return cls(batches, exact, largest_difference(own, exact))
 
-    def difference(self, logits_of: Callable[[dict[str, torch.Tensor]], torch.Tensor]) -> float:
-        """Largest absolute difference of logits that `logits_of` computes for each batch."""
-        return largest_difference([logits_of(batch) for batch in self.batches], self.exact)
-
     def check(self, logits_of: Callable[[dict[str, torch.Tensor]], torch.Tensor]) -> float:
-        """The `difference`, or `ExportError` if it is too large or NaN."""
-        found, allowed = self.difference(logits_of), max(TOLERANCE, OWN_ERRORS * self.own_error)
+        """Largest absolute difference of logits of each batch, or `ExportError` if it is too large or NaN."""
+        found = largest_difference([logits_of(batch) for batch in self.batches], self.exact)
+        allowed = max(TOLERANCE, OWN_ERRORS * self.own_error)
         if not found <= allowed:
             raise ExportError(f"what was written gives logits that differ by {found:.1e}; {allowed:.0e} is allowed")
         return found
