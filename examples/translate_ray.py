@@ -282,7 +282,7 @@ def main() -> None:
     refuse_overwriting(arguments.output, arguments.input)
     windows = plan(arguments.input, arguments.window, arguments.column)
     # The products of matrices are the same on every machine.
-    opens = partial(open_translator, arguments, "default", tuple(arguments.ensemble), arguments.shortlist)
+    opens = partial(open_translator, arguments, "default")
     with open_result(arguments.output, arguments.restart) as output:
         # Opened here too: a mistake in the model's name is then one line, and not that of every actor.
         about = describe(opens("cpu"))

@@ -21,6 +21,7 @@ from vanilla_transformer_hf.commands import serve
 from vanilla_transformer_hf.serving import server
 from vanilla_transformer_hf.serving.batcher import Batcher
 from vanilla_transformer_hf.serving.http import bind
+from vanilla_transformer_hf.serving.protocols import Limits
 from vanilla_transformer_hf.serving.server import (
     ServerSettings,
     languages_of,
@@ -47,7 +48,6 @@ def test_models_are_named_by_the_user_or_by_their_folder(tmp_path):
         ({"languages": ["en-de", "de-en"]}, "2 for 1 models"),
         ({"languages": ["german"]}, "'german' is not a language pair: expected SOURCE-TARGET"),
         ({"workers": 0}, "workers=0: must be at least 1"),
-        ({"limits": {"seconds": 0}}, "seconds=0: must be above 0"),
         ({"log": "all"}, "log='all': must be one of"),
         ({"models": ["a/en-de", "b/en-de"]}, "each model needs a name of its own: got en-de, en-de"),
         ({"allowed_origins": ["example.org"]}, "allowed_origins: 'example.org' is not an origin"),
@@ -57,6 +57,11 @@ def test_models_are_named_by_the_user_or_by_their_folder(tmp_path):
 def test_settings_out_of_range_are_named(settings, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         ServerSettings(**{"models": ["outputs/en-de"], **settings})
+
+
+def test_limits_out_of_range_are_named():
+    with pytest.raises(ValueError, match="seconds=0: must be above 0"):
+        Limits(seconds=0)
 
 
 def test_the_command_refuses_in_one_line_before_it_opens_a_model(tmp_path):
@@ -195,7 +200,7 @@ def test_what_documents_are_read_by_starts_while_models_are_opened(monkeypatch):
         monkeypatch.setattr(server, name, lambda *given, name=name, **options: order.append(name))
     monkeypatch.setattr(server, "ending_in_time", contextlib.nullcontext)
     listening = bind("127.0.0.1", 0)
-    for limits in ({}, {"file_bytes": 0}):
+    for limits in (Limits(), Limits(file_bytes=0)):
         server.serve(ServerSettings(["one"], limits=limits), listening)
     listening.close()
     assert order == ["begin", "make_application", "run_server", "make_application", "run_server"]

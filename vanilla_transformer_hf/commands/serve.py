@@ -131,6 +131,7 @@ def main(prog: str, argv: list[str]) -> None:
     arguments = parse_arguments(prog, argv)
     try:
         from ..serving.http import address_of, bind
+        from ..serving.protocols import Limits
         from ..serving.server import ServerSettings, serve
     except ModuleNotFoundError as error:
         raise ValueError(f"{error.name} is missing: pip install 'vanilla_transformer_hf[serve]'") from error
@@ -143,7 +144,7 @@ def main(prog: str, argv: list[str]) -> None:
         )
     given = {name: value for name, value in vars(arguments).items() if value is not None}
     settings = ServerSettings(
-        limits={field: given[field] for field, *_ in LIMITS.values() if field in given},
+        limits=Limits(**{field: given[field] for field, *_ in LIMITS.values() if field in given}),
         **{name: value for name, value in given.items() if name in ServerSettings.__dataclass_fields__},
     )
     listening = bind(arguments.host, arguments.port)

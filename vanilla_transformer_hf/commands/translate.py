@@ -271,7 +271,7 @@ def main(prog: str, argv: list[str]) -> None:
     form = arguments.format or ("tsv" if arguments.n_best or arguments.alignment else "text")
     inputs = [arguments.input, arguments.prefixes] if arguments.prefixes else [arguments.input]
     work = LineWork("translate", form, options, arguments.constraints)
-    run_command(arguments, work, inputs, arguments.ensemble, arguments.shortlist)
+    run_command(arguments, work, inputs)
 
 
 def _recognize(arguments: argparse.Namespace) -> None:
@@ -303,4 +303,4 @@ def _translate_document(arguments: argparse.Namespace) -> None:
     options = search_options(arguments) | minimum_risk(arguments)
     del options["num_return_sequences"]
     name, ending = (arguments.file, None) if arguments.file else (arguments.input, ".html")
-    run_document(arguments, name, ending, options, arguments.ensemble, arguments.shortlist)
+    run_document(arguments, name, ending, options)

@@ -655,7 +655,7 @@ def search_options(translator: Translator, wanted: TranslationRequest) -> dict[s
         options["num_return_sequences"] = wanted.alternatives + 1
     if wanted.alternatives and wanted.mbr is None:
         options["num_beams"] = max(
-            options.get("num_beams", translator.setting("num_beams") or 1), wanted.alternatives + 1
+            options.get("num_beams", translator.search.setting("num_beams", {}) or 1), wanted.alternatives + 1
         )
     return options
 

@@ -185,10 +185,6 @@ class Lane:
         self.search = SharedSearch(*given) if self.key.is_shared else SeparateSearch(*given, self.key.mbr)
 
     @property
-    def is_idle(self) -> bool:
-        return not self.waiting and not self.search.is_busy
-
-    @property
     def clients(self) -> set[Hashable]:
         """Those whose parts wait or are searched; the owner also while a call runs whose result is not needed."""
         if self.key.owner is not None:
@@ -351,12 +347,12 @@ class Batcher:
                 **self._with_beams(own) if mbr is None else mbr.of_beams().of_candidates(options)
             )
         parts = self._encode(texts, source_prefix, deadline, glossary, memory)
-        beams = self.translator.setting("num_beams", **own) or 1
+        beams = self.translator.search.setting("num_beams", own) or 1
 
         def size(length: int) -> int:
-            return beams * self.translator.most_target_tokens(length, **options)
+            return beams * self.translator.search.most_target_tokens(length, options)
 
-        n_best = self.translator.setting("num_return_sequences", **options) or 1
+        n_best = self.translator.search.setting("num_return_sequences", options) or 1
         ticket = Ticket(texts, parts, options, client, deadline, self.translator.join, size, n_best, mbr)
         if not ticket.searched:
             ticket.complete()
@@ -388,7 +384,7 @@ class Batcher:
 
     def _with_beams(self, options: dict[str, Any]) -> dict[str, Any]:
         """Options of a search that requires terms."""
-        beams = self.translator.setting("num_beams", **options) or 1
+        beams = self.translator.search.setting("num_beams", options) or 1
         return options if beams > 1 else {**options, "num_beams": TERM_BEAMS}
 
     def _encode(
@@ -432,7 +428,7 @@ class Batcher:
                 given, mbr = (self._with_beams(given), None) if mbr is None else (given, mbr.of_beams())
             options = tuple(sorted(given.items()))
             # Sentences whose translations must contain something start together.
-            can_share = mbr is None and not has_terms and self.translator.can_stream
+            can_share = mbr is None and not has_terms and self.translator.search.can_stream
             is_shared = can_share and options not in self._separate
             # With the model's own settings, which its owner has chosen, batches of all clients are faster.
             owner = ticket.client if (ticket.options or mbr) and not is_shared else None
@@ -471,7 +467,7 @@ class Batcher:
         for lane in self._lanes.values():
             for client in lane.clients:
                 lanes_of.setdefault((client, bool(lane.key.options or lane.key.mbr)), []).append(lane)
-        most = CLIENT_SEARCHES if self.translator.can_pause else CLIENT_SEARCHES_BESIDE
+        most = CLIENT_SEARCHES if self.translator.search.can_pause else CLIENT_SEARCHES_BESIDE
         has_room = _separate(self._lanes.values()) < SEPARATE_SEARCHES
         turns: dict[Flow, Lane] = {}
         for flow, lanes in lanes_of.items():
@@ -571,7 +567,7 @@ class Batcher:
         self._drop_idle_lanes()
 
     def _drop_idle_lanes(self) -> None:
-        self._lanes = {key: lane for key, lane in self._lanes.items() if not lane.is_idle}
+        self._lanes = {key: lane for key, lane in self._lanes.items() if lane.waiting or lane.search.is_busy}
         self.running = sum(len(lane.search.running) for lane in self._lanes.values())
 
 

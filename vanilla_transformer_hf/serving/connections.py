@@ -8,7 +8,6 @@ import asyncio
 import errno
 import logging
 import os
-import signal
 import sys
 import threading
 import time
@@ -133,10 +132,6 @@ class TimedServer(uvicorn.Server):
         super().handle_exit(sig, frame)
         if self.ending is None:
             self.ending = end_process_after((self.config.timeout_graceful_shutdown or 0) + MARGIN)
-
-    def handle_hangup(self, sig: int, frame: Any) -> None:
-        """Stop as after SIGTERM."""
-        self.handle_exit(signal.SIGTERM, frame)
 
     def _handle(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")

@@ -211,7 +211,7 @@ def run_server(
     # When uvicorn has finished it sends itself the signal again, which would kill the process before it cleans up.
     before = {signal.SIGTERM: signal.signal(signal.SIGTERM, signal.default_int_handler)}
     if (hangup := getattr(signal, "SIGHUP", None)) is not None and signal.getsignal(hangup) == signal.SIG_DFL:
-        before[hangup] = signal.signal(hangup, server.handle_hangup)
+        before[hangup] = signal.signal(hangup, lambda _, frame: server.handle_exit(signal.SIGTERM, frame))
     try:
         server.run([listening])
     except KeyboardInterrupt:

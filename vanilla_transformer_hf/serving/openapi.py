@@ -137,8 +137,16 @@ def _schemas(limits: Limits, served: Served) -> Schema:
         "target": _enumeration(["", *choice.all_targets]),
     }
     model = {**_enumeration(["", *choice.names]), "description": "Else the first one with the languages."}
-    accepts_of = {one.names[0]: one.accepts for one in served.alone}
-    refused = _without(by_fields(choice, accepts_of.__getitem__))
+    # Models that the field `model` names alone, and those that languages choose among without it.
+    named = [(None, choice), *((one.names, one) for one in served.alone)]
+    sources = [None, AUTO, *choice.all_sources]
+    without = _without(
+        [
+            {"model": names, **each}
+            for names, one in named
+            for each in refused(one.accepts, sources, choice.all_targets)
+        ]
+    )
     digits = map(str, range(MOST_ALTERNATIVES + 1))
     common: Schema = {
         "q": texts,
@@ -185,7 +193,7 @@ def _schemas(limits: Limits, served: Served) -> Schema:
     listed = {"type": "array", "items": TEXT}
     return {
         # Other fields are ignored, and named in the header X-Ignored-Fields.
-        "TranslateRequest": {**_object(["q"], **lenient), "additionalProperties": True, **refused},
+        "TranslateRequest": {**_object(["q"], **lenient), "additionalProperties": True, **without},
         "SuggestRequest": {
             **_object(
                 ["q", "s", "source", "target"],
@@ -197,7 +205,7 @@ def _schemas(limits: Limits, served: Served) -> Schema:
                 model=_or_null(model),
             ),
             "additionalProperties": True,
-            **refused,
+            **without,
         },
         "Suggested": _object(["success"], success={"type": "boolean"}),
         "DetectRequest": {**_object(["q"], q=texts, api_key=_or_null(TEXT)), "additionalProperties": True},
@@ -212,7 +220,7 @@ def _schemas(limits: Limits, served: Served) -> Schema:
             encoding={**TEXT, "format": "encoding", "description": "Of text that is not UTF-8, such as cp1252."},
             **languages,
         )
-        | {"additionalProperties": True, **refused},  # such as LibreTranslate's api_key
+        | {"additionalProperties": True, **without},  # such as LibreTranslate's api_key
         **_generation_schemas(served, texts, common["stream"]),
         "Translation": _object(
             ["translatedText"],
@@ -271,10 +279,10 @@ def _generation_schemas(served: Served, texts: Schema, stream: Schema) -> Schema
     if not served.choice.is_uniform:
         requests += [(str(number), one, one) for number, one in enumerate(served.alone, 1)]
     for suffix, choice, first in requests:
-        refused = [{names[name]: values for name, values in each.items()} for each in by_languages(choice)]
         is_optional = first.accepts(None, None)
-        if not is_optional:
-            refused.append({"src_lang": None, "tgt_lang": None})
+        wrong = refused(choice.accepts, [None, *choice.all_sources], choice.all_targets)
+        if is_optional:
+            wrong = [each for each in wrong if each != {"source": None, "target": None}]
         parameters = _ref(f"Parameters{suffix}")
         found[f"GenerateRequest{suffix}"] = _object(
             ["inputs"] if is_optional else ["inputs", "parameters"],
@@ -293,7 +301,7 @@ def _generation_schemas(served: Served, texts: Schema, stream: Schema) -> Schema
                 clean_up_tokenization_spaces={"type": ["boolean", "null"]},
                 truncation=_or_null(_enumeration(["do_not_truncate"])),
             ),
-            **_without(refused),
+            **_without([{names[name]: values for name, values in each.items()} for each in wrong]),
         }
     return found
 
@@ -359,43 +367,16 @@ def _of_each(schema: Schema) -> Schema:
 # ------------------------------------------------------ combinations of model and languages that requests may not name
 
 
-def by_languages(choice: Choice) -> list[Refusal]:
-    """What is refused where languages choose the model, but for a request without any."""
-    sources, targets, accepts = choice.all_sources, choice.all_targets, choice.accepts
-    found: list[Refusal] = []
+def refused(accepts: Accepts, sources: Sequence[str | None], targets: Sequence[str]) -> list[Refusal]:
+    """What is refused of these sources with each of these targets, and without one."""
+    found = list[Refusal]()
     for source in sources:
-        reached = {target for among, own in zip(choice.sources, choice.targets) if source in among for target in own}
-        found.append({"source": [source], "target": [target for target in targets if target not in reached]})
-    found.append({"source": [source for source in sources if not accepts(source, None)], "target": None})
-    found.append({"source": None, "target": [target for target in targets if not accepts(None, target)]})
-    return _some(found)
-
-
-def by_fields(choice: Choice, accepts_of: Callable[[str], Accepts]) -> list[Refusal]:
-    """What is refused where `model`, `source` and `target` are fields, and `source` may be `AUTO`."""
-    sources, targets, accepts = choice.all_sources, choice.all_targets, choice.accepts
-    found = by_languages(choice)
-    found.append({"source": [AUTO], "target": [target for target in targets if not accepts(AUTO, target)]})
-    if not accepts(AUTO, None):
-        found.append({"source": [AUTO], "target": None})
-    if not accepts(None, None):
-        found.append({"source": None, "target": None})
-    found = [{"model": None, **each} for each in found]
-    for name, own_sources, own_targets in zip(choice.names, choice.sources, choice.targets):
-        found.append({"model": [name], "source": [one for one in sources if one not in own_sources]})
-        found.append({"model": [name], "target": [one for one in targets if one not in own_targets]})
-        takes = accepts_of(name)
-        found.append(
-            {"model": [name], "source": [AUTO], "target": [one for one in own_targets if not takes(AUTO, one)]}
-        )
-        if not takes(None, None):
-            found.append({"model": [name], "target": None})
-    return _some(found)
-
-
-def _some(found: Sequence[Refusal]) -> list[Refusal]:
-    """Those that refuse something."""
-    return [each for each in found if [] not in each.values()]
+        own = None if source is None else [source]
+        if wrong := [target for target in targets if not accepts(source, target)]:
+            found.append({"source": own, "target": wrong})
+        if not accepts(source, None):
+            found.append({"source": own, "target": None})
+    return found
 
 
 # ------------------------------------------------------------------------------------------------------- operations

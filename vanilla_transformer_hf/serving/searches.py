@@ -225,7 +225,7 @@ class SeparateSearch:
         arguments |= self._options | constraints_of([work.part for work in works])
 
         def search(pause: Callable[[], None]) -> torch.Tensor:
-            if translator.can_pause:
+            if translator.search.can_pause:
                 arguments["stopping_criteria"] = [StepHook(pause)]
             return translator.generate(**arguments, mbr=self._mbr)["sequences"]
 
@@ -233,7 +233,7 @@ class SeparateSearch:
 
     def step(self) -> Found:
         """Run one step; at the end, the works that are still wanted."""
-        patience = PATIENCE if self._translator.can_pause else PATIENCE_BESIDE
+        patience = PATIENCE if self._translator.search.can_pause else PATIENCE_BESIDE
         if self._call is None or not self._call.advance(patience):
             return []
         try:

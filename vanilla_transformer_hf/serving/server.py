@@ -52,7 +52,7 @@ class ServerSettings:
     models: Sequence[str]  # Folders of models or ids of the Hub, each maybe as NAME=FOLDER
     # For each model "SOURCE-TARGET", where its tokenizer does not record it; may be empty
     languages: Sequence[str] = ()
-    limits: dict[str, Any] = field(default_factory=dict)  # The fields of `Limits`
+    limits: Limits = field(default_factory=Limits)
     # most_rows, most_tokens, most_waiting: As in `Batcher`
     most_rows: int = 128
     most_tokens: int = 2048
@@ -94,7 +94,6 @@ class ServerSettings:
         if self.workers < 1:
             raise ValueError(f"workers={self.workers}: must be at least 1")
         check_choice("split_sentences", self.split_sentences, SplitSentences)
-        Limits(**self.limits)
 
 
 def name_and_place(model: str) -> tuple[str, str]:
@@ -175,10 +174,9 @@ def try_out(translator: Translator) -> None:
 def make_application(settings: ServerSettings) -> Starlette:
     """The application with its models."""
     keys = read_api_keys(settings.api_keys)
-    models, limits = open_models(settings), Limits(**settings.limits)
     return create_application(
-        models,
-        limits,
+        open_models(settings),
+        settings.limits,
         keys,
         settings.log == "texts",
         settings.allowed_hosts,
@@ -230,7 +228,7 @@ def _work(settings: ServerSettings, listening: socket.socket, beat: Callable[[],
 
 def _serve_here(settings: ServerSettings, listening: socket.socket, **options: Any) -> None:
     """Serve requests in this process; `options` are uvicorn's."""
-    limits = Limits(**settings.limits)
+    limits = settings.limits
     if limits.file_bytes:
         begin()  # it imports while the models are opened
     application = make_application(settings)

@@ -157,6 +157,6 @@ class KeptTranslator(TextTranslator):
         super().__init__(tokenizer, Limits(**facts["limits"]))
         self.engine = " ".join(filter(None, ("ctranslate2", quantization)))
         model = SimpleNamespace(generation_config=SimpleNamespace(**facts["generation_config"]))
-        self._search = CTranslate2Search(
+        self.search = CTranslate2Search(
             model, tokenizer.pad_token_id, self._limits.target_positions, folder, threads=threads
         )

@@ -67,7 +67,7 @@ class Limits(NamedTuple):
 class TextTranslator:
     """The base of [`Translator`], which says what its attributes are: texts in, translations out."""
 
-    _search: TokenSearch
+    search: TokenSearch  # whoever searches
 
     def __init__(self, tokenizer: Any, limits: Limits):
         self.tokenizer, self.source_prefix, self._limits = tokenizer, "", limits
@@ -223,7 +223,7 @@ class TextTranslator:
                 self._require(lines, parts_of_lines, options, counts)
                 found = translate_parts(
                     parts_of_lines,
-                    search=self._search,
+                    search=self.search,
                     tokenizer=self.tokenizer,
                     limits=limits,
                     tally=counts,
@@ -289,10 +289,6 @@ class TextTranslator:
             near for part in parts if part.known is None for near in self.memory.near(part.text, self.near_matches)
         ]
 
-    def setting(self, name: str, **generate_kwargs: Any) -> Any:
-        """The value of an argument of `generate()` in a call with these; None: transformers' own default."""
-        return self._search.setting(name, generate_kwargs)
-
     def join(
         self,
         line: str,
@@ -305,9 +301,9 @@ class TextTranslator:
         """The n-best list of a text from those of its parts, found with these arguments of `generate()`."""
         if parts:
             marks = self.without_letters == "mark"
-            penalty = self._search.length_penalty(options)
+            penalty = self.search.length_penalty(options)
             return join_parts(line, parts, found=found, penalty=penalty, marks_without_letters=marks)
-        n_best = self._search.setting("num_return_sequences", options) or 1
+        n_best = self.search.setting("num_return_sequences", options) or 1
         copies = self.without_letters == "copy" and not is_constrained(line)
         text = line.removeprefix(self.language_tags.before(line)) if copies else ""
         text = "" if has_letters(text) or not text.strip() else text

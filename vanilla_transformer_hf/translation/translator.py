@@ -10,7 +10,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..common.choices import SplitSentences, TooLongToTranslate
 from ..common.matmul import MatmulRow, choose_matmul, describe_matmul, probe_matmul
-from ..common.opening import is_own, open_model, vocabularies
+from ..common.opening import check_fit, is_own, open_model, vocabularies
 from ..common.white_space import normalize_space
 from ..model.packing.packed import EXPECTED, MAKERS
 from ..model.search.constraints import as_ids
@@ -122,7 +122,7 @@ class Translator(TextModel):
             self.matmul_rows = probe_matmul()
             self.matmul = choose_matmul(matmul_backend, self.matmul_rows)
             logger.info(describe_matmul(self.matmul, self.matmul_rows))
-        self._search: TokenTranslator = TokenTranslator(
+        self.search: TokenTranslator = TokenTranslator(
             self.model, tokenizer.pad_token_id, max_positions=self._limits.positions, matmul_backend=self.matmul
         )
 
@@ -173,16 +173,11 @@ class Translator(TextModel):
         )
         others = []
         for other_name in ensemble:
-            other = cls.from_pretrained(
-                other_name,
-                device=device,
-                dtype=dtype,
-                trust_remote_code=trust_remote_code,
-                matmul_backend="default",
-            )
-            if vocabularies(other.tokenizer) != vocabularies(tokenizer):
+            other, its = open_model(other_name, device=device, dtype=dtype, trust_remote_code=trust_remote_code)
+            check_fit(other, its)
+            if vocabularies(its) != vocabularies(tokenizer):
                 raise ValueError(f"{other_name}: its vocabulary is not that of {name}")
-            others.append(other.model)
+            others.append(other)
         translator = cls(
             model,
             tokenizer,
@@ -193,7 +188,7 @@ class Translator(TextModel):
         if kept_in is not None:
             translator.engine = " ".join(filter(None, (engine, quantization)))
             limits = {"max_positions": translator._limits.target_positions, "threads": torch.get_num_threads()}
-            translator._search = CTranslate2Translator(model, tokenizer.pad_token_id, folder=kept_in, **limits)
+            translator.search = CTranslate2Translator(model, tokenizer.pad_token_id, folder=kept_in, **limits)
         return translator
 
     def translate(
@@ -285,18 +280,9 @@ class Translator(TextModel):
     def _require(
         self, lines: Sequence[str], parts_of_lines: list[list[Part]], options: dict[str, Any], tally: Tally
     ) -> None:
-        self._constrain(lines, parts_of_lines, options=options, tally=tally)
-        if self.glossary is not None:
-            self.require_terms(lines, parts_of_lines, self.glossary)
-
-    def _constrain(
-        self, lines: Sequence[str], parts_of_lines: list[list[Part]], options: dict[str, Any], tally: Tally
-    ) -> None:
-        """
-        Give the parts of each [`ConstrainedText`] its constraints, the first the prefix and the likeliest each phrase;
-        count the texts without parts for them.
-        """
-        ends = self._search.ends(options)
+        # The first part of a [`ConstrainedText`] gets the prefix, the likeliest each phrase; texts without parts for
+        # them are counted.
+        ends = self.search.ends(options)
         for place, (line, parts) in enumerate(zip(lines, parts_of_lines, strict=True)):
             if not is_constrained(line):
                 continue
@@ -317,6 +303,8 @@ class Translator(TextModel):
                 places = self._likeliest(parts, phrases) if len(parts) > 1 else [0] * len(phrases)
                 for part, phrase in zip(places, phrases, strict=True):
                     parts[part].phrases.append(phrase)
+        if self.glossary is not None:
+            self.require_terms(lines, parts_of_lines, self.glossary)
 
     def check_terms(self, **generate_kwargs: Any) -> None:
         """
@@ -327,9 +315,9 @@ class Translator(TextModel):
         """
         if not is_own(self.model.config):
             raise ValueError(f"glossary: not supported by {type(self.model).__name__}")
-        if (beams := self.setting("num_beams", **generate_kwargs) or 1) < 2:
+        if (beams := self.search.setting("num_beams", generate_kwargs) or 1) < 2:
             raise ValueError(f"glossary: needs num_beams of at least 2, not {beams}")
-        if (self.setting("num_beam_groups", **generate_kwargs) or 1) > 1:
+        if (self.search.setting("num_beam_groups", generate_kwargs) or 1) > 1:
             raise ValueError("glossary: not possible together with num_beam_groups")
         self.check_options(**{**generate_kwargs, "required_phrases": [[]]})
 
@@ -340,7 +328,7 @@ class Translator(TextModel):
         Give each part the terms of its sentence. Terms that cannot be required (across two parts, or with an unknown
         token) are kept without ids, so that they are reported. Sentences with a language tag of their own have none.
         """
-        ends = {*self._search.ends({}), self.tokenizer.unk_token_id}
+        ends = {*self.search.ends({}), self.tokenizer.unk_token_id}
         for line, parts in zip(lines, parts_of_lines, strict=True):
             of_parts = [[] if part.tags else glossary.find(part.text) for part in parts]
             across = glossary.find(normalize_space(line)) if len(parts) > 1 and not parts[0].tags else []
@@ -383,9 +371,9 @@ class Translator(TextModel):
         if mbr is not None:
             own = {name: options.pop(name) for name in OF_EACH_SENTENCE if name in options}
             batch = {"sources": input_ids.tolist(), **own}
-            found = next(mbr.stream([batch], self._search, self.tokenizer, return_scores, options))
+            found = next(mbr.stream([batch], self.search, self.tokenizer, return_scores, options))
             return {name: None if each is None else torch.tensor(each) for name, each in found.items()}
-        return self._search.batch(input_ids, attention_mask, return_scores=return_scores, options=options)
+        return self.search.batch(input_ids, attention_mask, return_scores=return_scores, options=options)
 
     def begin(self, sources: Sequence[Sequence[int]], **generate_kwargs: Any) -> Search | torch.Tensor:
         """
@@ -397,23 +385,7 @@ class Translator(TextModel):
             ValueError: The arguments exclude each other or are out of range.
         """
         batch = {name: tensor.to(self.model.device) for name, tensor in self.collate(sources).items()}
-        return self._search.begin(**batch, options={**self._own_options(), **generate_kwargs})
-
-    @property
-    def can_pause(self) -> bool:
-        """Whether searches take `stopping_criteria`, which are called after each step."""
-        return self._search.can_pause
-
-    @property
-    def can_stream(self) -> bool:
-        """Whether sentences may join a running search, unless its arguments do not allow that."""
-        return self._search.can_stream
-
-    def most_target_tokens(self, source_length: int, **generate_kwargs: Any) -> int:
-        """The largest number of tokens that the translation of a source of so many tokens may have."""
-        limits = self._search.settings(generate_kwargs).length_limits
-        extra = limits.pop("max_extra_tokens", None)
-        return min([*limits.values(), *([] if extra is None else [source_length + extra])])
+        return self.search.begin(**batch, options={**self._own_options(), **generate_kwargs})
 
     def check_options(self, **generate_kwargs: Any) -> None:
         """
@@ -422,12 +394,12 @@ class Translator(TextModel):
         Raises:
             ValueError: The arguments exclude each other or are out of range.
         """
-        self._search.checked(0, {**self._own_options(), **generate_kwargs})
+        self.search.checked(0, {**self._own_options(), **generate_kwargs})
 
     def decode(self, sequences: torch.Tensor, scores: torch.Tensor | None) -> list[Translation]:
         """The texts of `sequences` (N, T), decoder start token included, with their `scores` (N), if any."""
         values = None if scores is None else scores.tolist()
-        return read_translations(self.tokenizer, sequences.tolist(), values, ends=self._search.ends({}))
+        return read_translations(self.tokenizer, sequences.tolist(), values, ends=self.search.ends({}))
 
     def _align_parts(
         self, parts: list[list[Part]], found: list[list[list[Translation]]], limits: dict[str, int | None]

@@ -62,7 +62,7 @@ def test_score_of_greedy_search_follows_the_length_penalty(translator):
     length = len(plain.tokens)
     for kind, divisor in (("power", length**0.6), ("gnmt", ((5 + length) / 6) ** 0.6)):
         options = {"length_penalty": 0.6, "length_penalty_type": kind}
-        score = translator._search.length_penalty(options)(torch.tensor(length))
+        score = translator.search.length_penalty(options)(torch.tensor(length))
         assert float(score) == pytest.approx(divisor)
     found = translator.translate("four five one", num_beams=1, length_penalty=0.6, return_scores=True)
     assert found.score == pytest.approx(plain.score / length**0.6, abs=1e-5)
@@ -79,7 +79,7 @@ def test_length_limit_is_source_plus_50_where_nobody_gives_one(translator, gener
         translator.translate("two", **given)
         limits = {name: value for name, value in generated[-1].items() if name.startswith("max")}
         assert limits == given
-    monkeypatch.setattr(translator._search, "has_own_options", False)  # a model of another kind
+    monkeypatch.setattr(translator.search, "has_own_options", False)  # a model of another kind
     translator.translate(["two", "four five"])
     longest = len(translator.tokenizer("four five")["input_ids"])
     assert (generated[-1]["max_new_tokens"], "max_extra_tokens" in generated[-1]) == (longest + 50, False)

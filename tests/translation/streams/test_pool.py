@@ -120,7 +120,7 @@ def imported(translator):
 @pytest.mark.slow
 def test_processes_import_nothing_that_translating_does_without(counting_folder):
     given = Namespace(model=str(counting_folder), dtype="auto", max_source_length=None, target_lang_tag=None)
-    opens = partial(open_translator, given, "default", (), None)
+    opens = partial(open_translator, given, "default")
     with WorkerPool(opens, LineWork("translate"), 1, "cpu", imported) as pool:
         assert pool.description == ["vanilla_transformer_hf.translation.translator"]
 

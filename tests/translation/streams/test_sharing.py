@@ -97,11 +97,11 @@ def test_numbers_are_taken_as_they_are_without_a_look_at_the_machine(monkeypatch
     monkeypatch.setattr(sharing, "look", None)
     given = Namespace(processes=2, threads=None, window=None, device=None)
     note = "1 of 2 processes: more are not worth their start"
-    assert sharing_of(given, 9, []) == (1, torch.get_num_threads(), note)
-    assert sharing_of(Namespace(**{**vars(given), "threads": 3}), MANY, []) == (2, 3, "")
+    assert sharing_of(given, 9) == (1, torch.get_num_threads(), note)
+    assert sharing_of(Namespace(**{**vars(given), "threads": 3}), MANY) == (2, 3, "")
     for name in ("processes", "threads"):
         with pytest.raises(ValueError, match=f"{name}=0: must be at least 1"):
-            sharing_of(Namespace(**{**vars(given), name: 0}), 9, [])
+            sharing_of(Namespace(**{**vars(given), name: 0}), 9)
 
 
 def test_size_of_models(tmp_path, monkeypatch):
@@ -120,7 +120,7 @@ def test_size_of_models(tmp_path, monkeypatch):
 def test_threads_are_those_from_before_afterwards():
     before = torch.get_num_threads()
     given = Namespace(processes=1, threads=before + 1, window=None, device=None)
-    with pytest.raises(OSError), shared(given, 9, []):
+    with pytest.raises(OSError), shared(given, 9):
         assert torch.get_num_threads() == before + 1
         raise OSError
     assert torch.get_num_threads() == before

@@ -203,14 +203,11 @@ def nested(pieces: Sequence[Piece]) -> list[Node | Piece]:
             stack[-1].append(pair)
         else:
             alone = piece if piece.kind == "alone" else piece._replace(kind="alone")
-            is_space = piece.is_space or (isinstance(piece.value, str) and _is_space(piece.value))
+            code = piece.value if isinstance(piece.value, str) else ""
+            is_space = piece.is_space or code in SPACES or unescape(code).isspace()
             stack[-1].append(Node((alone,), is_space=is_space))
     dissolve(len(open_))
     return stack[0]
-
-
-def _is_space(code: str) -> bool:
-    return bool(code) and (code in SPACES or unescape(code).isspace())
 
 
 def _flat(items: Iterable[Node | Piece]) -> Iterator[Piece]:

@@ -6,6 +6,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from io import BytesIO
 from typing import Any
 
@@ -91,11 +92,16 @@ class Archive:
 
 
 class Paragraph:
-    """A paragraph: its text and codes, not nested yet; `fill` puts the pieces of the translation in its place."""
+    """A paragraph: its text and codes, not nested yet; `add` appends those of the translation to its element."""
 
-    def __init__(self, pieces: Iterable[Piece], fill: Callable[[Sequence[Piece]], None]):
+    def __init__(self, pieces: Iterable[Piece], element: Any, add: Callable[[Sequence[Piece]], None], *kept: str):
         coded = apart(without_variables(pieces, PROSE), WIDE_SPACE, "ending")
-        self.segment, self.fill = Text(coded), fill
+        self.segment, self._element, self._add, self._kept = Text(coded), element, add, kept
+
+    def fill(self, pieces: Sequence[Piece]) -> None:
+        """Put a translation in place of all but the children that are kept."""
+        with filled_anew(self._element, *self._kept):
+            self._add(pieces)
 
 
 def _document(
@@ -137,17 +143,8 @@ def _odt_paragraphs(root: Any) -> Iterator[Paragraph]:
     deleted = f"{{{text}}}tracked-changes"
     for element in root.iter(f"{{{text}}}p", f"{{{text}}}h"):
         if not any(above.tag == deleted for above in element.iterancestors()):
-            yield Paragraph(
-                mixed_pieces(element, _odt_piece, lambda child: local_name(child) in ODT_AROUND), _odt_filler(element)
-            )
-
-
-def _odt_filler(element: Any) -> Callable[[Sequence[Piece]], None]:
-    def fill(pieces: Sequence[Piece]) -> None:
-        with filled_anew(element):
-            fill_mixed(element, pieces)
-
-    return fill
+            pieces = mixed_pieces(element, _odt_piece, lambda child: local_name(child) in ODT_AROUND)
+            yield Paragraph(pieces, element, partial(fill_mixed, element))
 
 
 def _odt_piece(element: Any) -> Piece | None:
@@ -197,7 +194,7 @@ def _docx_paragraphs(root: Any) -> Iterator[Paragraph]:
     namespace = root.tag.partition("}")[0] + "}"
     for element in root.iter(f"{namespace}p"):
         paragraph = DocxParagraph(element, namespace)
-        yield Paragraph(paragraph.pieces(), paragraph.fill)
+        yield Paragraph(paragraph.pieces(), element, paragraph.add, "pPr")
 
 
 @dataclass(frozen=True)
@@ -294,12 +291,8 @@ class DocxParagraph:
             else:
                 yield Piece("ending" if name in DOCX_ENDING else "alone", [Part(properties, child)]), None
 
-    def fill(self, pieces: Sequence[Piece]) -> None:
-        """Put a translation in place of all but the paragraph's properties."""
-        with filled_anew(self._element, "pPr"):
-            self._write(pieces)
-
-    def _write(self, pieces: Sequence[Piece]) -> None:
+    def add(self, pieces: Sequence[Piece]) -> None:
+        """Append a translation."""
         parents, looks, text = [self._element], [self._plain], ""
         for piece in (*pieces, Piece("alone", [])):
             value = piece.value

@@ -5,7 +5,6 @@ encoder stands for.
 Shapes: S positions of the encoder, F frames, M mel filters, C channels, H and W pixels.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,7 +42,8 @@ class SourcePicture:
 
 def picture_of(config: Any, processor: Any, source: torch.Tensor) -> SourcePicture:
     """The picture of a source without padding in time, of `recognition.READERS`: frames (F, M) or pixels (C, H, W)."""
-    return PICTURES[FRONT_ENDS[config.front_end].input_name](config, processor, source)
+    is_image = FRONT_ENDS[config.front_end].input_name == "pixel_values"
+    return (image_picture if is_image else spectrogram_picture)(config, processor, source)
 
 
 def spectrogram_picture(config: Any, processor: Any, source: torch.Tensor) -> SourcePicture:
@@ -85,10 +85,3 @@ def image_picture(config: Any, processor: Any, source: torch.Tensor) -> SourcePi
         pixels = pixels * deviation.view(-1, 1, 1) + mean.view(-1, 1, 1)
     pixels = pixels.clamp(0, 1)
     return SourcePicture("image", pixels.permute(1, 2, 0) if len(pixels) == 3 else pixels.mean(dim=0), cells, names)
-
-
-# A model's argument for a source -> what makes a picture of it.
-PICTURES: dict[str, Callable[[Any, Any, torch.Tensor], SourcePicture]] = {
-    "input_features": spectrogram_picture,
-    "pixel_values": image_picture,
-}

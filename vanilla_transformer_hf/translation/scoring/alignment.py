@@ -128,9 +128,8 @@ def align_pairs(
         return []
     encoded = encode_pairs(encoders, pairs, tally=tally, return_offsets_mapping=True)
     results: list[Any] = [None] * len(pairs)
-    ids = [side["input_ids"] for side in encoded]
     eager = with_eager_attention(model)
-    for batch in forced_batches(model, tokenizer.pad_token_id, ids=ids, **limits):
+    for batch in forced_batches(model, tokenizer.pad_token_id, encoded, tally, **limits):
         with matmul(matmul_backend):
             weights = attention_to_source(
                 eager,
@@ -142,7 +141,6 @@ def align_pairs(
         for place, row in zip(batch.places, weights.cpu()):
             source, target = (side["offset_mapping"][place] for side in encoded)
             results[place] = align_words(pairs[place], (source, target), weights=row[: len(target), : len(source)])
-        tally.add(sentences=len(batch.places), tokens=int(batch.label_mask.sum()))
     return results
 
 

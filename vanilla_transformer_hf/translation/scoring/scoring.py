@@ -59,19 +59,20 @@ class ForcedBatch:
     input_ids: torch.Tensor  # sources (B, S)
     attention_mask: torch.Tensor
     labels: torch.Tensor  # targets (B, T)
-    label_mask: torch.Tensor
     decoder_input_ids: torch.Tensor  # targets after the decoder's start token, their last one included (B, T + 1)
 
 
 def forced_batches(
     model: PreTrainedModel,
     pad_token_id: int,
-    ids: Sequence[Sequence[Sequence[int]]],
+    encoded: Sequence[dict[str, list[Any]]],
+    tally: Tally,
     batch_size: int | None = None,
     batch_tokens: int | None = None,
 ) -> Iterator[ForcedBatch]:
-    """Token ids of sources and of targets in batches of similar lengths; `batch_tokens` counts both sides."""
-    sources, targets = ids
+    """What `encode_pairs` gives in batches of similar lengths, each counted after the work on it."""
+    # `batch_tokens` counts both sides.
+    sources, targets = (side["input_ids"] for side in encoded)
     lengths = [len(source) + len(target) for source, target in zip(sources, targets, strict=True)]
     for places in sorted_batches(lengths, batch_size, batch_tokens=batch_tokens):
         pairs = [(sources[place], targets[place]) for place in places]
@@ -82,9 +83,9 @@ def forced_batches(
             source[0],
             attention_mask=source[1],
             labels=target[0],
-            label_mask=target[1],
             decoder_input_ids=shift_right(model, target[0]),
         )
+        tally.add(sentences=len(places), tokens=int(target[1].sum()))
 
 
 def shift_right(model: Any, labels: torch.Tensor) -> torch.Tensor:
@@ -134,9 +135,9 @@ def score_pairs(
     """The probability of each target, given its source; `tally` counts after every batch of the `limits`."""
     if not pairs:
         return []
-    ids = [side["input_ids"] for side in encode_pairs(encoders, pairs, tally=tally)]
+    encoded = encode_pairs(encoders, pairs, tally=tally)
     results: list[Any] = [None] * len(pairs)
-    for batch in forced_batches(model, tokenizer.pad_token_id, ids=ids, **limits):
+    for batch in forced_batches(model, tokenizer.pad_token_id, encoded, tally, **limits):
         with matmul(matmul_backend):
             found = token_log_probabilities(
                 model,
@@ -146,9 +147,8 @@ def score_pairs(
                 labels=batch.labels,
             )
         for place, row in zip(batch.places, found.tolist()):
-            tokens = cast(list[str], tokenizer.convert_ids_to_tokens(ids[1][place]))
+            tokens = cast(list[str], tokenizer.convert_ids_to_tokens(encoded[1]["input_ids"][place]))
             results[place] = TextScore(tokens, row[: len(tokens)])
-        tally.add(sentences=len(batch.places), tokens=int(batch.label_mask.sum()))
     return results
 
 

@@ -60,18 +60,11 @@ class CTranslate2Search(TokenSearch):
             yield {"sequences": self._sequences(batch["sources"], batch.get("prefixes"), options), "scores": None}
 
     def _sequences(
-        self, rows: Sequence[list[int]], prefixes: Sequence[list[int]] | None, options: dict[str, Any]
+        self, rows: Sequence[list[int]], given: Sequence[list[int]] | None, options: dict[str, Any]
     ) -> list[list[list[int]]]:
-        """For each row of source ids the n-best list of sequences, decoder start token included."""
-        start = self.setting("decoder_start_token_id", options) or 0
-        found = self._translate(rows, prefixes or [[] for _ in rows], options)
-        return [[[start, *ids] for ids in lists] for lists in found]
-
-    def _translate(
-        self, rows: Sequence[list[int]], prefixes: Sequence[list[int]], options: dict[str, Any]
-    ) -> list[list[list[int]]]:
-        """For each row of source ids the n-best list of target ids, of which none is longer than its limit."""
-        arguments, limits = self._arguments(options), [self._limit(len(row), options) for row in rows]
+        """For each row of source ids the n-best list of sequences, decoder start token included, within its limit."""
+        prefixes = given or [[] for _ in rows]
+        arguments, limits = self._arguments(options), [self.most_target_tokens(len(row), options) for row in rows]
         end, n_best = self.setting("forced_eos_token_id", options), arguments["num_hypotheses"]
         has_gnmt = self.setting("length_penalty_type", options) == "gnmt"
         is_ranked = arguments["beam_size"] > 1 and (has_gnmt or end is not None)
@@ -107,16 +100,8 @@ class CTranslate2Search(TokenSearch):
             # A batch has one limit, the longest: a row that went beyond its own is searched again, alone.
             if max(map(len, found[place])) - len(prefix) > limit:
                 found[place] = search([place], limit)[0]
-        return found
-
-    def _limit(self, source_length: int, options: dict[str, Any]) -> int:
-        """Most tokens of the translation of a source of this length."""
-        settings = self.settings(options).length_limits
-        most = [self.max_positions]
-        most += [settings["max_new_tokens"]] if "max_new_tokens" in settings else []
-        most += [settings["max_length"] - 1] if "max_length" in settings and "max_new_tokens" not in settings else []
-        most += [source_length + settings["max_extra_tokens"]] if "max_extra_tokens" in settings else []
-        return min(most)
+        start = self.setting("decoder_start_token_id", options) or 0
+        return [[[start, *ids] for ids in lists] for lists in found]
 
     def _merged(self, options: dict[str, Any]) -> dict[str, Any]:
         """The settings of the model with those of a call, without its requests."""

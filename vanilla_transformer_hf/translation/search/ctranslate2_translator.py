@@ -19,17 +19,11 @@ PARALLEL_SEARCHES = 2
 class CTranslate2Translator(TokenTranslator, CTranslate2Search):
     """`CTranslate2Search` with tensors, and with the scores that the model of this package computes."""
 
+    can_stream = can_pause = False
+
     def __init__(self, model: Any, pad_token_id: int, max_positions: int, folder: Path, threads: int):
         TokenTranslator.__init__(self, model, pad_token_id, max_positions)
         CTranslate2Search.__init__(self, model, pad_token_id, max_positions, folder, threads, PARALLEL_SEARCHES)
-
-    @property
-    def can_stream(self) -> bool:
-        return False
-
-    @property
-    def can_pause(self) -> bool:
-        return False
 
     def _search(
         self, source: dict[str, torch.Tensor], return_scores: bool, options: dict[str, Any]

@@ -56,6 +56,17 @@ class TokenSearch(ABC):
         alpha = self.setting("length_penalty", options)
         return lambda length: LENGTH_PENALTIES[kind](length, 1.0 if alpha is None else alpha)
 
+    def most_target_tokens(self, source_length: int, options: dict[str, Any]) -> int:
+        """Most tokens of the translation of a source of this length."""
+        limits, most = self.settings(options).length_limits, [self.max_positions]
+        if "max_new_tokens" in limits:
+            most.append(limits["max_new_tokens"])
+        elif "max_length" in limits:
+            most.append(limits["max_length"] - 1)
+        if "max_extra_tokens" in limits:
+            most.append(source_length + limits["max_extra_tokens"])
+        return min(most)
+
     def checked(self, source_length: int, options: dict[str, Any]) -> dict[str, Any]:
         """The arguments for `generate()`: the given options, and a default limit of length."""
         options = {name: value for name, value in options.items() if value is not None}

@@ -29,6 +29,8 @@ def quantized(model: Any, quantization: str | None) -> Any:
 class TokenTranslator(TokenSearch):
     """`generate()` as a [`Translator`] uses it: checked arguments, a default limit of length, always scores."""
 
+    can_pause = True  # whether searches take stopping criteria, which are called after each step
+
     def __init__(self, model: Any, pad_token_id: int, max_positions: int, matmul_backend: str = "default"):
         TokenSearch.__init__(self, model, pad_token_id, max_positions)
         self.matmul = matmul_backend
@@ -38,11 +40,6 @@ class TokenTranslator(TokenSearch):
     def can_stream(self) -> bool:
         """Whether sentences may join a running search."""
         return self.has_own_options and hasattr(self.model, "generate_stream")
-
-    @property
-    def can_pause(self) -> bool:
-        """Whether searches take stopping criteria, which are called after each step."""
-        return True
 
     @torch.no_grad()
     def batch(

@@ -104,13 +104,7 @@ def beside(arguments: argparse.Namespace) -> list[str]:
     return [name for name in named if name is not None]
 
 
-def run_command(
-    arguments: argparse.Namespace,
-    work: LineWork,
-    inputs: Sequence[str | None],
-    ensemble: Sequence[str] = (),
-    shortlist: str | None = None,
-) -> None:
+def run_command(arguments: argparse.Namespace, work: LineWork, inputs: Sequence[str | None]) -> None:
     """Run a command with the arguments of `add_arguments` and `model`; None in `inputs` is standard input."""
     refuse_overwriting(arguments.output, [*inputs, *beside(arguments)])
     limits = {"batch_size": arguments.batch_size, "batch_tokens": arguments.batch_tokens}
@@ -135,8 +129,8 @@ def run_command(
             from .sharing import shared
 
             registration.register(for_programs=False)
-            processes = stack.enter_context(shared(arguments, total, [arguments.model, *ensemble]))
-            worker = open_worker(arguments, work, output, processes, ensemble, shortlist, copy)
+            processes = stack.enter_context(shared(arguments, total))
+            worker = open_worker(arguments, work, output, processes, copy)
         stack.enter_context(worker)
         if worker.description.note:
             print(worker.description.note, file=sys.stderr)

@@ -5,7 +5,7 @@ import hashlib
 import itertools
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -35,13 +35,7 @@ from .sharing import shared
 from .work import LineWork
 
 
-def open_translator(
-    arguments: argparse.Namespace,
-    matmul: str,
-    ensemble: Sequence[str] = (),
-    shortlist: str | None = None,
-    device: str | None = None,
-) -> Translator:
+def open_translator(arguments: argparse.Namespace, matmul: str, device: str | None = None) -> Translator:
     """The model that the arguments of a command name, in any process."""
     logging.set_verbosity_error()
     logging.disable_progress_bar()  # only the bar of loading weights; that for sentences stays
@@ -50,11 +44,11 @@ def open_translator(
         device,
         arguments.dtype,
         matmul_backend=matmul,
-        ensemble=ensemble,
+        ensemble=getattr(arguments, "ensemble", ()),
         quantization=getattr(arguments, "quantization", None),  # which `align` does not have
         engine=getattr(arguments, "engine", "ours"),
     )
-    if shortlist is not None:
+    if (shortlist := getattr(arguments, "shortlist", None)) is not None:
         translator.shortlist = translator.pieces_of(read_lines(shortlist))
     languages = set_up(translator, arguments)
     if getattr(arguments, "glossary", None) is not None:
@@ -104,8 +98,6 @@ def open_worker(
     work: LineWork,
     output: StreamOutput,
     processes: int,
-    ensemble: Sequence[str],
-    shortlist: str | None,
     copy: Path | None = None,
 ) -> LocalWorker | WorkerPool:
     """The worker of a command: the model, or a copy that is enough, in this process or in each of several."""
@@ -113,7 +105,7 @@ def open_worker(
     matmul = arguments.matmul
     if matmul == "auto":  # a measured choice may differ between runs and processes
         matmul = output.recall().get("matmul", "auto" if processes == 1 else choose_matmul())
-    opens: Callable[[str | None], TextTranslator] = partial(open_translator, arguments, matmul, ensemble, shortlist)
+    opens: Callable[[str | None], TextTranslator] = partial(open_translator, arguments, matmul)
     describe_it: Callable[[Any], Description] = partial(describe, has_digest=isinstance(output, ResumableOutput))
     if copy is not None:
         opens, describe_it = partial(open_copy, arguments, copy, None), partial(describe_copy, copy)
@@ -127,14 +119,7 @@ def open_worker(
     return WorkerPool(opens, work, processes=processes, device=arguments.device, describe=describe_it)
 
 
-def run_document(
-    arguments: argparse.Namespace,
-    name: str | None,
-    ending: str | None,
-    options: dict[str, Any],
-    ensemble: Sequence[str],
-    shortlist: str | None,
-) -> None:
+def run_document(arguments: argparse.Namespace, name: str | None, ending: str | None, options: dict[str, Any]) -> None:
     """Translate a document, a file or standard input; it is of the kind of its `ending` or its name's."""
     if arguments.processes not in (1, AUTO):
         raise ValueError(f"--processes {arguments.processes}: a document is translated by 1")
@@ -149,8 +134,8 @@ def run_document(
     with ExitStack() as stack:
         # The file is opened before the model, which takes longer.
         output = stack.enter_context(output_or_stdout(arguments.output))
-        stack.enter_context(shared(arguments, 1, [arguments.model, *ensemble]))  # one process has it all
-        translator = open_translator(arguments, arguments.matmul, ensemble, shortlist, arguments.device)
+        stack.enter_context(shared(arguments, 1))  # one process has it all
+        translator = open_translator(arguments, arguments.matmul, arguments.device)
         with ProgressBar(len(texts), delay=1) as tally:
             found = list(translator.translate_stream(texts, tally=tally, **limits, **options))
         language = arguments.target_lang_tag or getattr(translator.tokenizer, "tgt_lang", None)

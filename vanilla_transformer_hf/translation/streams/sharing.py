@@ -80,7 +80,7 @@ def choose(
     return Sharing(used, threads, f"processes: {used} ({of_processes}), threads: {threads} ({of_threads})")
 
 
-def sharing_of(arguments: Any, lines: int | None, models: Iterable[str]) -> Sharing:
+def sharing_of(arguments: Any, lines: int | None) -> Sharing:
     """What the arguments of a command say, or leave to be chosen."""
     processes, window = arguments.processes, arguments.window
     threads = torch.get_num_threads() if arguments.threads is None else arguments.threads
@@ -88,6 +88,7 @@ def sharing_of(arguments: Any, lines: int | None, models: Iterable[str]) -> Shar
         if number != AUTO and number < 1:
             raise ValueError(f"{name}={number}: must be at least 1")
     if AUTO in (processes, threads):
+        models = [arguments.model, *getattr(arguments, "ensemble", ())]
         return choose(processes, threads, lines, window, look(arguments.device), bytes_of_weights(models))
     used = worth_starting(processes, lines, window)
     note = f"{used} of {processes} processes: more are not worth their start" if used < processes else ""
@@ -95,10 +96,10 @@ def sharing_of(arguments: Any, lines: int | None, models: Iterable[str]) -> Shar
 
 
 @contextmanager
-def shared(arguments: Any, lines: int | None, models: Iterable[str]) -> Iterator[int]:
+def shared(arguments: Any, lines: int | None) -> Iterator[int]:
     """Gives the number of processes, and prints what was chosen; torch computes inside with its threads."""
     # Afterwards with those from before: a command may train then, with its own number.
-    sharing = sharing_of(arguments, lines, models)
+    sharing = sharing_of(arguments, lines)
     if sharing.note:
         print(sharing.note, file=sys.stderr)
     before = torch.get_num_threads()

@@ -162,7 +162,7 @@ class LineWork:
         if self.kind == "translate":
             items = [as_constrained(item, self.constraints) for item in items]
             is_one_sample = options.get("do_sample") and (options.get("num_return_sequences") or 1) == 1
-            if is_one_sample and translator.can_stream:
+            if is_one_sample and translator.search.can_stream:
                 from ..search.sampling import SampledToken
 
                 sampler = SampledToken(options.pop("temperature", None), options.pop("top_k", None) or 0)

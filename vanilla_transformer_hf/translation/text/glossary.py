@@ -35,32 +35,11 @@ class Term(NamedTuple):
 
 
 class Glossary:
-    """
-    Terms and their translations.
+    """Terms, found as whole words in any case, with their translations; of those at one word the longest counts."""
 
-    A term is found as whole words in any case; one with a capital behind its first character, such as "IT", only as it
-    is written. Of terms that begin at one word the longest counts.
-
-    Args:
-        terms: Pairs of a term and its translation.
-        forms: What separates forms of either, such as the plural: the n-th form is translated by the n-th, or each by
-            the only one; None: a pair is one form.
-
-    Attributes:
-        digest (`str`): The SHA-256 of its terms.
-
-    Raises:
-        ValueError: A term is empty, or has other numbers of forms, or too many words; or there are too many.
-
-    Example:
-
-    ```python
-    >>> from vanilla_transformer_hf.translation.text.glossary import Glossary
-    >>> Glossary([("dog|dogs", "Hund|Hunde")]).find("Two Dogs, no hotdog.")
-    [Term(source='dogs', target='Hunde')]
-
-    ```
-    """
+    # One with a capital behind its first character, such as "IT", is found only as it is written. `forms` separates
+    # forms of either side, such as the plural in ("dog|dogs", "Hund|Hunde"): the n-th form is translated by the n-th,
+    # or each by the only one; None: a pair is one form. `digest` is the SHA-256 of the terms.
 
     def __init__(self, terms: Iterable[tuple[str, str]], forms: str | None = FORMS):
         self._tree, self._count, digest = dict[str, Any](), 0, hashlib.sha256()

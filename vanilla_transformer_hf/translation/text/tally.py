@@ -2,7 +2,7 @@
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 
@@ -65,10 +65,7 @@ class Tally:
         return {name: note for name, note in notes.items() if getattr(self, name)}
 
 
-TOLD = (
-    *("too_long", "lacking", "unfinished", "doubtful", "suspicious", "without_letters", "missing_terms"),
-    "near_matches",
-)
+TOLD = tuple(each.name for each in fields(Tally))[2:]
 
 
 class ProgressBar(Tally):
