@@ -55,8 +55,8 @@ def test_smaller_texts_are_the_beginning_of_larger_ones(given, tmp_path):
 def test_peers_have_the_sizes_of_the_recipe(given):
     text = low_data.write_text(parsed(given, "--sizes", "30"))["30"]
     whole = yaml.safe_load(RECIPES["low_resource"].read_text(encoding="utf-8"))
-    ours = whole | whole["by_pairs"][2000]
-    assert low_data.recipe(4000)["encoder_layers"] == whole["by_pairs"][5000]["encoder_layers"]
+    ours = whole | whole["by_pairs"][10000]
+    assert low_data.recipe(20000)["encoder_layers"] == whole["by_pairs"][29000]["encoder_layers"]
     marian = low_data.marianmt_settings(row_of("marianmt", learning_rate=1e-3))["sizes"]
     assert {name: ours[name] for name in marian} == marian and len(marian) == 9
     assert low_data.marianmt_settings(row_of("marianmt", learning_rate=1e-3))["learning_rate"] == 1e-3
