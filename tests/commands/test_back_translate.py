@@ -110,7 +110,10 @@ def recipe_of(texts):
 @pytest.mark.slow
 def test_a_model_learns_real_and_synthetic_pairs(back_translate, texts, capsys):
     out = texts / "out"
-    arguments = [*recipe_of(texts), f"--output_dir={out}", "--rate", "1:1"]
+    arguments = [*recipe_of(texts), f"--output_dir={out}", "--rate", "1:1", "--drop_duplicates", "true"]
+    for name, lines in (("train.de", TARGETS), ("train.en", SOURCES)):  # the first pair, again
+        with open(texts / name, "a") as file:
+            file.write(f"{lines[0]}\n")
     back_translate(*arguments)
     said = capsys.readouterr().out
     assert "3 that stand in the validation or test text left out (held_out)" in said
@@ -153,6 +156,20 @@ def test_a_model_learns_real_and_synthetic_pairs(back_translate, texts, capsys):
 def test_what_cannot_be_is_refused_in_one_line(arguments, message, back_translate, texts, capsys):
     with pytest.raises(SystemExit):
         back_translate(*arguments)
+    assert message in capsys.readouterr().err.splitlines()[-1]
+    assert not (texts / "text").exists()
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ([], "train_source is not given: name the real pairs"),
+        (["--train_source", "no.de", "--train_target", "no.en"], "no.de"),
+    ],
+)
+def test_real_pairs_are_read_before_anything_is_translated(fields, message, back_translate, texts, capsys):
+    with pytest.raises(SystemExit):
+        back_translate(str(texts / "recipe.yaml"), "--output_dir", str(texts / "out"), *SIZES.split(), *fields)
     assert message in capsys.readouterr().err.splitlines()[-1]
     assert not (texts / "text").exists()
 

@@ -246,9 +246,9 @@ def learn(prog: str, arguments: argparse.Namespace, parser: Any, recipe: dict[st
     run, _ = parser.run(recipe, arguments.recipe)
     wanted = read_wanted(arguments, run.data)
     folder = Path(str(run.training.output_dir)) / "back_translation"
-    held_out = learning.held_out_texts(run.data, wanted.side)
+    real, held_out = learning.read_real(run.data, wanted.side)
     files = make_synthetic_text(wanted, Path(arguments.text_dir or folder), held_out)
     # The synthetic and the real pairs are in one file.
-    fields = learning.fields_of_pairs(run.data, wanted, files, arguments.rate, folder)
+    fields = learning.fields_of_pairs(run.data, real, wanted, files, arguments.rate, folder)
     student, settings = parser.run(parser.override(recipe, fields, ["train_target"]), arguments.recipe)
     train(prog, student, settings, learning.about(wanted, arguments.rate, wanted.texts))

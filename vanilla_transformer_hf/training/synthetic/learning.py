@@ -42,19 +42,25 @@ def amounts(real: int, synthetic: int, rate: tuple[int, int] | None) -> tuple[in
     return max(real, round(times * rate[0])), max(synthetic, round(times * rate[1]))
 
 
-def write_mixed(data: DataArguments, synthetic: tuple[Path, Path], rate: tuple[int, int] | None, folder: Path) -> Path:
+def write_mixed(
+    data: DataArguments, corpus: Any, synthetic: tuple[Path, Path], rate: tuple[int, int] | None, folder: Path
+) -> Path:
     """Write the recipe's pairs and synthetic ones as JSON lines, evenly mixed; an equal earlier file is kept."""
     folder.mkdir(parents=True, exist_ok=True)
-    data = replace(data, streaming=False)
-    corpus = load_corpora(data)["train"]
     output, record = folder / PAIRS, folder / RECORD
     settings = {
         "real": {name: value for name, value in find_data_sums(data, {"train": corpus}).items() if "train" in name},
         "synthetic": [digest_of_all(path) for path in synthetic],
         "rate": rate,
         "columns": list(columns_of(data)),
+        "drop_duplicates": data.drop_duplicates,
     }
     if not is_made_with(record, settings, [output]):
+        if data.drop_duplicates:
+            rows = dict[int, int]()
+            for row, pair in enumerate(zip(iterate_texts(corpus, "source"), iterate_texts(corpus, "target"))):
+                rows.setdefault(hash(pair), row)
+            corpus = corpus.select(list(rows.values()))
         count = sum(1 for _ in read_lines(synthetic[1]))
         sizes = amounts(len(corpus), count, rate)
         record.unlink(missing_ok=True)
@@ -109,25 +115,29 @@ def languages_of(model: str, side: Side, data: DataArguments | None) -> tuple[st
     return wanted[0] or found[0] or "source", wanted[1] or found[1] or "target"
 
 
-def held_out_texts(data: DataArguments, side: Side) -> list[str]:
-    """The texts on this side of the validation and the test corpus, which must not be learned."""
-    corpora = load_corpora(replace(data, train_source=None))
-    return [text for corpus in corpora.values() for text in iterate_texts(corpus, side)]
-
-
-def fields_of_pairs(
-    data: DataArguments, wanted: SyntheticText, files: tuple[Path, Path], rate: tuple[int, int] | None, folder: Path
-) -> dict[str, Any]:
-    """Write a recipe's pairs mixed with synthetic ones; returns its fields to train on them, without train_target."""
-    if data.drop_duplicates and rate is not None:
-        raise ValueError(
-            "drop_duplicates would leave out the pairs that the rate repeats: add --drop_duplicates false"
-        )
+def read_real(data: DataArguments, side: Side) -> tuple[Any, list[str]]:
+    """The recipe's training pairs, and the texts on this side of its other text, which must not be learned."""
     refuse_several(data, "back-translate")
     if not data.train_source:
         raise ValueError("train_source is not given: name the real pairs that synthetic ones are mixed with")
-    fields: dict[str, Any] = {"train_source": str(write_mixed(data, files, rate, folder))}
-    if not data.corpus_name and not Path(data.train_source).exists():  # a file is not named after its data set
+    corpora = load_corpora(replace(data, streaming=False))
+    real = corpora.pop("train")
+    return real, [text for corpus in corpora.values() for text in iterate_texts(corpus, side)]
+
+
+def fields_of_pairs(
+    data: DataArguments,
+    real: Any,
+    wanted: SyntheticText,
+    files: tuple[Path, Path],
+    rate: tuple[int, int] | None,
+    folder: Path,
+) -> dict[str, Any]:
+    """Write a recipe's pairs mixed with synthetic ones; returns its fields to train on them, without train_target."""
+    # The rate repeats pairs: those that the text has twice are left out before.
+    pairs = write_mixed(data, real, files, rate, folder)
+    fields: dict[str, Any] = {"train_source": str(pairs), "drop_duplicates": False}
+    if not data.corpus_name and not Path(str(data.train_source)).exists():  # a file is not named after its data set
         fields["corpus_name"] = data.train_source
     known = [*(data.source_tags or ()), *(f"<2{language}>" for language in data.target_lang_tags or ())]
     new = wanted.tag.split()  # and what noise puts in the place of words
