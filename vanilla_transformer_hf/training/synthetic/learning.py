@@ -72,9 +72,8 @@ def write_mixed(
         write_json(record, {"real_pairs": len(corpus), "synthetic_pairs": count, "lines": sizes, "settings": settings})
     known: dict[str, Any] = json.loads(record.read_text(encoding="utf-8"))
     parts = []
-    for kind, count, lines in zip(
-        ("real", "synthetic"), (known["real_pairs"], known["synthetic_pairs"]), known["lines"]
-    ):
+    for kind, lines in zip(("real", "synthetic"), known["lines"]):
+        count = known[f"{kind}_pairs"]
         times = "" if lines == count else f" (each {lines / count:.3g} times)"
         parts.append(f"{count:,} {kind} pairs{times}")
     print(f"training text: {' and '.join(parts)}: {output}", flush=True)
