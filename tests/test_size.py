@@ -17,9 +17,9 @@ MOST = {
     "commands": (24, 2_240, 5),  # options of glossaries, memories, suggestions, minimum risk, runs; score-systems
     # Readers of both sides, of training before, which memories have, too, and say what to do without languages.
     "common": (22, 2_640, 30),
-    "conversion": (34, 6_840, 35),
+    "conversion": (34, 6_820, 35),
     "evaluation": (5, 540, 5),  # score-systems: tests of differences, and their page
-    "explorer": (17, 3_540, 15),  # runs that are watched; recurrent models; what neurons write for
+    "explorer": (17, 3_530, 15),  # runs that are watched; recurrent models; what neurons write for
     "export": (10, 1_170, 5),  # the folder for transformers.js
     # Which fields can have the kind that an option needs; samples, scores and a user's processors in this search.
     # Inputs of int8 in seven bits; samples of random bits; settings of a search without transformers.
@@ -29,7 +29,7 @@ MOST = {
     "serving": (17, 3_830, 25),  # terms, memories and minimum risk of requests, suggestions
     "training": (61, 9_930, 125),  # differences of variants; runs while they grow; sizes by the number of pairs
     # Glossaries and memories; minimum Bayes risk and its n-best; a kept copy for CTranslate2 without torch.
-    "translation": (53, 7_730, 70),
+    "translation": (53, 7_700, 70),
 }
 MEASURED = runpy.run_path(str(ROOT / "scripts" / "measure_size.py"))["measure"]()
 

@@ -26,8 +26,6 @@ MEDIA_TYPES = {
 FOLDER = resources.files(__package__) / "page"
 # Maximum count of numbers of heads, or of tensors, in a file.
 MOST_NUMBERS = 4_000_000
-# The element with the answers.
-ANSWERS = '<script id="answers" type="application/json">{}</script>'
 
 
 def page_names() -> list[str]:
@@ -56,7 +54,7 @@ def offline_page(answers: dict[str, Any] | None = None, state: str = "", theme: 
         '<link rel="stylesheet" href="/page/style.css" />': f"<style>{page_file('style.css')}</style>",
         '<script type="module" src="/page/main.js"></script>': (
             f'<script type="importmap">{json.dumps({"imports": addresses})}</script>\n'
-            f"{ANSWERS.format(kept)}\n"
+            f'<script id="answers" type="application/json">{kept}</script>\n'
             '<script type="module">import "explorer/main.js";</script>'
         ),
         '<html lang="en">': f'<html lang="en" data-theme="{theme}">' if theme else '<html lang="en">',

@@ -188,8 +188,6 @@ def _schemas(limits: Limits, served: Served) -> Schema:
         name: schema if name in ("q", "stream", "matches", "mbr") else _or_null(schema)
         for name, schema in common.items()
     }
-    language = _object(["confidence", "language"], confidence={"type": "number"}, language=TEXT)
-    named_language = _object(["code", "name"], code=TEXT, name=TEXT)
     listed = {"type": "array", "items": TEXT}
     return {
         # Other fields are ignored, and named in the header X-Ignored-Fields.
@@ -242,7 +240,7 @@ def _schemas(limits: Limits, served: Served) -> Schema:
             detectedLanguage=_ref("Detection"),
             missingTerms={"type": "array", "items": _ref("Term")},
         ),
-        "Detection": language,
+        "Detection": _object(["confidence", "language"], confidence={"type": "number"}, language=TEXT),
         "Detections": {"type": "array", "items": _ref("Detection")},
         "Generation": _object(
             ["translation_text"],
@@ -253,7 +251,7 @@ def _schemas(limits: Limits, served: Served) -> Schema:
         "Generations": {"type": "array", "items": _ref("Generation")},
         "Language": _object(["code", "name", "targets"], code=TEXT, name=TEXT, targets=listed),
         "Languages": {"type": "array", "items": _ref("Language")},
-        "NamedLanguage": named_language,
+        "NamedLanguage": _object(["code", "name"], code=TEXT, name=TEXT),
         "DefaultLanguages": _object(["source", "target"], source=_ref("NamedLanguage"), target=_ref("NamedLanguage")),
         "FrontendSettings": _object(
             ["charLimit", "filesTranslation", "language", "supportedFilesFormat"],

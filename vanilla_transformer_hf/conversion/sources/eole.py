@@ -16,7 +16,7 @@ from ..formats.files import read_json
 from ..formats.safe_load import SafetensorsFiles
 from ..key_table import KeyTable, Rule, Transform, not_expressed, unchanged, written_out, wrong_types
 from ..source import ConversionError, by_stack
-from .opennmt_common import ATTENTION, DECODING, SPECIAL_TOKENS, OpenNMT, repeated, sharing
+from .opennmt_common import ATTENTION, DECODING, SPECIAL_TOKENS, OpenNMT, repeated
 from .opennmt_common import POSITION_ENCODINGS as SINUSOIDS
 
 
@@ -280,20 +280,16 @@ class Eole(OpenNMT):
         learned = positions == "Learned"
         biases = [self._has_bias(stack, f"self_attn.{name}") for stack in STACKS for name in ATTENTION]
         return VanillaTransformerConfig(
-            **self.sizes_of_vocabularies(),
+            **self.common_fields(options),
             d_model=decoder["hidden_size"],
             **by_stack(encoder, decoder, layers="layers", attention_heads="heads", ffn_dim="transformer_ff"),
             d_k=decoder["head_dim"],
             d_v=decoder["head_dim"],
-            dropout=next(iter(options["dropout"]), 0.0),
-            attention_dropout=next(iter(options["attention_dropout"]), 0.0),
-            activation_dropout=next(iter(options["dropout"]), 0.0),
             feed_forward_type="gated" if _is_gated(decoder) else "dense",
             activation_function=ACTIVATIONS[encoder["mlp_activation_fn"].removeprefix("gated-")],
             decoder_activation_function=ACTIVATIONS[decoder["mlp_activation_fn"].removeprefix("gated-")],
             # PositionalEncoding multiplies by √d where it adds sinusoids; elsewhere `normalize` does.
             scale_embedding=positions in SINUSOIDS or bool(options["normalize"]),
-            embedding_sharing=sharing(options),
             position_encoding=POSITION_ENCODINGS[positions],
             position_offset=(options["position_shift"] or 0) if learned else 0,
             max_position_embeddings=options["n_positions"] - (options["position_shift"] or 0) if learned else 1024,
@@ -304,8 +300,6 @@ class Eole(OpenNMT):
             attention_bias=any(biases),
             feed_forward_bias=encoder["add_ffnbias"] or decoder["add_ffnbias"],
             output_bias=options["generator_bias"],
-            label_smoothing=options["label_smoothing"],
-            **self.token_ids,
         )
 
     @property

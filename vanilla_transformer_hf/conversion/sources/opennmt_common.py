@@ -1,7 +1,6 @@
 """The common parts of OpenNMT-py and its successor eole: special tokens, positions, tokenization and search."""
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -45,11 +44,9 @@ def repeated(tensor: torch.Tensor, heads: int, d_k: int) -> torch.Tensor:
     return tensor.unflatten(0, (-1, d_k)).repeat_interleave(heads * d_k // len(tensor), dim=0).flatten(0, 1)
 
 
-def sharing(options: Mapping[str, Any]) -> Any:
-    """Which matrices are tied; `share_embeddings` counts with the other alone."""
-    if not options["share_decoder_embeddings"]:
-        return "none"
-    return "all" if options["share_embeddings"] else "decoder"
+def first(value: Any) -> Any:
+    """The first value of an option that may have one for each part of the training."""
+    return next(iter(value), 0.0) if isinstance(value, list) else value
 
 
 class OpenNMT(Source):
@@ -77,22 +74,24 @@ class OpenNMT(Source):
         """For each side, transform -> file of its subword model; src's where tgt has none of its own."""
         raise NotImplementedError
 
-    @cached_property
-    def token_ids(self) -> dict[str, Any]:
-        """The fields of a config for the special tokens."""
-        target = self.vocabulary["tgt"]
+    def common_fields(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields of a config that both toolkits have in the same options."""
+        source, target = self.vocabulary["src"], self.vocabulary["tgt"]
         start = self.vocabulary.get("decoder_start_token", SPECIAL_TOKENS["bos"])
+        sharing = "all" if options["share_embeddings"] else "decoder"  # which counts with the other alone
         return {
+            "vocab_size": len(target),
+            "source_vocab_size": None if source == target else len(source),
+            "dropout": first(options["dropout"]),
+            "attention_dropout": first(options["attention_dropout"]),
+            "activation_dropout": first(options["dropout"]),
+            "embedding_sharing": sharing if options["share_decoder_embeddings"] else "none",
+            "label_smoothing": options["label_smoothing"],
             "pad_token_id": target.index(self.specials["pad"]),
             "bos_token_id": target.index(self.specials["bos"]) if self.specials["bos"] in target else None,
             "eos_token_id": target.index(self.specials["eos"]),
             "decoder_start_token_id": target.index(start),
         }
-
-    def sizes_of_vocabularies(self) -> dict[str, Any]:
-        """The fields of a config for the vocabularies."""
-        source, target = self.vocabulary["src"], self.vocabulary["tgt"]
-        return {"vocab_size": len(target), "source_vocab_size": None if source == target else len(source)}
 
     def vocabulary_problems(self) -> list[str]:
         """A line for each reason why padding and end tokens cannot have the same ids on both sides."""

@@ -19,7 +19,7 @@ from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..formats.safe_load import SafetensorsFiles, load_torch, plain
 from ..key_table import Rule, not_expressed, unchanged, written_out, wrong_types
 from ..source import ConversionError, both_stacks
-from .opennmt_common import ATTENTION, POSITION_ENCODINGS, OpenNMT, repeated, sharing
+from .opennmt_common import ATTENTION, POSITION_ENCODINGS, OpenNMT, repeated
 
 
 # Options that our model supports with their defaults alone.
@@ -146,11 +146,6 @@ def _checkpoints(path: Path) -> list[Path]:
     return sorted(path.glob("*.pt"), key=step, reverse=True)
 
 
-def _first(value: Any) -> Any:
-    """The first value of an option that may have one for each part of the training."""
-    return next(iter(value), 0.0) if isinstance(value, list) else value
-
-
 class OpenNMTPy(OpenNMT):
     name = "opennmt_py"
     table = KEYS
@@ -220,25 +215,19 @@ class OpenNMTPy(OpenNMT):
         positions = options["position_encoding"]
         feed_forward, activation = FEED_FORWARDS[options["pos_ffn_activation_fn"]]
         return VanillaTransformerConfig(
-            **self.sizes_of_vocabularies(),
+            **self.common_fields(options),
             d_model=options["dec_hid_size"],
             encoder_layers=options["enc_layers"],
             decoder_layers=options["dec_layers"],
             **both_stacks(attention_heads=options["heads"], ffn_dim=options["transformer_ff"], norm_position="pre"),
-            dropout=_first(options["dropout"]),
-            attention_dropout=_first(options["attention_dropout"]),
-            activation_dropout=_first(options["dropout"]),
             feed_forward_type=feed_forward,
             activation_function=activation,
             scale_embedding=positions,  # scaling happens where positions are added: without positions there is none
-            embedding_sharing=sharing(options),
             position_encoding=POSITION_ENCODINGS[options["position_encoding_type"]] if positions else "none",
             layer_norm_eps=options["norm_eps"],
             attention_bias=options["add_qkvbias"],
             feed_forward_bias=options["add_ffnbias"],
             output_bias=True,
-            label_smoothing=options["label_smoothing"],
-            **self.token_ids,
         )
 
     @property
