@@ -58,9 +58,8 @@ def test_the_table_the_json_and_the_page_have_the_same_scores(call, tmp_path):
     ("argv", "message"),
     [
         (["a.de"], "a.de alone: expected two systems or more; sacrebleu has the scores of one"),
-        (["a.de", "./a.de"], "a.de and ./a.de have the same translations: there is no difference to test"),
-        (["a.de", "a.de"], "a.de and a.de have the same translations: there is no difference to test"),
-        (["b.de", "a.de", "same.de"], "a.de and same.de have the same translations: there is no difference to test"),
+        (["a.de", "./a.de"], "a.de, ./a.de: expected each system once"),
+        (["b.de", "a.de", "a.de"], "b.de, a.de, a.de: expected each system once"),
         (["a.de", "short.de"], "short.de has 1 lines, test.de has 3: expected as many"),
         (["a.de", "b.de", "--source", "short.de"], "short.de has 1 lines, test.de has 3: expected as many"),
         (["a.de", "empty.de"], "empty.de is empty: expected a sentence on each line"),
@@ -79,6 +78,15 @@ def test_what_cannot_be_compared_is_refused_in_one_line(call, tmp_path, argv, me
     assert (code, out) == (2, "") and err.startswith(f"vanilla-transformer score-systems: {message}"), err
     assert err.count("\n") == 1
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_equal_systems_have_equal_scores_without_tests_and_the_others_theirs(call, tmp_path):
+    code, out, err = call("a.de", "same.de", "b.de", "--page", "page.html")
+    first, same, other = (line.split(" | ") for line in out.splitlines()[2:5])
+    assert (code, err) == (0, "") and first[1:] == same[1:] and "p " not in "".join(same)
+    assert all(", p " in score for score in other[1:])
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "0 of 3 translations differ; chrF: 0 are better, 0 worse." in page and page.count("<table>") == 2
 
 
 def test_page_and_scores_are_two_files(call, tmp_path):

@@ -263,7 +263,7 @@ def test_wide_sentences_leave_the_others_and_run_in_the_turns_of_their_client(en
     turns, advance = [], Batcher._advance
 
     def watched(batcher, lane, works, flows):
-        turns.append((lane.key.wide, [client for client, _ in flows]))
+        turns.append((lane.key.wide, [client for client, *_ in flows]))
         advance(batcher, lane, works, flows)
 
     monkeypatch.setattr(Batcher, "_advance", watched)

@@ -1,5 +1,6 @@
 """Minimum Bayes risk in the server: the field `mbr` of requests."""
 
+import itertools
 import json
 import sys
 from concurrent.futures import CancelledError
@@ -127,6 +128,31 @@ def test_many_samples_hold_nobody_up_and_end_with_their_client(translator):
     finally:
         batcher.stop(finish=False, seconds=10)
     assert not batcher.is_alive
+
+
+def test_all_who_have_searches_alone_get_as_much_time_as_those_who_share_one(translator, monkeypatch):
+    """Each turn takes a second, by a clock that goes on when it is read."""
+    ticks, turns, ended, advance = itertools.count(), [], [], Batcher._advance
+
+    def watched(batcher, lane, works, flows):
+        turns.append(lane.key.mbr is not None)
+        advance(batcher, lane, works, flows)
+
+    monkeypatch.setattr("vanilla_transformer_hf.serving.batcher.monotonic", lambda: next(ticks))
+    monkeypatch.setattr(Batcher, "_advance", watched)
+    batcher = Batcher(translator)
+    for client in range(5):
+        batcher.submit(SOURCES[60:68], client=client, mbr=MinimumRisk())
+    tickets = [batcher.submit([text], client="plain") for text in SOURCES[100:104]]
+    for ticket in tickets:
+        ticket.future.add_done_callback(lambda future: ended.append(len(turns)))
+    batcher.start()
+    try:
+        assert [str(each.future.result(30)[0][0]) for each in tickets] == translator.translate(SOURCES[100:104])
+    finally:
+        batcher.stop(finish=False, seconds=10)
+    alone = turns[: ended[-1]].count(True)
+    assert ended[-1] > 4 and abs(ended[-1] - 2 * alone) <= 1, turns[: ended[-1]]
 
 
 def test_another_engine_refuses_samples_before_it_searches(counting_folder):

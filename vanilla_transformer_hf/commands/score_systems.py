@@ -56,6 +56,8 @@ def main(prog: str, argv: list[str]) -> None:
         raise ValueError(
             f"{arguments.systems[0]} alone: expected two systems or more; sacrebleu has the scores of one"
         )
+    if len({Path(path).resolve() for path in arguments.systems}) < len(arguments.systems):
+        raise ValueError(f"{', '.join(arguments.systems)}: expected each system once")
     inputs = [*arguments.systems, *arguments.reference, *([arguments.source] if arguments.source else [])]
     outputs = [path for path in (arguments.output, arguments.page) if path is not None]
     for path in outputs:
@@ -69,10 +71,6 @@ def main(prog: str, argv: list[str]) -> None:
             raise ValueError(f"{path} is empty: expected a sentence on each line")
         if len(lines) != len(texts[first]):
             raise ValueError(f"{path} has {len(lines):,} lines, {first} has {len(texts[first]):,}: expected as many")
-    for place, path in enumerate(arguments.systems):
-        for other in arguments.systems[:place]:
-            if texts[path] == texts[other]:
-                raise ValueError(f"{other} and {path} have the same translations: there is no difference to test")
     systems = {path: texts[path] for path in arguments.systems}
     references = [texts[path] for path in arguments.reference]
     comet = read_comet(arguments.comet, systems) if arguments.comet else None

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from itertools import groupby
 from time import monotonic
 from typing import Any
 
@@ -153,8 +152,8 @@ class Ticket:
 
 
 Options = tuple[tuple[str, Any], ...]
-# Who takes turns: a client, and whether its requests have options of their own.
-Flow = tuple[Hashable, bool]
+# Who takes turns: a client, whether its requests have options of their own, and whether they have searches alone.
+Flow = tuple[Hashable, bool, bool]
 
 
 @dataclass(frozen=True)
@@ -224,9 +223,10 @@ class Batcher:
     the least time. Requests of a client with options of their own take turns with its others: behind a proxy all have
     one address, and most have no options. Waiting parts join in turns of the clients and of their requests. Calls that
     other requests cannot join (another engine, transformers' loop) run in threads of their own, in turns with the
-    rest; where the options are the request's, each client has its own. Sentences that need far more memory than the
-    others of their search leave it for one of their own, which runs in the turns of their clients. The translation of
-    a sentence equals that of `Translator.translate`, no matter what else is running.
+    rest; where the options are the request's, each client has its own, and all of these together take turns with the
+    searches that are open to everybody. Sentences that need far more memory than the others of their search leave it
+    for one of their own, which runs in the turns of their clients. The translation of a sentence equals that of
+    `Translator.translate`, no matter what else is running.
 
     Args:
         translator: The translator; it must not be used elsewhere meanwhile.
@@ -267,7 +267,7 @@ class Batcher:
         self.translator = translator
         self._most_rows, self._most_tokens, self._most_waiting = most_rows, most_tokens, most_waiting
         self._lanes: dict[LaneKey, Lane] = {}
-        self._spent: dict[Flow, float] = {}  # seconds of its turns
+        self._spent: dict[Flow | bool, float] = {}  # seconds of its turns; of those with searches alone, and others
         self._separate: set[Options] = set()  # options that are known to need a separate search
         self._changed, self._encoding = threading.Condition(), threading.Lock()
         self._tickets: set[Ticket] = set()
@@ -420,9 +420,12 @@ class Batcher:
         seconds = min(most, max(least, math.ceil(waiting / speed))) if speed else least
         return QueueFullError(waiting, self._most_waiting, seconds)
 
-    def _enqueue(self, ticket: Ticket, works: Iterable[Work]) -> None:
-        """Put parts of a request into the queue of their lane."""
-        for has_terms, some in groupby(sorted(works, key=_has_terms), key=_has_terms):
+    def _enqueue(self, ticket: Ticket, works: Sequence[Work]) -> None:
+        """Put parts of a request into the queues of their lanes: those whose translations must contain terms apart."""
+        for has_terms in (False, True):
+            some = [work for work in works if any(ids for *_, ids in work.part.terms) == has_terms]
+            if not some:
+                continue
             given, mbr = ticket.options, ticket.mbr
             if has_terms:
                 given, mbr = (self._with_beams(given), None) if mbr is None else (given, mbr.of_beams())
@@ -461,12 +464,14 @@ class Batcher:
     def _next_turn(self) -> tuple[Lane | None, Collection[Flow]]:
         """
         The lane that runs next, and those whose turn it is: of all who may run one, the one that has had the least
-        time; it runs its lane that has.
+        time; it runs its lane that has. Those with searches alone take turns, together, with all others: one of theirs
+        costs as much as the search of all.
         """
         lanes_of: dict[Flow, list[Lane]] = {}
         for lane in self._lanes.values():
             for client in lane.clients:
-                lanes_of.setdefault((client, bool(lane.key.options or lane.key.mbr)), []).append(lane)
+                flow = client, bool(lane.key.options or lane.key.mbr), lane.key.owner is not None
+                lanes_of.setdefault(flow, []).append(lane)
         most = CLIENT_SEARCHES if self.translator.search.can_pause else CLIENT_SEARCHES_BESIDE
         has_room = _separate(self._lanes.values()) < SEPARATE_SEARCHES
         turns: dict[Flow, Lane] = {}
@@ -478,9 +483,13 @@ class Batcher:
         if not turns:
             return None, ()
         # Who comes anew begins with the least time that another has had.
-        least = min((spent for flow, spent in self._spent.items() if flow in lanes_of), default=0.0)
-        self._spent = {flow: self._spent.get(flow, least) for flow in lanes_of}
-        chosen = turns[min(turns, key=self._spent.__getitem__)]
+        kinds, spent = {is_alone for *_, is_alone in lanes_of}, dict[Flow | bool, float]()
+        groups: list[Collection[Flow | bool]] = [kinds, *([flow for flow in lanes_of if flow[-1] == k] for k in kinds)]
+        for equals in groups:
+            least = min((self._spent[each] for each in equals if each in self._spent), default=0.0)
+            spent |= {each: self._spent.get(each, least) for each in equals}
+        self._spent = spent
+        chosen = turns[min(turns, key=lambda flow: (spent[flow[-1]], spent[flow]))]
         return chosen, [flow for flow, lane in turns.items() if lane is chosen]
 
     def _advance(self, lane: Lane, works: list[Work], flows: Iterable[Flow]) -> None:
@@ -507,6 +516,7 @@ class Batcher:
                 key = replace(lane.key, wide=self._wide)
                 self._lanes[key] = Lane(key, self.translator, lane.most_rows, lane.spent)
                 self._lanes[key].search = wide
+            self._spent[lane.key.owner is not None] += took
             for flow in flows:
                 self._spent[flow] += took
             self._tickets = {ticket for ticket in self._tickets if not ticket.future.done()}
@@ -569,11 +579,6 @@ class Batcher:
     def _drop_idle_lanes(self) -> None:
         self._lanes = {key: lane for key, lane in self._lanes.items() if lane.waiting or lane.search.is_busy}
         self.running = sum(len(lane.search.running) for lane in self._lanes.values())
-
-
-def _has_terms(work: Work) -> bool:
-    """Whether a search must require terms for it."""
-    return any(ids for *_, ids in work.part.terms)
 
 
 def _separate(lanes: Iterable[Lane]) -> int:
