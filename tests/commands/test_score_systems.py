@@ -68,6 +68,7 @@ def test_the_table_the_json_and_the_page_have_the_same_scores(call, tmp_path):
         (["a.de", "b.de", "--comet", "none.json"], "[Errno 2] No such file or directory: 'none.json'"),
         (["a.de", "b.de", "--comet", "a.de"], "a.de cannot be read as JSON: "),
         (["a.de", "b.de", "--tokenize", "my"], "tokenize='my': expected one of "),
+        (["a.de", "b.de", "--page", "none/page.html"], "none/page.html: expected a file in a folder that exists"),
         (["a.de", "b.de", "--page", "b.de"], "b.de is also the output (b.de), which would replace it; name another"),
         (["a.de", "b.de", "--output", "test.de"], "test.de is also the output (test.de), which would replace it"),
     ],

@@ -49,3 +49,6 @@ def test_an_output_that_is_an_input_is_refused_under_any_name(tmp_path, monkeypa
         refuse_overwriting("new", ["new.partial"])
     for output in ("new", "text2", os.devnull, None):
         refuse_overwriting(output, ["text", None, os.devnull])
+    for output in ("none/new", tmp_path / "none" / "new"):
+        with pytest.raises(FileNotFoundError, match=r"new: expected a file in a folder that exists"):
+            refuse_overwriting(output, ["text"])

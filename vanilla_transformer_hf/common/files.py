@@ -45,7 +45,9 @@ def regular_file(path: str | os.PathLike) -> Path:
 
 
 def refuse_overwriting(output: str | os.PathLike | None, inputs: Iterable[str | os.PathLike | None]) -> None:
-    """Check that a command does not write where it reads, under any spelling, through links or as `output`.partial."""
+    """Check that a command can write, and not where it reads, under any spelling, through links or as .partial."""
+    if output is not None and not os.path.isdir(os.path.dirname(os.path.realpath(output))):
+        raise FileNotFoundError(f"{output}: expected a file in a folder that exists; make the folder first")
 
     def identity(path: str | os.PathLike | int) -> tuple[int, int] | None:
         """Device and inode of a regular file."""
