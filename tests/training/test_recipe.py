@@ -122,6 +122,15 @@ def test_the_command_line_overrides_the_recipe(parse):
             {"save_strategy": "epoch"},
             "--eval_strategy replaces load_best_model_at_end, metric_for_best_model",
         ),
+        *(
+            (
+                "{eval_strategy: epoch, eval_min_steps: 100, save_strategy: epoch}",
+                [f"--eval_strategy={strategy}"],
+                {"save_strategy": "epoch"} | ({} if strategy == "no" else {"eval_strategy": strategy}),
+                "--eval_strategy replaces eval_min_steps of the recipe",
+            )
+            for strategy in ("no", "steps", "epoch")
+        ),
         (
             "{preset: big, vocab_size: 800, dropout: 0.2}",
             ["--model_name_or_path=x"],
@@ -153,7 +162,8 @@ NEEDS = {
     "teacher": "distillation_weight distillation_temperature",
     "head_gates": "head_gates_learning_rate",
     "corrections": "replay",
-    "eval_strategy": "eval_sample eval_max_extra_tokens",
+    "eval_strategy": "eval_sample eval_max_extra_tokens average_best early_stopping_patience",
+    "eval_strategy=epoch": "eval_min_steps",
 }
 EXCLUDES = {
     "tokens_per_step": "per_device_train_batch_size gradient_accumulation_steps train_sampling_strategy "
@@ -166,13 +176,14 @@ EXCLUDES = {
     "tokenizer": "tokenizer_name_or_path",
     "teacher": "r_drop",
     "load_best_model_at_end": "average_last average_best",
+    "eval_min_steps": "streaming",
     "average_last": "average_best moving_average",
     "average_best": "moving_average",
 }
 AT_LEAST = {
     0: f"replay curriculum_steps head_gates head_gates_learning_rate {NEEDS['task=speech']}",
-    1: "tokens_per_step per_device_train_tokens num_beams eval_sample eval_max_extra_tokens early_stopping_patience "
-    "average_last average_best",
+    1: "tokens_per_step per_device_train_tokens num_beams eval_min_steps eval_sample eval_max_extra_tokens "
+    "early_stopping_patience average_last average_best",
 }
 
 

@@ -276,6 +276,12 @@ class OwnTrainingArguments:
     eval_steps: float | None = _help(
         "steps between evaluations, or their share of all steps if less than 1; logging_steps if not given"
     )
+    eval_min_steps: int | None = _help(
+        "steps between evaluations where an epoch has fewer, and between checkpoints of save_strategy epoch",
+        excludes={"streaming": "the length of an epoch is not known"},
+        needs="eval_strategy=epoch",
+        at_least=1,
+    )
     eval_sample: int | None = _help(
         "pairs of each validation text that are scored during training, drawn once; all if not given. The scores at "
         "the end are always those of all",
@@ -391,13 +397,14 @@ class OwnTrainingArguments:
     average_best: int | None = _help(
         "publish the average of this many best checkpoints by metric_for_best_model",
         excludes={"moving_average": "one model is published"},
+        needs="eval_strategy",
         at_least=1,
     )
     moving_average: float | None = _help(
         "decay of a moving average of the weights to evaluate and publish, such as 0.999"
     )
     early_stopping_patience: int | None = _help(
-        "stop after this many evaluations without a better metric_for_best_model", at_least=1
+        "stop after this many evaluations without a better metric_for_best_model", needs="eval_strategy", at_least=1
     )
     threads: str | None = _help(
         "threads that compute on a CPU: a number, or auto, as many as cores are idle when the run begins, which is "

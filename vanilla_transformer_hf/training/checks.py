@@ -96,26 +96,21 @@ def check_run(run: RunArguments, settings: dict[str, Any]) -> None:
 
 def check_callbacks(training: TranslationTrainingArguments) -> None:
     """Early stopping and averages have the evaluations that they need, and the checkpoints are kept."""
-    if training.early_stopping_patience is not None:
-        if training.metric_for_best_model is None:
-            raise ValueError("early_stopping_patience needs metric_for_best_model, the score that has to improve.")
-        if training.eval_strategy == "no":
-            raise ValueError("early_stopping_patience needs evaluations: set eval_strategy.")
+    if training.early_stopping_patience is not None and training.metric_for_best_model is None:
+        raise ValueError("early_stopping_patience needs metric_for_best_model, the score that has to improve.")
     if (decay := training.moving_average) is not None and not 0 <= decay < 1:
         raise ValueError(f"moving_average={decay}: the decay of a moving average lies from 0 to below 1.")
-    best, limit = training.average_best is not None, training.save_total_limit or 0
+    limit = training.save_total_limit or 0
     if (count := training.average_best or training.average_last) is None:
         return
     # transformers also keeps the best checkpoint, within the same limit.
     needed = count + (training.metric_for_best_model is not None)
     if training.save_strategy == "no":
         raise ValueError("save_strategy=no leaves no checkpoints to average.")
-    if best and limit > 0:
+    if training.average_best is not None and limit > 0:
         raise ValueError(f"save_total_limit={limit}: an average of the best checkpoints needs all of them kept.")
     if 0 < limit < needed:
         raise ValueError(f"save_total_limit={limit}: averaging {count} checkpoints needs {needed} or more.")
-    if best and training.eval_strategy == "no":
-        raise ValueError("eval_strategy=no gives no scores to find the best checkpoints with.")
 
 
 def refuse_unused(run: RunArguments, settings: dict[str, Any], used: Collection[str]) -> None:

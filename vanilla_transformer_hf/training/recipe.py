@@ -185,17 +185,15 @@ FIELDS_OF_OTHERS = {
 FIELDS_OF_OTHERS["recurrent_seq2seq"] += ("preset", "encoder_from", "decoder_from", *OWN_SEARCH_FIELDS)
 # Fields that `by_pairs` can set.
 FIELDS_BY_PAIRS = (*ConfigArguments.__annotations__, "bpe_dropout")
-# Fields that need evaluations.
-EVALUATION_FIELDS = (
-    *("eval_steps", "eval_sample", "eval_max_extra_tokens", "load_best_model_at_end", "metric_for_best_model"),
-    *("average_best", "early_stopping_patience"),
-)
+# Fields that need evaluations, beside those that say so in `OPTIONS`.
+EVALUATION_FIELDS = ("eval_steps", "load_best_model_at_end", "metric_for_best_model")
 
 
 def replaced_by(name: str, value: Any) -> tuple[str, ...]:
     """The fields that a field of this value excludes."""
     if name == "eval_strategy":
-        return EVALUATION_FIELDS if value == "no" else ()
+        host, needed = (EVALUATION_FIELDS, name) if value == "no" else ((), f"{name}=")
+        return (*host, *(other for other, about in OPTIONS.items() if (about.needs or "").startswith(needed)))
     if name == "model_type":
         return FIELDS_OF_OTHERS[value]
     if value in (None, False):

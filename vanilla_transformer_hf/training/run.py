@@ -13,7 +13,7 @@ from transformers import TrainerCallback, set_seed
 from ..common.matmul import set_matmul
 from ..publishing.model_card import NOT_TRAINED, TRAINED, CardFacts, public_settings
 from .checkpoints.averaging import AverageCheckpointsCallback
-from .checkpoints.files import EarlyStopping, TrainingInterrupted, list_checkpoints
+from .checkpoints.files import EarlyStopping, LongerEpochs, TrainingInterrupted, list_checkpoints
 from .checkpoints.moving_average import MovingAverageCallback
 from .checkpoints.record import RunRecord, find_data_sums, settings_of_all_parts
 from .checkpoints.resume import Start, check_rate, find_start, lock_folder, prepare_folder
@@ -195,8 +195,10 @@ def prepare_job(run: RunArguments, settings: dict[str, Any]) -> TrainingJob:
 
 
 def _make_callbacks(training: TranslationTrainingArguments, checkpoint: Path | None) -> list[TrainerCallback]:
-    """Callbacks for early stopping, averages and head gates, of a run that continues from `checkpoint`, if any."""
+    """The callbacks that fields ask for, of a run that continues from `checkpoint`, if any."""
     callbacks: list[TrainerCallback] = []
+    if training.eval_min_steps is not None:
+        callbacks.append(LongerEpochs())
     if training.early_stopping_patience is not None:
         callbacks.append(EarlyStopping(training.early_stopping_patience))
     if training.moving_average is not None:

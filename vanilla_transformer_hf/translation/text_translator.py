@@ -145,6 +145,11 @@ class TextTranslator:
         if too_long == "whole":
             self._check_whole()
         limit = self.max_target_length if is_target else self.max_source_length
+        splits = check_choice("split_sentences", split_sentences or self.split_sentences, SplitSentences)
+        if splits == "auto" and (  # models that do not record their text, such as converted ones, know sentences alone
+            too_long == "whole" or self.tokenizer.init_kwargs.get(MULTI_SENTENCE_SHARE, 0) >= ENOUGH_LINES
+        ):
+            splits = "never"
         encoder = TextEncoder(
             self.tokenizer,
             limit,
@@ -157,7 +162,7 @@ class TextTranslator:
             part_limit=None if is_target else self.tokenizer.init_kwargs.get(PART_MAX_LENGTH),
             positions=self._limits.target if is_target else self._limits.source,
             language=getattr(self.tokenizer, "tgt_lang" if is_target else "src_lang", None),
-            in_sentences=self._splits_sentences(split_sentences or self.split_sentences, too_long),
+            in_sentences=splits != "never",
             copies_without_letters=not is_target and self.without_letters == "copy",
             language_tags=self.language_tags,
             known=known,
@@ -167,13 +172,6 @@ class TextTranslator:
         if not is_target and limit > self._limits.source:
             raise ValueError(f"max_source_length={limit}: the model has {self._limits.source} positions")
         return encoder
-
-    def _splits_sentences(self, choice: SplitSentences, too_long: str) -> bool:
-        """Whether the sentences of a line are translated one by one; a text that is to stay whole stays whole."""
-        if check_choice("split_sentences", choice, SplitSentences) != "auto":
-            return choice == "always"
-        # Models that do not record their training text, such as converted ones, were most likely trained on sentences.
-        return too_long != "whole" and self.tokenizer.init_kwargs.get(MULTI_SENTENCE_SHARE, 0) < ENOUGH_LINES
 
     def translate_stream(
         self,
@@ -242,9 +240,11 @@ class TextTranslator:
                         has_scores=return_scores,
                         has_alignments=return_alignments,
                     )
-                    if near := self.near_matches_of(parts):
-                        n_best[0].near_matches = near
-                        counts.add(near_matches=1)
+                    if self.memory is not None and self.near_matches:
+                        unknown = [part.text for part in parts if part.known is None]
+                        near = [each for text in unknown for each in self.memory.near(text, self.near_matches)]
+                        n_best[0].near_matches = tuple(near)
+                        counts.add(near_matches=bool(near))
                     if n_best[0].is_suspicious:
                         counts.add(suspicious=1)
                     if n_best[0].missing_terms:
@@ -280,14 +280,6 @@ class TextTranslator:
     ) -> None:
         """Fill `alignment` of all translations."""
         raise ValueError("return_alignments: needs a Translator, which has the model itself")
-
-    def near_matches_of(self, parts: Sequence[Part]) -> list[NearMatch]:
-        """Texts of the memory that are nearly these sentences, as many for each as `near_matches` says."""
-        if self.memory is None or not self.near_matches:
-            return []
-        return [
-            near for part in parts if part.known is None for near in self.memory.near(part.text, self.near_matches)
-        ]
 
     def join(
         self,

@@ -166,9 +166,15 @@ IN_EVALUATION = {
     "with a checkpoint": {"save_steps": 3, "save_total_limit": 2},
     "without a checkpoint": {"save_steps": 4, "load_best_model_at_end": False, "metric_for_best_model": None},
     "of an epoch": {"eval_strategy": "epoch", "save_strategy": "epoch", "early_stopping_patience": 9},
+    "of steps of a short epoch": {
+        "eval_strategy": "epoch",
+        "save_strategy": "epoch",
+        "eval_min_steps": 4,
+        "max_steps": 8,
+    },
 }
 
-LONGER = ("without a checkpoint", "of an epoch")
+LONGER = ("without a checkpoint", "of an epoch", "of steps of a short epoch")
 
 
 @pytest.mark.parametrize(
@@ -237,6 +243,21 @@ def same_files(folder, other):
         and torch.equal(states[0]["cpu"], states[1]["cpu"])
         and all(torch.equal(moments[0][key]["exp_avg"], moments[1][key]["exp_avg"]) for key in moments[0])
     )
+
+
+@pytest.mark.parametrize("least, steps", [(None, [2, 4, 6, 7]), (2, [2, 4, 6, 7]), (3, [3, 6, 7])])
+def test_evaluations_are_steps_apart_where_an_epoch_has_fewer(prepare, least, steps):
+    """An epoch has two steps here. Checkpoints are those of evaluations, and a continued run has the same."""
+    settings = {"eval_strategy": "epoch", "save_strategy": "epoch", "eval_min_steps": least, "max_steps": 7}
+    job = prepare(**settings)
+    job.trainer.add_callback(AtStep(4, lambda **_: os.kill(os.getpid(), signal.SIGTERM), "on_step_begin"))
+    with pytest.raises(TrainingInterrupted, match="SIGTERM after step 5"):
+        job.trainer.train()
+    job = prepare(**settings)
+    job.trainer.train(resume_from_checkpoint=job.checkpoint)
+    assert [entry["step"] for entry in job.trainer.state.log_history if "eval_bleu" in entry] == steps
+    saved = {path.name for path in (prepare.out / "checkpoints").glob("checkpoint-*")}
+    assert saved == {f"checkpoint-{step}" for step in steps}
 
 
 def test_a_mean_loss_that_is_logged_after_an_interruption_is_that_of_all_its_steps(prepare, tmp_path):

@@ -142,9 +142,7 @@ def _finish(run: PlannedRun, code: int) -> dict[str, Any]:
 
 
 def _in_words(result: dict[str, Any]) -> str:
-    parts = [result["status"]]
-    if result["error"]:
-        parts = [f"{result['status']}: {result['error']}"]
+    parts = [f"{result['status']}: {result['error']}" if result["error"] else result["status"]]
     for name, text in {"validation_loss": "validation loss {:.3f}", "validation_bleu": "BLEU {:.2f}"}.items():
         if result.get(name) is not None:
             parts.append(text.format(result[name]))

@@ -529,8 +529,19 @@ class TranslationTrainer(PublishingMixin, Seq2SeqTrainer):
                 metrics: dict[str, float] = super().evaluate(
                     eval_dataset, ignore_keys, metric_key_prefix, **gen_kwargs
                 )
-        except EvaluationStopped:
-            self._save_without_evaluation()
+        except EvaluationStopped:  # its checkpoint is saved, and the callback of the signal ends the run
+            step = self.state.global_step
+            self.state.log_history = [  # of several texts, some may have been evaluated
+                entry
+                for entry in self.state.log_history
+                if entry["step"] != step or not any(name.startswith("eval_") for name in entry)
+            ]
+            if self.is_world_process_zero():
+                print("\nThe evaluation is stopped, a checkpoint is saved; again to stop without one.", flush=True)
+            states: Any = self.state.stateful_callbacks or {}
+            self.state.stateful_callbacks = states | {MISSED_EVALUATION: step}
+            self._save_checkpoint(self.model, None)
+            self.callback_handler.on_save(self.args, self.state, self.control)
             raise
         if self.is_in_train and self.signals.received_by_any(self.args):  # between its batches or behind the last one
             self.control.should_save = True
@@ -603,21 +614,6 @@ class TranslationTrainer(PublishingMixin, Seq2SeqTrainer):
         self.log(dict(means))
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, means)
         return means
-
-    def _save_without_evaluation(self) -> None:
-        """Save the checkpoint of a step whose evaluation a signal has stopped; the callback of the signal ends it."""
-        step = self.state.global_step
-        self.state.log_history = [  # of several texts, some may have been evaluated
-            entry
-            for entry in self.state.log_history
-            if entry["step"] != step or not any(name.startswith("eval_") for name in entry)
-        ]
-        if self.is_world_process_zero():
-            print("\nThe evaluation is stopped, a checkpoint is saved; again to stop without one.", flush=True)
-        states: Any = self.state.stateful_callbacks or {}
-        self.state.stateful_callbacks = states | {MISSED_EVALUATION: step}
-        self._save_checkpoint(self.model, None)
-        self.callback_handler.on_save(self.args, self.state, self.control)
 
     def predict(
         self,
