@@ -346,7 +346,11 @@ def test_errors_are_one_line_and_leave_nothing(run, folder, tmp_path):
     cases = {
         "no such folder": (tmp_path / "nothing",),
         "No such file": (folder, "--input", tmp_path / "nothing"),
-        "nothing/output: expected a file in a folder that exists": (folder, "--output", tmp_path / "nothing" / "output"),
+        "nothing/output: expected a file in a folder that exists": (
+            folder,
+            "--output",
+            tmp_path / "nothing" / "output",
+        ),
         "bad, line 3: not valid UTF-8": (folder, "--input", bad, "--output", output),
         "'nonsense' cannot be used": (folder, "--device", "nonsense", "--output", output),
         "batch_size=0": (folder, "--batch_size", 0, "--output", output),
