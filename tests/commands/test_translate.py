@@ -5,7 +5,6 @@ import json
 import os
 import re
 import runpy
-import shutil
 import subprocess
 import sys
 import time
@@ -57,6 +56,24 @@ def run(monkeypatch, capfdbinary):
         return code, output, re.sub(bar, "", errors.decode())
 
     return run
+
+
+@pytest.fixture
+def run_killed(run, monkeypatch):
+    """`run_killed(*arguments)`: the script as it ends behind its first window."""
+
+    def run_killed(*arguments):
+        write = ResumableOutput.write
+
+        def killed(self, *window):
+            write(self, *window)
+            raise OSError("killed")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(ResumableOutput, "write", killed)
+            assert run(*arguments)[0] == 2
+
+    return run_killed
 
 
 @pytest.fixture
@@ -164,21 +181,14 @@ def test_what_is_chosen_is_told_and_changes_no_output(run, folder, pairs, monkey
     assert torch.get_num_threads() == before
 
 
-def test_a_killed_run_continues_with_what_is_chosen_then(run, folder, tmp_path, monkeypatch):
+def test_a_killed_run_continues_with_what_is_chosen_then(run, run_killed, folder, tmp_path, monkeypatch):
     """The window, which others are shared out by, is that of the run before."""
     (tmp_path / "input").write_bytes(TEXT * 3)
     options = (folder, "--input", tmp_path / "input", "--matmul", "default", "--num_beams", "2", "--format", "tsv")
     code, expected, _ = run(*options)
     assert code == 0
-    output, write = tmp_path / "output", ResumableOutput.write
-
-    def killed(self, content, lines, *rest):
-        write(self, content, lines, *rest)
-        raise OSError("killed")
-
-    monkeypatch.setattr(ResumableOutput, "write", killed)
-    assert run(*options, "--output", output, "--window", 4, "--threads", 2)[0] == 2
-    monkeypatch.setattr(ResumableOutput, "write", write)
+    output = tmp_path / "output"
+    run_killed(*options, "--output", output, "--window", 4, "--threads", 2)
     machine = Machine(cores=8, idle=8.0, memory=2**34, accelerators=0)
     monkeypatch.setattr(sharing, "look", lambda device: machine)
     code, _, errors = run(*options, "--output", output, "--processes", "auto", "--threads", "auto")
@@ -186,21 +196,14 @@ def test_a_killed_run_continues_with_what_is_chosen_then(run, folder, tmp_path, 
     assert output.read_bytes() == expected
 
 
-def test_a_killed_search_for_minimum_risk_continues_to_the_same_lines(run, folder, tmp_path, monkeypatch):
+def test_a_killed_search_for_minimum_risk_continues_to_the_same_lines(run, run_killed, folder, tmp_path):
     (tmp_path / "input").write_bytes(TEXT)
     options = (folder, "--input", tmp_path / "input", "--matmul", "default", "--search", "mbr", "--samples", 4)
     hot = ("--temperature", 6)
     code, expected, errors = run(*options, *hot)
     assert (code, expected.count(b"\n")) == (0, len(MIXED)), errors
-    output, write = tmp_path / "output", ResumableOutput.write
-
-    def killed(self, content, lines, *rest):
-        write(self, content, lines, *rest)
-        raise OSError("killed")
-
-    monkeypatch.setattr(ResumableOutput, "write", killed)
-    assert run(*options, *hot, "--output", output, "--window", 4)[0] == 2
-    monkeypatch.setattr(ResumableOutput, "write", write)
+    output = tmp_path / "output"
+    run_killed(*options, *hot, "--output", output, "--window", 4)
     assert "was begun with mbr=" in run(*options, "--output", output)[2]
     code, _, errors = run(*options, *hot, "--output", output)
     assert code == 0 and f"{output}: continued after line 4\n" in errors
@@ -215,15 +218,6 @@ def test_file_to_file(run, folder, tmp_path):
     assert (code, output, errors) == (0, b"", "")
     assert (tmp_path / "output").read_bytes() == OUTPUT
     assert run(folder, "--input", os.devnull)[:2] == (0, b"")
-
-
-def test_n_best_is_a_table(run, folder):
-    code, output, _ = run(folder, "--num_beams", 3, "--n_best", 3, text=TEXT)
-    rows = [line.split("\t") for line in output.decode().splitlines()]
-    assert code == 0
-    assert [int(row[0]) for row in rows] == [number for number in range(1, len(MIXED) + 1) for _ in range(3)]
-    assert [row[2] for row in rows[::3]] == TRANSLATED
-    assert all(float(first[1]) >= float(second[1]) for first, second in zip(rows[::3], rows[1::3], strict=True))
 
 
 def test_jsonl_has_texts_scores_tokens_and_alignments(run, folder):
@@ -374,15 +368,6 @@ def test_errors_are_one_line_and_leave_nothing(run, folder, tmp_path):
     code, content, errors = run(folder, "--input", bad, "--on_bad_bytes", "skip", "--matmul", "default")
     assert (code, content) == (0, b"eins\nzwei\n\n")
     assert run(folder, "--matmul", "default", text=b"one\ntwo\n\xff\n")[:2] == (2, b"eins\nzwei\n")
-
-
-def test_corrupt_weights_are_one_line(run, folder, tmp_path):
-    broken = shutil.copytree(folder, tmp_path / "broken")
-    weights = broken / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-100])
-    code, _, errors = run(broken, text=b"one\n")
-    assert (code, errors.count("\n")) == (2, 1)
-    assert f"cannot open the weights of {broken}" in errors
 
 
 @pytest.mark.parametrize("script", ["translate", "score", "align"])

@@ -1,13 +1,10 @@
 """Greedy outputs that a toolkit recorded, in a `ref.json` beside its logits, against those of the converted model."""
 
 import json
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
-
-from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration, VanillaTransformerTokenizer
 
 
 class Agreement(NamedTuple):
@@ -25,18 +22,9 @@ def own_tokens(ids, config):
     return ids[: ids.index(config.eos_token_id)] if config.eos_token_id in ids else ids
 
 
-def check_greedy(out: Path, folder: Path, pieces=()) -> dict:
-    """The record of `folder`; the model in `out` repeats all its outputs, or their beginning where they were cut."""
-    model = VanillaTransformerForConditionalGeneration.from_pretrained(out, dtype=torch.float32).eval()
-    tokenizer = VanillaTransformerTokenizer.from_pretrained(out) if (out / "tokenizer.json").is_file() else None
-    found = compare_greedy(model, folder / "ref.npz", pieces, tokenizer)
-    assert found.same == found.all > 0
-    return json.loads((folder / "ref.json").read_text(encoding="utf-8"))
-
-
-def compare_greedy(model, path, pieces, tokenizer=None) -> Agreement:
+def compare_greedy(model, path, place, tokenizer=None) -> Agreement:
     """
-    Compare the model with the outputs of a `ref.json` beside the reference: ids, pieces of the vocabulary `pieces`, or
+    Compare the model with the outputs of a `ref.json` beside the reference: ids, pieces, whose ids are in `place`, or
     texts.
 
     A toolkit cuts outputs at its limit, which is a number of tokens, or the source's length plus a number. The record
@@ -48,7 +36,6 @@ def compare_greedy(model, path, pieces, tokenizer=None) -> Agreement:
     outputs = json.loads(path.with_name("ref.json").read_text(encoding="utf-8"))["greedy"]
     assert len(outputs) == len(source)
     texts = all(isinstance(output, str) for output in outputs)
-    place = {piece: index for index, piece in enumerate(pieces)}
     if texts:
         ids = tokenizer(text_target=outputs)["input_ids"]
     else:

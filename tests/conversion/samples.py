@@ -1,4 +1,4 @@
-"""Real checkpoints made by the toolkits themselves, kept beside the repository; tests on them are skipped without."""
+"""What tests of sources share: references, a conversion that agrees with one, what a refusal names, sounds."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -7,16 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from kept_beside import kept_beside
+from make_spoken_digits import write_wave
 
-
-PEERS = kept_beside("peers")
-
-
-def samples(*patterns: str) -> list:
-    """Names of the sample folders that match, as parameters of a test; one that is skipped where there are none."""
-    names = sorted(path.name for pattern in patterns for path in PEERS.glob(pattern) if path.is_dir())
-    return names or [pytest.param("", marks=pytest.mark.skip(reason=f"no samples {' '.join(patterns)}"))]
+from vanilla_transformer_hf.conversion import ConversionError, convert
 
 
 def files_on_the_card(folder: Path) -> set[str]:
@@ -45,3 +38,33 @@ def write_reference(path: Path, logits: Callable, sizes: Sequence[int], start: i
         arrays["logits"][row, :t] = logits(source, target).float()
     np.savez(path, **{name: array.numpy() for name, array in arrays.items()})
     return path
+
+
+def agree(source: str, folder: Path, tmp_path: Path, logits: Callable, sizes: Sequence[int], most: float = 1e-5):
+    """The conversion of a checkpoint, whose logits are those of this function."""
+    reference = write_reference(tmp_path / "ref.npz", logits, sizes, start=2)
+    done = convert(source, folder, tmp_path / "out", reference=reference)
+    assert done.reopened == 0 and done.reference <= most
+    return done
+
+
+def named_by(source: str, folder: Path, tmp_path: Path) -> list[str]:
+    """What the error of a conversion names, one thing a line; nothing is left of it."""
+    with pytest.raises(ConversionError) as error:
+        convert(source, folder, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    return [line.split(":")[0].strip() for line in str(error.value).splitlines()[1:]]
+
+
+def sounds(tone: int, chirp: int) -> list[np.ndarray]:
+    """A tone and a chirp of so many samples, 16,000 a second."""
+    time = np.arange(max(tone, chirp)) / 16000
+    return [np.sin(2000 * time[:tone]).astype("f4"), np.sin(9000 * time[:chirp] ** 2).astype("f4") / 2]
+
+
+def write_sounds(folder: Path, recordings: list[np.ndarray]) -> list[Path]:
+    """Files of them, with what 16 bits leave."""
+    files = [folder / "a.wav", folder / "b.wav"]
+    for path, samples in zip(files, recordings, strict=True):
+        write_wave(path, samples, 16000)
+    return files

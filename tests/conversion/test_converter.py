@@ -1,6 +1,6 @@
 """The flow that all sources share: nothing half done is left, nothing wrong is passed, and the folder is whole."""
 
-import json
+import re
 import runpy
 import signal
 import sys
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import test_fairseq
 import torch
-from greedy import compare_greedy
+from checkpoints import write
 from huggingface_hub import ModelCard
 from new_process import run_script
 from travelling_code import CODE
@@ -96,6 +96,22 @@ def test_a_source_that_is_not_known_is_refused(source, message, tmp_path):
         convert(source, tmp_path / "folder", tmp_path / "out")
     with pytest.raises(ConversionError, match="nowhere does not exist"):
         convert(source, tmp_path / "nowhere", tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("source", "file"),
+    [
+        *(("eole", name) for name in ("config.json", "vocab.json", "model.00.safetensors")),
+        *(("joeynmt", name) for name in ("config.yaml", "trg_vocab.txt", "best.ckpt")),
+        *(("tensor2tensor", name) for name in ("hparams.json", "vocab.test", "model.ckpt-400.data-00000-of-00002")),
+        *(("marian", "target.vocab.yml"), ("fairseq", "dict.de.txt"), ("whisper", "model.safetensors")),
+    ],
+)
+def test_a_missing_file_is_named(source, file, tmp_path):
+    (write(source, tmp_path / "run") / file).unlink()
+    named = {"model.00.safetensors": "model.*.safetensors", "vocab.test": "vocab.*"}.get(file, file)
+    with pytest.raises(ConversionError, match=re.escape(named)):
+        convert(source, tmp_path / "run", tmp_path / "out")
 
 
 def test_what_is_there_is_not_overwritten(checkpoint, tmp_path):
@@ -189,32 +205,6 @@ def test_checksums_beside_a_checkpoint_are_checked_and_those_of_the_folder_are_r
     (folder / "dict.en.txt").write_text("one 2\n")
     with pytest.raises(ConversionError, match=r"dict\.en\.txt do not fit SHA256SUMS"):
         convert("fairseq", folder, tmp_path / "other")
-
-
-@pytest.mark.parametrize("limit", ["ids", "beyond the source", "texts"])
-def test_outputs_that_the_toolkit_cut_at_its_limit_agree_by_their_beginning(limit, checkpoint, tmp_path):
-    folder, reference = checkpoint
-    convert("fairseq", folder, tmp_path / "plain")
-    model = VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path / "plain").eval()
-    tokenizer = VanillaTransformerTokenizer.from_pretrained(tmp_path / "plain")
-    with np.load(reference) as file:
-        source, mask = torch.from_numpy(file["src_ids"]), torch.from_numpy(file["src_mask"]).long()
-    outputs = []
-    for row, own in enumerate(mask.sum(1).tolist()):
-        longest = 4 if limit == "ids" else own + 2
-        ids = model.generate(source[row : row + 1, :own], num_beams=1, min_new_tokens=12, max_new_tokens=12)
-        outputs.append(ids[0, 1 : 1 + longest].tolist())
-    model.generation_config.min_new_tokens = 12
-    if limit == "texts":
-        outputs = [tokenizer.decode(ids) for ids in outputs]
-    (tmp_path / "ref.json").write_text(json.dumps({"greedy": outputs}))
-    found = compare_greedy(model, reference, [], tokenizer)
-    assert found.same == found.all == len(outputs)
-    # Where all have the same limit, the model is stopped there too, and repeats them whole.
-    assert found.cut >= (limit != "ids")
-    wrong = ["x" if limit == "texts" else [5 if ids[0] != 5 else 6, *ids[1:]] for ids in outputs]
-    (tmp_path / "ref.json").write_text(json.dumps({"greedy": wrong}))
-    assert compare_greedy(model, reference, [], tokenizer).same < len(outputs)
 
 
 def test_a_tokenizer_that_panics_is_refused():

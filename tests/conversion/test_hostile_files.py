@@ -19,9 +19,8 @@ import numpy as np
 import pytest
 import test_fairseq
 import test_marian
-import test_marianmt
-import test_tensor2tensor
 import torch
+from checkpoints import write
 
 from vanilla_transformer_hf.conversion import CONVERTERS, ConversionError, convert
 from vanilla_transformer_hf.conversion.formats.safe_load import load_torch
@@ -197,35 +196,25 @@ def test_yaml_makes_no_objects(tmp_path):
 # ------------------------------------------------------------------------------------------------------- damaged files
 
 
-def fairseq(folder):
-    test_fairseq.Reference({}).write(folder)
-    return "fairseq", ["checkpoint_best.pt"]
+# Source -> the files of its small checkpoint.
+WITH_CHECKSUMS = {
+    "fairseq": ["checkpoint_best.pt"],
+    "marian": ["model.npz"],
+    "tensor2tensor": [f"model.ckpt-400.{part}" for part in ("index", "data-00000-of-00002")],
+}
 
 
 def old_fairseq(folder):
     reference = test_fairseq.Reference({})
-    reference.write(folder)
-    torch.save(reference.content(), folder / "checkpoint_best.pt", _use_new_zipfile_serialization=False)
-    return "fairseq", ["checkpoint_best.pt"]
+    torch.save(
+        reference.content(), reference.write(folder) / "checkpoint_best.pt", _use_new_zipfile_serialization=False
+    )
+    return folder / "checkpoint_best.pt"
 
 
-def marian(folder):
-    test_marian.make(folder)
-    return "marian", ["model.npz"]
-
-
-def tensor2tensor(folder):
-    test_tensor2tensor.make(folder)
-    return "tensor2tensor", [f"model.ckpt-400.{part}" for part in ("index", "data-00000-of-00002")]
-
-
-def marianmt(folder):
-    test_marianmt.save(test_marianmt.build({}), folder, {})
-    return "marianmt", ["model.safetensors"]
-
-
-WITH_CHECKSUMS = {"pt": fairseq, "npz": marian, "tensorflow": tensor2tensor}
-WITHOUT_CHECKSUMS = {"safetensors": marianmt, "old pt": old_fairseq}
+def write_without_checksums(source, folder):
+    """The file with the weights, which has none."""
+    return old_fairseq(folder) if source == "fairseq" else write(source, folder) / "model.safetensors"
 
 
 def open_all(source, folder):
@@ -265,16 +254,16 @@ def damage(path, chance, kind, end=None):
     return data
 
 
-@pytest.mark.parametrize("kind", WITH_CHECKSUMS)
-def test_damage_is_refused_or_harmless(kind, tmp_path):
-    source, names = WITH_CHECKSUMS[kind](tmp_path)
-    whole = open_all(source, tmp_path)
+@pytest.mark.parametrize("source", WITH_CHECKSUMS)
+def test_damage_is_refused_or_harmless(source, tmp_path):
+    names, folder = WITH_CHECKSUMS[source], write(source, tmp_path / "run")
+    whole = open_all(source, folder)
     chance, refused = random.Random(0), 0
     for number in range(50):
-        path = tmp_path / names[number % len(names)]
+        path = folder / names[number % len(names)]
         data = damage(path, chance, [flip_a_bit, flip_a_bit, overwrite, truncate][number // 2 % 4])
         try:
-            assert same(open_all(source, tmp_path), whole), f"damage {number} went unnoticed"
+            assert same(open_all(source, folder), whole), f"damage {number} went unnoticed"
         except ConversionError as error:
             refused += 1
             assert "\n" not in str(error) or "left over" in str(error) or "missing" in str(error)
@@ -282,56 +271,51 @@ def test_damage_is_refused_or_harmless(kind, tmp_path):
     assert refused >= 30, "most damage is seen"
 
 
-@pytest.mark.parametrize("kind", WITHOUT_CHECKSUMS)
-def test_truncated_files_without_checksums_are_refused(kind, tmp_path):
-    source, names = WITHOUT_CHECKSUMS[kind](tmp_path)
-    chance = random.Random(0)
+@pytest.mark.parametrize("source", ["marianmt", "fairseq"])
+def test_truncated_files_without_checksums_are_refused(source, tmp_path):
+    path, chance = write_without_checksums(source, tmp_path / "run"), random.Random(0)
     for _ in range(50):
-        data = damage(tmp_path / names[0], chance, truncate)
+        data = damage(path, chance, truncate)
         with pytest.raises(ConversionError):
-            open_all(source, tmp_path)
-        (tmp_path / names[0]).write_bytes(data)
+            open_all(source, path.parent)
+        path.write_bytes(data)
 
 
 def test_a_damaged_header_of_safetensors_is_refused_or_harmless(tmp_path):
-    source, names = marianmt(tmp_path)
-    whole = open_all(source, tmp_path)
-    path = tmp_path / names[0]
+    path = write_without_checksums("marianmt", tmp_path / "run")
+    whole = open_all("marianmt", path.parent)
     header = 8 + struct.unpack("<Q", path.read_bytes()[:8])[0]
     chance = random.Random(0)
     for number in range(50):
         data = damage(path, chance, flip_a_bit, header)
         with contextlib.suppress(ConversionError):
-            assert same(open_all(source, tmp_path), whole), f"damage {number} went unnoticed"
+            assert same(open_all("marianmt", path.parent), whole), f"damage {number} went unnoticed"
         path.write_bytes(data)
 
 
 def test_damage_to_old_pickles_ends_in_a_clear_error_or_in_a_model(tmp_path):
     """Without a checksum a changed number is a number; no other exception gets out, and nothing is run."""
-    source, names = old_fairseq(tmp_path)
-    chance = random.Random(0)
+    path, chance = old_fairseq(tmp_path / "run"), random.Random(0)
     for number in range(50):
-        data = damage(tmp_path / names[0], chance, [flip_a_bit, overwrite][number % 2])
+        data = damage(path, chance, [flip_a_bit, overwrite][number % 2])
         with contextlib.suppress(ConversionError):
-            _, tensors = open_all(source, tmp_path)
+            _, tensors = open_all("fairseq", path.parent)
             assert all(torch.isfinite(tensor).all() for tensor in tensors.values())
-        (tmp_path / names[0]).write_bytes(data)
+        path.write_bytes(data)
 
 
 def test_numbers_that_are_none_are_refused(tmp_path):
-    source, names = marianmt(tmp_path)
-    path = tmp_path / names[0]
+    path = write_without_checksums("marianmt", tmp_path / "run")
     data = bytearray(path.read_bytes())
     data[-4:] = struct.pack("<f", float("nan"))
     path.write_bytes(data)
     with pytest.raises(ConversionError, match="not finite"):
-        convert(source, tmp_path, tmp_path / "out")
+        convert("marianmt", path.parent, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_the_card_has_the_checksum_of_every_file(tmp_path):
-    test_tensor2tensor.make(tmp_path / "run")
-    convert("tensor2tensor", tmp_path / "run", tmp_path / "out")
+    convert("tensor2tensor", write("tensor2tensor", tmp_path / "run"), tmp_path / "out")
     card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     for name in ("model.ckpt-400.index", "model.ckpt-400.data-00001-of-00002", "hparams.json"):
         assert hashlib.sha256((tmp_path / "run" / name).read_bytes()).hexdigest() in card, name

@@ -1,8 +1,17 @@
 """Tables of keys."""
 
 import pytest
+from checkpoints import WRITERS, write
 
-from vanilla_transformer_hf.conversion.key_table import Rule, third, unchanged, written_out
+from vanilla_transformer_hf.conversion import CONVERTERS, ConversionError
+from vanilla_transformer_hf.conversion.key_table import (
+    Rule,
+    convert_tensors,
+    empty_model,
+    third,
+    unchanged,
+    written_out,
+)
 
 
 def test_choices_are_a_shells():
@@ -35,3 +44,15 @@ def test_each_name_has_a_row_of_its_own():
         "gone.w": [],
         "gone.b": [],
     }
+
+
+@pytest.mark.parametrize("source", WRITERS)
+def test_every_tensor_that_is_left_over_or_missing_is_named(source, tmp_path):
+    found = CONVERTERS[source].read(write(source, tmp_path / "run"))
+    model = empty_model(config := found.to_config())
+    others = {f"{name}.extra": found.tensors[name] for name in found.tensors}
+    with pytest.raises(ConversionError) as error:
+        convert_tensors(found.keys(config), others, model)
+    ours = model.state_dict().keys() - model.all_tied_weights_keys.keys()
+    expected = {*(f"left over: {name}" for name in others), *(f"missing: {name}" for name in ours)}
+    assert {line.strip() for line in str(error.value).splitlines()[1:]} == expected

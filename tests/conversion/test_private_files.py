@@ -12,6 +12,7 @@ import test_marianmt
 import torch
 import yaml
 from checkpoints import WRITERS, write
+from samples import files_on_the_card
 
 from vanilla_transformer_hf.conversion import CONVERTERS, ConversionError, convert
 from vanilla_transformer_hf.conversion.formats.files import checked, named
@@ -117,6 +118,8 @@ def test_no_source_follows_a_link_out_of_its_folder(source, tmp_path):
     (tmp_path / "private").mkdir()
     convert(source, folder, tmp_path / "whole")
     files = [path for path in folder.iterdir() if path.is_file()]
+    listed = {path.name for path in files} - {"checkpoint"}  # of tensor2tensor, which only names the latest
+    assert files_on_the_card(tmp_path / "whole") == listed
     for path in files:
         path.rename(hidden := tmp_path / "private" / path.name)
         path.symlink_to(hidden)

@@ -7,7 +7,7 @@ import test_fairseq
 import test_marianmt
 import torch
 import transformers
-from samples import PEERS, samples
+from test_samples import PEERS, of_all
 from transformers import BartForConditionalGeneration
 
 from vanilla_transformer_hf.conversion import ConversionError, convert
@@ -63,13 +63,8 @@ def test_options_of_our_own_search_are_left_out_and_told(target, tiny_model, tmp
 
 
 def test_fairseq_codes_come_back(tmp_path):
-    reference = test_fairseq.Reference({})
-    reference.words = {"en": ["lo@@", "w", "er", "l@@", "r"], "de": ["ti@@", "ef", "er", "t@@", "@@"]}
-    reference.tensors = {}
-    for stack in ("encoder", "decoder"):
-        reference.add_stack(stack)
-    reference.add_output()
-    folder = reference.write(tmp_path / "theirs")
+    words = {"en": ["lo@@", "w", "er", "l@@", "r"], "de": ["ti@@", "ef", "er", "t@@", "@@"]}
+    folder = test_fairseq.Reference({}, words).write(tmp_path / "theirs")
     (folder / "codes.en").write_text("#version: 0.2\nl o\ne r</w>\n")
     (folder / "codes.de").write_text("#version: 0.2\nt i\ne f</w>\n")
     convert("fairseq", folder, tmp_path / "ours")
@@ -128,7 +123,7 @@ def test_large_logits_are_not_taken_for_wrong_ones(tiny_model, tmp_path):
     assert export("marianmt", tmp_path / "ours", tmp_path / "theirs").difference <= 1e-5
 
 
-@pytest.mark.parametrize("name", samples("marian-*"))
+@of_all("marianmt")
 def test_marianmt_sample_round_trip(name, tmp_path):
     convert("marianmt", PEERS / name, tmp_path / "ours")
     export("marianmt", tmp_path / "ours", tmp_path / "back")

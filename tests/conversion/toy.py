@@ -14,11 +14,39 @@ from plain_forward import ACTIVATIONS, Stack, layer_norm, linear, sinusoid
 ACTIVATIONS = {**ACTIVATIONS, "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x)}
 
 
+def names_of(
+    layers, attentions, projections, norms, feed_forward, embeddings, output, final=("norm", "norm"),
+    positions=("encoder.pos_embedding", "decoder.pos_embedding"),
+):  # fmt: skip
+    """Names by stack; of attentions (encoder's, decoder's own, decoder's on the encoder) and norms (two and three)."""
+    found = {}
+    for number, stack in enumerate(("encoder", "decoder")):
+        layer = f"{stack}.{layers.split()[number % len(layers.split())]}.{{}}"
+        own = {"self_attn": attentions[number], "cross_attn": attentions[2]}
+        places = ("norm1", "norm2", "norm3") if stack == "decoder" else ("norm1", "norm3")
+        found[stack] = {
+            **{
+                f"{attention}.{part}": f"{layer}.{module}.{name}"
+                for attention, module in own.items()
+                for part, name in zip(("q", "k", "v", "out"), projections, strict=True)
+            },
+            **{place: f"{layer}.{name}" for place, name in zip(places, norms[number], strict=True)},
+            **{f"ffn{index}": f"{layer}.{name}" for index, name in enumerate(feed_forward, start=1)},
+            "embedding": embeddings[number],
+            "positions": positions[number],
+            "output": output,
+            "final_norm": f"{stack}.{final[0]}",
+            "embedding_norm": f"{stack}.{final[1]}",
+        }
+    return found
+
+
 @dataclass
 class Side:
     """What the encoder or the decoder is like."""
 
     layers: int = 2
+    width: int = 16
     heads: int = 4
     ffn: int = 24
     pre_norm: bool = False
@@ -27,6 +55,7 @@ class Side:
     alpha: float = 1.0
     scaled: bool = True  # embeddings times √d
     positions: str = "interleaved"  # "halves", "inclusive", "learned", "none"
+    longest: int = 12  # learned positions
     biases: str = "q k v out ffn"  # maps that have one
 
 
@@ -41,14 +70,12 @@ class Toy:
     names: dict[str, dict[str, str]]
     encoder: Side = field(default_factory=Side)
     decoder: Side = field(default_factory=Side)
-    width: int = 16
     sizes: tuple[int, int] = (11, 9)
     head_width: int | None = None
     key_value_heads: int | None = None
     gated: bool = False
     eps: float = 1e-5
     offset: int = 0
-    longest: int = 12  # learned positions
     same: tuple[tuple[str, str], ...] = ()  # ("decoder.output", "decoder.embedding"): one matrix
     output_bias: bool = False
     norm: Callable = layer_norm
@@ -60,7 +87,7 @@ class Toy:
         self.tensors: dict[str, torch.Tensor] = {}
         for stack in ("encoder", "decoder"):
             self._draw_stack(stack)
-        self._draw("decoder", "output", self.sizes[1], self.width, bias=self.output_bias)
+        self._draw("decoder", "output", self.sizes[1], self.decoder.width, bias=self.output_bias)
         for part, source in self.same:
             to, there = (self.names[stack][name] for stack, name in (part.split("."), source.split(".")))
             self.tensors[f"{to}.weight"] = self.tensors[f"{there}.weight"]
@@ -75,30 +102,31 @@ class Toy:
     def _draw_norm(self, stack: str, part: str, layer: int | str = ""):
         generator = torch.Generator().manual_seed(len(self.tensors))
         for around, kind in zip((1.0, 0.0), self.norm_kinds, strict=False):
-            values = around + 0.3 * torch.randn(self.width, generator=generator)
+            values = around + 0.3 * torch.randn(self.side(stack).width, generator=generator)
             self.tensors[f"{self.names[stack][part].format(layer)}.{kind}"] = values
 
     def _draw_stack(self, stack: str):
         side = self.side(stack)
-        self._draw(stack, "embedding", self.sizes[stack == "decoder"], self.width)
+        width = side.width
+        self._draw(stack, "embedding", self.sizes[stack == "decoder"], width)
         if side.positions == "learned":
-            self._draw(stack, "positions", self.longest + self.offset, self.width)
-        head = self.head_width or self.width // side.heads
+            self._draw(stack, "positions", side.longest + self.offset, width)
+        head = self.head_width or width // side.heads
         wide = side.heads * head
         narrow = (self.key_value_heads or side.heads) * head
         for layer in range(side.layers):
             for attention in ("self_attn", "cross_attn") if stack == "decoder" else ("self_attn",):
-                for part, rows in (("q", wide), ("k", narrow), ("v", narrow)):
-                    self._draw(
-                        stack, f"{attention}.{part}", rows, self.width, bias=part in side.biases.split(), layer=layer
-                    )
-                self._draw(stack, f"{attention}.out", self.width, wide, bias="out" in side.biases, layer=layer)
+                read = self.encoder.width if attention == "cross_attn" else width
+                for part, rows, columns in (("q", wide, width), ("k", narrow, read), ("v", narrow, read)):
+                    bias = part in side.biases.split()
+                    self._draw(stack, f"{attention}.{part}", rows, columns, bias=bias, layer=layer)
+                self._draw(stack, f"{attention}.out", width, wide, bias="out" in side.biases, layer=layer)
             for norm in ("norm1", "norm2", "norm3") if stack == "decoder" else ("norm1", "norm3"):
                 self._draw_norm(stack, norm, layer)
             bias = "ffn" in side.biases
             for part in ("ffn1", "ffn3") if self.gated else ("ffn1",):
-                self._draw(stack, part, side.ffn, self.width, bias=bias, layer=layer)
-            self._draw(stack, "ffn2", self.width, side.ffn, bias=bias, layer=layer)
+                self._draw(stack, part, side.ffn, width, bias=bias, layer=layer)
+            self._draw(stack, "ffn2", width, side.ffn, bias=bias, layer=layer)
         if side.final_norm:
             self._draw_norm(stack, "final_norm")
         if self.embedding_norm:
@@ -116,12 +144,12 @@ class Toy:
 
     def embed(self, stack: str, ids: list[int]) -> torch.Tensor:
         side = self.side(stack)
-        x = self.pair(stack, "embedding")[0][ids].double() * (math.sqrt(self.width) if side.scaled else 1.0)
+        x = self.pair(stack, "embedding")[0][ids].double() * (math.sqrt(side.width) if side.scaled else 1.0)
         for row in range(len(ids)):
             if side.positions == "learned":
                 x[row] += self.pair(stack, "positions")[0][row + self.offset]
             elif side.positions != "none":
-                x[row] += sinusoid(row + self.offset, self.width, side.positions)
+                x[row] += sinusoid(row + self.offset, side.width, side.positions)
         return self.norm(x, self.pair(stack, "embedding_norm"), self.eps) if self.embedding_norm else x
 
     def run(self, stack: str, x: torch.Tensor, memory: torch.Tensor | None = None) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""The explorer's page in the one browser of all tests, and a server for those of a file."""
+"""The explorer's page in the one browser of all tests, a server for those of a file, and models of the host."""
 
 import os
 import threading
@@ -6,6 +6,28 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
+from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
+    MarianConfig,
+    MarianMTModel,
+    T5Config,
+    T5ForConditionalGeneration,
+)
+
+
+@pytest.fixture(params=["marian", "bart", "t5"])
+def host_model(request, tokenizer):
+    """A small model of transformers' own for the tokenizer of a file of tests."""
+    sizes = {"vocab_size": len(tokenizer), "d_model": 16, "decoder_start_token_id": 0, "pad_token_id": 0}
+    sides = {f"{side}_{name}": 2 for side in ("encoder", "decoder") for name in ("layers", "attention_heads")}
+    ends = {"eos_token_id": 1, "forced_eos_token_id": None, "scale_embedding": True}
+    model = {
+        "marian": lambda: MarianMTModel(MarianConfig(**sizes, **sides, **ends)),
+        "bart": lambda: BartForConditionalGeneration(BartConfig(**sizes, **sides, **ends)),
+        "t5": lambda: T5ForConditionalGeneration(T5Config(**sizes, num_layers=2, num_heads=2, d_kv=8, eos_token_id=1)),
+    }[request.param]()
+    return model.eval()
 
 
 @pytest.fixture(scope="module")

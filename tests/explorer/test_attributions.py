@@ -8,14 +8,6 @@ import torch
 import torch.nn.functional as F
 from captum.attr import IntegratedGradients
 from files_to_explore import hears, sees
-from transformers import (
-    BartConfig,
-    BartForConditionalGeneration,
-    MarianConfig,
-    MarianMTModel,
-    T5Config,
-    T5ForConditionalGeneration,
-)
 
 from vanilla_transformer_hf import (
     VanillaTransformerForCausalLM,
@@ -254,18 +246,9 @@ def test_an_encoder_that_pools_has_gradients_and_no_rollout(tiny_model, tokenize
         asked("neurons", stack="encoder", layer=1, piece=len(rows["pieces"]) - 1)
 
 
-@pytest.mark.parametrize("kind", ["marian", "bart", "t5"])
-def test_models_of_the_host(kind, tokenizer):
-    sizes = {"vocab_size": len(tokenizer), "d_model": 16, "decoder_start_token_id": 0, "pad_token_id": 0}
-    sides = {f"{side}_{name}": 2 for side in ("encoder", "decoder") for name in ("layers", "attention_heads")}
-    ends = {"eos_token_id": 1, "forced_eos_token_id": None, "scale_embedding": True}
-    model = {
-        "marian": lambda: MarianMTModel(MarianConfig(**sizes, **sides, **ends)),
-        "bart": lambda: BartForConditionalGeneration(BartConfig(**sizes, **sides, **ends)),
-        "t5": lambda: T5ForConditionalGeneration(T5Config(**sizes, num_layers=2, num_heads=2, d_kv=8, eos_token_id=1)),
-    }[kind]().eval()
-    scale = 4.0 if kind == "marian" else 1.0  # its encoder, not its decoder, scales what it looks up
-    asked = Asked(model, tokenizer, scale=scale)
+def test_models_of_the_host(host_model, tokenizer):
+    scale = 4.0 if host_model.config.model_type == "marian" else 1.0  # its encoder alone scales what it looks up
+    asked = Asked(host_model, tokenizer, scale=scale)
     gradients = asked.gradients()
     gradients[:, : asked.source.shape[1]] *= scale
     close(asked.scores("gradient")["scores"], gradients.norm(dim=-1))

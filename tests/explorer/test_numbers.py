@@ -7,14 +7,6 @@ import pytest
 import torch
 from reference import unshared
 from torch import nn
-from transformers import (
-    BartConfig,
-    BartForConditionalGeneration,
-    MarianConfig,
-    MarianMTModel,
-    T5Config,
-    T5ForConditionalGeneration,
-)
 
 from vanilla_transformer_hf import VanillaTransformerTokenizer
 from vanilla_transformer_hf.explorer.explorer import Explorer
@@ -298,17 +290,8 @@ def test_what_shares_weights_is_shown_as_if_it_shared_nothing(tiny_model, tokeni
             close(found if key is None else found[key], from_json(expected if key is None else expected[key]))
 
 
-@pytest.mark.parametrize("kind", ["marian", "bart", "t5"])
-def test_models_of_the_host_show_attention_and_translations(kind, tokenizer):
-    sizes = {"vocab_size": len(tokenizer), "d_model": 16, "decoder_start_token_id": 0, "pad_token_id": 0}
-    sides = {f"{side}_{name}": 2 for side in ("encoder", "decoder") for name in ("layers", "attention_heads")}
-    ends = {"eos_token_id": 1, "forced_eos_token_id": None}
-    model = {
-        "marian": lambda: MarianMTModel(MarianConfig(**sizes, **sides, **ends)),
-        "bart": lambda: BartForConditionalGeneration(BartConfig(**sizes, **sides, **ends)),
-        "t5": lambda: T5ForConditionalGeneration(T5Config(**sizes, num_layers=2, num_heads=2, d_kv=8, eos_token_id=1)),
-    }[kind]().eval()
-    asked = Asked(model, tokenizer)
+def test_models_of_the_host_show_attention_and_translations(host_model, tokenizer):
+    asked = Asked(host_model, tokenizer)
     outputs = asked.outputs()
     for part, name in PARTS.items():
         close(asked("attention", **asked.pair, part=part, layer=1)["weights"], getattr(outputs, name)[1][0])

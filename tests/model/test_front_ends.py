@@ -1,11 +1,12 @@
-"""Front ends: shapes, padding, and the same numbers as the host's own modules with copied weights."""
+"""
+Front ends: shapes, padding, and patches as the host's own modules have them. Convolutions are those of Speech2Text and
+Whisper in tests/conversion/sources.
+"""
 
 import pytest
 import torch
-from transformers import Speech2TextConfig, ViTConfig, WhisperConfig
-from transformers.models.speech_to_text.modeling_speech_to_text import Conv1dSubsampler
+from transformers import ViTConfig
 from transformers.models.vit.modeling_vit import ViTPatchEmbeddings
-from transformers.models.whisper.modeling_whisper import WhisperEncoder
 
 from vanilla_transformer_hf import VanillaTransformerConfig
 from vanilla_transformer_hf.model.config.front_ends import FRONT_ENDS, shortened_padding, source_length
@@ -66,29 +67,6 @@ def test_padding_of_frames_changes_nothing(name, frames, front_end):
         assert found.shape[:2] == short.shape == (1, source_length(config, padded.shape))
         assert int(short.sum()) == alone.shape[1] == source_length(config, speech.shape)
         torch.testing.assert_close(found[:, : alone.shape[1]], alone, atol=1e-10, rtol=0)
-
-
-def test_convolutions_equal_those_of_speech_to_text(front_end):
-    ours, _ = front_end(**GATED)
-    options = {"input_feat_per_channel": 12, "input_channels": 1, "conv_channels": 24, "conv_kernel_sizes": (5, 5)}
-    theirs = Conv1dSubsampler(Speech2TextConfig(**options, num_conv_layers=2, d_model=16))
-    for own, other in zip(ours.convolutions, theirs.conv_layers, strict=True):
-        other.load_state_dict(own.state_dict())
-    speech = torch.randn(2, 37, 12)
-    torch.testing.assert_close(ours(speech, None), theirs(speech), atol=1e-5, rtol=0)
-
-
-def test_convolutions_equal_those_of_whisper(front_end):
-    ours, _ = front_end(**WHISPER)
-    sizes = {"d_model": 16, "num_mel_bins": 12, "max_source_positions": 20, "encoder_attention_heads": 2}
-    theirs = WhisperEncoder(WhisperConfig(**sizes, encoder_layers=0, encoder_ffn_dim=8)).eval()
-    for own, other in zip(ours.convolutions, (theirs.conv1, theirs.conv2), strict=True):
-        other.load_state_dict(own.state_dict())
-    torch.nn.init.zeros_(theirs.embed_positions.weight)
-    theirs.layer_norm = torch.nn.Identity()
-    speech = torch.randn(2, 40, 12)
-    expected = theirs(speech.transpose(1, 2)).last_hidden_state
-    torch.testing.assert_close(ours(speech, None), expected, atol=1e-5, rtol=0)
 
 
 def test_frames_of_a_window_stand_last_and_have_no_padding(front_end):

@@ -1,66 +1,36 @@
-"""eole: real models where they are at hand, and models in its layout for every option."""
+"""eole: models in its layout for every option. Real ones are in test_samples.py."""
 
 import json
 from dataclasses import replace
 
 import pytest
 import torch
-from greedy import check_greedy
 from safetensors.torch import save_file
-from samples import PEERS, files_on_the_card, samples, write_reference
-from toy import Side, Toy
+from samples import agree, files_on_the_card, named_by
+from toy import Side, Toy, names_of
 
 from vanilla_transformer_hf import VanillaTransformerTokenizer
 from vanilla_transformer_hf.conversion import ConversionError, convert
-from vanilla_transformer_hf.conversion.sources.eole import Eole
 
 
-@pytest.mark.parametrize("name", samples("eole-*"))
-def test_sample(name, tmp_path):
-    folder = PEERS / name
-    done = convert("auto", folder, tmp_path / "out", reference=folder / "ref.npz")
-    assert done.source == "eole"
-    assert done.reopened == 0 and done.reference <= 1e-5
-    record = check_greedy(tmp_path / "out", folder, Eole.read(folder).vocabulary["tgt"])
-    tokenizer = VanillaTransformerTokenizer.from_pretrained(tmp_path / "out")
-    pieces = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
-    source, target = ({piece: index for index, piece in enumerate(pieces[side])} for side in ("src", "tgt"))
-    for text, tokens in zip(record["src_text"], record["src_tokens"], strict=True):
-        assert tokenizer(text)["input_ids"] == [source.get(token, record["unk"]) for token in tokens]
-    for text, tokens in zip(record["tgt_text"], record["tgt_in_tokens"], strict=True):
-        expected = [target.get(token, record["unk"]) for token in tokens[1:]]
-        assert tokenizer(text_target=text)["input_ids"][: len(expected)] == expected
+NORMS = ("input_layernorm", "post_attention_layernorm")
 
 
-# --------------------------------------------------------------------------------------------- models for every option
-
-ATTENTION = {"q": "linear_query", "k": "linear_keys", "v": "linear_values", "out": "final_linear"}
-
-
-def names(postnorm_encoder=False):
-    found = {}
-    for stack in ("encoder", "decoder"):
-        layer = f"{stack}.transformer_layers.{{}}"
-        found[stack] = {
-            **{f"self_attn.{part}": f"{layer}.self_attn.{name}" for part, name in ATTENTION.items()},
-            **{f"cross_attn.{part}": f"{layer}.context_attn.{name}" for part, name in ATTENTION.items()},
-            "norm1": f"{layer}.input_layernorm",
-            "norm2": f"{layer}.precontext_layernorm",
-            "norm3": f"{layer}.post_attention_layernorm",
-            "ffn1": f"{layer}.mlp.gate_up_proj",
-            "ffn2": f"{layer}.mlp.down_proj",
-            "ffn3": f"{layer}.mlp.up_proj",
-            "final_norm": f"{stack}.layer_norm",
-            "embedding": f"{stack.replace('encoder', 'src').replace('decoder', 'tgt')}_emb.embeddings",
-            "positions": f"{stack.replace('encoder', 'src').replace('decoder', 'tgt')}_emb.pe",
-            "output": "generator",
-        }
-    if postnorm_encoder:
-        found["encoder"]["norm1"] = "encoder.transformer_layers.{}.attention_layer_norm"
-        found["encoder"]["norm3"] = "encoder.transformer_layers.{}.output_layer_norm"
-    return found
+def names(encoder_norms=NORMS):
+    return names_of(
+        "transformer_layers",
+        ("self_attn", "self_attn", "context_attn"),
+        ("linear_query", "linear_keys", "linear_values", "final_linear"),
+        (encoder_norms, (NORMS[0], "precontext_layernorm", NORMS[1])),
+        ("mlp.gate_up_proj", "mlp.down_proj", "mlp.up_proj"),
+        ("src_emb.embeddings", "tgt_emb.embeddings"),
+        "generator",
+        ("layer_norm", ""),
+        ("src_emb.pe", "tgt_emb.pe"),
+    )
 
 
+POSTNORM = names(("attention_layer_norm", "output_layer_norm"))
 SPECIALS = ["<unk>", "<blank>", "<s>", "</s>"]
 WORDS = {"src": [*SPECIALS, "one", "two", "three", "four", "five"], "tgt": [*SPECIALS, "eins", "zwei", "drei"]}
 BASE = {"architecture": "transformer", "hidden_size": 16, "layers": 2, "heads": 4, "transformer_ff": 24}
@@ -134,12 +104,12 @@ OPTIONS = {
     "heads_kv": ({"heads_kv": 2, "add_qkvbias": True}, *[{"biases": "q k v"}] * 2, {"key_value_heads": 2}),
     "head_dim": ({"head_dim": 6}, {}, {}, {"head_width": 6}),
     "no_generator_bias": ({"generator_bias": False}, {}, {}, {"output_bias": False}),
-    "postnorm": ({"encoder": {"encoder_layer_style": "postnorm"}}, {"pre_norm": False}, {}, {"names": names(True)}),
+    "postnorm": ({"encoder": {"encoder_layer_style": "postnorm"}}, {"pre_norm": False}, {}, {"names": POSTNORM}),
     "postnorm_without_final_norm": (
         {"encoder": {"encoder_layer_style": "postnorm", "final_encoder_layer_norm": False}},
         {"pre_norm": False, "final_norm": False},
         {},
-        {"names": names(True)},
+        {"names": POSTNORM},
     ),
     "unequal": (
         {
@@ -187,9 +157,7 @@ def write(folder, toy, model, words=WORDS, vocabulary=None, **config):
 def test_option(name, tmp_path):
     toy, model, words = make(name)
     folder = write(tmp_path / "run", toy, model, words)
-    reference = write_reference(tmp_path / "ref.npz", toy.logits, toy.sizes, start=2)
-    done = convert("eole", folder, tmp_path / "out", reference=reference)
-    assert done.reopened == 0 and done.reference <= 1e-5
+    done = agree("eole", folder, tmp_path, toy.logits, toy.sizes)
     expected = {(): "none", (EMBEDDING,): "none", (OUTPUT,): "decoder", (EMBEDDING, OUTPUT): "all"}[toy.same]
     assert done.config.embedding_sharing == expected
 
@@ -202,8 +170,7 @@ def test_normalized_learned_positions(tmp_path):
     for stack in ("encoder", "decoder"):
         toy.tensors[f"{toy.names[stack]['positions']}.weight"] *= 4.0
     toy.encoder.scaled = toy.decoder.scaled = True
-    reference = write_reference(tmp_path / "ref.npz", toy.logits, toy.sizes, start=2)
-    assert convert("eole", folder, tmp_path / "out", reference=reference).reference <= 1e-5
+    agree("eole", folder, tmp_path, toy.logits, toy.sizes)
 
 
 def test_all_that_cannot_be_expressed_is_listed_together(tmp_path):
@@ -224,34 +191,13 @@ def test_all_that_cannot_be_expressed_is_listed_together(tmp_path):
     }
     training = {"quant_layers": ["linear_keys"], "lora_layers": ["linear_query"]}
     words = {**words, "tgt": ["eins", *SPECIALS]}
-    with pytest.raises(ConversionError) as error:
-        convert("eole", write(tmp_path / "run", toy, model, words, training=training), tmp_path / "out")
-    found = [line.split(":")[0].strip() for line in str(error.value).splitlines()[1:]]
+    found = named_by("eole", write(tmp_path / "run", toy, model, words, training=training), tmp_path)
     stacks = ("layer_norm", "sliding_window", "parallel_residual", "num_experts")
     assert found == [
         *("embedding_type", "position_encoding_type", "add_estimator", "quant_layers", "lora_layers"),
         *(f"{stack}.{name}" for stack in ("encoder", "decoder") for name in stacks),
         *("hidden_size", "norm_eps", "mlp_activation_fn", "vocabulary", "vocabulary"),
     ]
-
-
-def test_left_over_and_missing_tensors_are_listed(tmp_path):
-    toy, model, words = make()
-    toy.tensors["estimator.weight"] = torch.zeros(1, 16)
-    del toy.tensors["encoder.transformer_layers.1.input_layernorm.bias"]
-    with pytest.raises(ConversionError) as error:
-        convert("eole", write(tmp_path / "run", toy, model, words), tmp_path / "out")
-    assert "left over: estimator.weight" in str(error.value)
-    assert "missing: model.encoder.layers.1.self_attn_layer_norm.bias" in str(error.value)
-
-
-@pytest.mark.parametrize("missing", ["config.json", "vocab.json", "model.00.safetensors"])
-def test_a_missing_file_is_named(missing, tmp_path):
-    toy, model, words = make()
-    folder = write(tmp_path / "run", toy, model, words)
-    (folder / missing).unlink()
-    with pytest.raises(ConversionError, match=missing.replace("00", r"\*")):
-        convert("eole", folder, tmp_path / "out")
 
 
 def test_own_special_tokens(tmp_path):
@@ -297,9 +243,7 @@ def test_the_card_lists_every_file_that_was_read(tmp_path):
 def test_values_of_another_type_are_named(tmp_path):
     toy, model, words = make()
     model |= {"heads": "4", "share_embeddings": "yes", "encoder": {"encoder_type": "transformer", "layers": None}}
-    with pytest.raises(ConversionError) as error:
-        convert("eole", write(tmp_path / "run", toy, model, words), tmp_path / "out")
-    found = [line.split(":")[0].strip() for line in str(error.value).splitlines()[1:]]
+    found = named_by("eole", write(tmp_path / "run", toy, model, words), tmp_path)
     assert found == ["share_embeddings", "encoder.layers", "encoder.heads", "decoder.heads"]
 
 

@@ -1,59 +1,19 @@
-"""fairseq: real checkpoints where they are at hand, and checkpoints in its layout for every option."""
+"""fairseq: checkpoints in its layout for every option. Real ones are in test_samples.py."""
 
 import argparse
-import json
 import math
+import re
 import sys
 from types import ModuleType
 
 import pytest
 import torch
-from greedy import check_greedy
-from plain_forward import Stack, layer_norm, linear, sinusoid
-from samples import PEERS, files_on_the_card, samples, write_reference
+from samples import files_on_the_card, named_by, write_reference
+from toy import Side, Toy, names_of
 
 from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration, VanillaTransformerTokenizer
 from vanilla_transformer_hf.conversion import ConversionError, convert
 
-
-# ---------------------------------------------------------------------------------------------------- real checkpoints
-
-
-@pytest.mark.parametrize("name", samples("fairseq-*", "fairseq09-*"))
-def test_sample(name, tmp_path):
-    folder = PEERS / name
-    done = convert("auto", folder, tmp_path / "out", reference=folder / "ref.npz")
-    assert done.source == "fairseq"
-    assert done.reopened == 0 and done.reference <= 1e-5
-    record = check_greedy(tmp_path / "out", folder)
-    tokenizer = VanillaTransformerTokenizer.from_pretrained(tmp_path / "out")
-    for text, tokens in zip(record["src_text"], record["src_tokens"], strict=True):
-        ids = tokenizer(text)["input_ids"]
-        expected = [token if id_ != 3 else "<unk>" for id_, token in zip(ids, tokens, strict=True)]
-        assert tokenizer.convert_ids_to_tokens(ids) == expected
-
-
-@pytest.mark.parametrize("name", samples("fairseq-*", "fairseq09-*"))
-def test_sample_beam_search(name, tmp_path):
-    folder = PEERS / name
-    convert("fairseq", folder, tmp_path / "out")
-    record = json.loads((folder / "ref.json").read_text(encoding="utf-8"))
-    model = VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path / "out")
-    tokenizer = VanillaTransformerTokenizer.from_pretrained(tmp_path / "out")
-    batch = tokenizer(record["src_text"], return_tensors="pt", padding=True)
-    for beams in [key for key in record if key.startswith("beam") and f"{key}_settings" in record]:
-        settings = record[f"{beams}_settings"]
-        ids = model.generate(
-            **batch,
-            num_beams=settings["beam"],
-            length_penalty=float(settings["lenpen"]),
-            max_new_tokens=settings["max_len_b"] + 1,
-        )
-        for ours, theirs in zip(ids.tolist(), record[beams], strict=True):
-            assert [i for i in ours if i not in (1, 2)] == [i for i in theirs["ids"] if i != 2], beams
-
-
-# ---------------------------------------------------------------------------------------- checkpoints for every option
 
 SIZES = {
     "arch": "transformer_iwslt_de_en",
@@ -116,67 +76,66 @@ WORDS = {"en": ["one", "two", "three", "four", "five", "madeupword0000"], "de": 
 
 
 class Reference:
-    """A checkpoint in fairseq's layout with weights drawn by chance, and its logits."""
+    """A checkpoint in fairseq's layout with weights drawn by chance, `tensors`, and its logits."""
 
-    def __init__(self, options):
+    def __init__(self, options, words=None):
         given = dict(options)
         self.layout = given.pop("layout", "0.12")
         self.half = given.pop("half", False)
-        self.joined = given.pop("joined", False) or "share_all_embeddings" in given
-        self.versions = {
-            stack: given.pop(f"{stack}.version", 3.0 if self.layout != "0.6" or PRE.items() <= given.items() else None)
-            for stack in ("encoder", "decoder")
-        }
+        joined = given.pop("joined", False) or "share_all_embeddings" in given
+        version = 3.0 if self.layout != "0.6" or PRE.items() <= given.items() else None
+        self.versions = {stack: given.pop(f"{stack}.version", version) for stack in ("encoder", "decoder")}
         self.options = {**SIZES, "activation_fn": "relu", **given}
-        self.words = {side: sorted({*WORDS["en"], *WORDS["de"]}) if self.joined else WORDS[side] for side in WORDS}
-        self.tensors = {}
-        for stack in ("encoder", "decoder"):
-            self.add_stack(stack)
-        self.add_output()
-
-    def add(self, name, *shape, around=0.0):
-        generator = torch.Generator().manual_seed(len(self.tensors))
-        tensor = around + torch.randn(*shape, generator=generator) * (0.3 if len(shape) == 1 else shape[-1] ** -0.5)
-        self.tensors[name] = tensor.half() if self.half else tensor
+        self.words = words or {side: sorted({*WORDS["en"], *WORDS["de"]}) if joined else WORDS[side] for side in WORDS}
+        norms = ["self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"]
+        norms = [norms[::2], norms]
+        if self.layout == "0.6":
+            norms = [[f"layer_norms.{number}" for number in range(len(each))] for each in norms]
+        self.tied = self.on("share_decoder_input_output_embed")
+        names = names_of(
+            "layers",
+            ("self_attn", "self_attn", "encoder_attn"),
+            ("q_proj", "k_proj", "v_proj", "out_proj"),
+            norms,
+            ("fc1", "fc2"),
+            ("encoder.embed_tokens", "decoder.embed_tokens"),
+            "decoder.output_projection",
+            ("layer_norm", "layernorm_embedding"),
+            ("encoder.embed_positions", "decoder.embed_positions"),
+        )
+        toy = Toy(
+            names,
+            self.side("encoder"),
+            self.side("decoder"),
+            sizes=[4 + len(self.words[language]) for language in ("en", "de")],
+            offset=2,
+            embedding_norm=self.on("layernorm_embedding"),
+            same=(("decoder.embedding", "encoder.embedding"),) * self.on("share_all_embeddings")
+            + (("decoder.output", "decoder.embedding"),) * self.tied,
+        )
+        if self.half:
+            toy.tensors = {name: tensor.half() for name, tensor in toy.tensors.items()}
+        self.logits, self.sizes = toy.logits, toy.sizes
+        self.tensors = self.stored(toy.tensors)
 
     def on(self, name):
         return bool(self.options.get(name))
 
-    def add_stack(self, stack):
-        width, ffn = self.options[f"{stack}_embed_dim"], self.options[f"{stack}_ffn_embed_dim"]
-        memory = self.options["encoder_embed_dim"]
-        self.add(f"{stack}.embed_tokens.weight", 4 + len(self.words["en" if stack == "encoder" else "de"]), width)
-        if self.on(f"{stack}_learned_pos"):
-            longest = self.options["max_source_positions" if stack == "encoder" else "max_target_positions"]
-            self.add(f"{stack}.embed_positions.weight", longest + 2, width)
-        norms = ["self_attn_layer_norm", "final_layer_norm"]
-        if stack == "decoder":
-            norms.insert(1, "encoder_attn_layer_norm")
-        for layer in range(self.options[f"{stack}_layers"]):
-            name = f"{stack}.layers.{layer}"
-            self.add_attention(f"{name}.self_attn", width, width)
-            if stack == "decoder":
-                self.add_attention(f"{name}.encoder_attn", width, memory)
-            for number, norm in enumerate(norms):
-                norm = f"layer_norms.{number}" if self.layout == "0.6" else norm
-                self.add(f"{name}.{norm}.weight", width, around=1.0)
-                self.add(f"{name}.{norm}.bias", width)
-            for part, shape in (("fc1", (ffn, width)), ("fc2", (width, ffn))):
-                self.add(f"{name}.{part}.weight", *shape)
-                self.add(f"{name}.{part}.bias", shape[0])
-                if stack == "encoder" and self.layout == "0.12":  # stale copies
-                    self.add(f"{name}.{part}_weight", *shape)
-                    self.add(f"{name}.{part}_bias", shape[0])
-        for norm, there in (
-            ("layer_norm", self.final_norm(stack)),
-            ("layernorm_embedding", self.on("layernorm_embedding")),
-        ):
-            if there:
-                self.add(f"{stack}.{norm}.weight", width, around=1.0)
-                self.add(f"{stack}.{norm}.bias", width)
-        if self.versions[stack] is not None:
-            self.tensors[f"{stack}.version"] = torch.tensor([self.versions[stack]])
-        self.tensors[f"{stack}.embed_positions._float_tensor"] = torch.zeros(1)
+    def side(self, stack):
+        trained = self.on(f"{stack}_learned_pos")
+        activation = self.options["activation_fn"]
+        return Side(
+            layers=self.options[f"{stack}_layers"],
+            width=self.options[f"{stack}_embed_dim"],
+            heads=self.options[f"{stack}_attention_heads"],
+            ffn=self.options[f"{stack}_ffn_embed_dim"],
+            pre_norm=self.on(f"{stack}_normalize_before"),
+            final_norm=self.final_norm(stack),
+            activation=SPELLINGS.get(activation, activation),
+            scaled=not self.on("no_scale_embedding"),
+            positions="learned" if trained else "none" if self.on("no_token_positional_embeddings") else "inclusive",
+            longest=self.options["max_source_positions" if stack == "encoder" else "max_target_positions"],
+        )
 
     def final_norm(self, stack):
         dropped = (self.versions[stack] or 1.0) <= (1 if stack == "encoder" else 2)
@@ -184,100 +143,27 @@ class Reference:
             return False
         return self.on(f"{stack}_normalize_before") and not dropped
 
-    def add_attention(self, name, width, memory):
-        if self.layout in ("0.6", "0.8") and width == memory:
-            self.add(f"{name}.in_proj_weight", 3 * width, width)
-            self.add(f"{name}.in_proj_bias", 3 * width)
-        elif self.layout == "0.8":
-            for part, size in (("q", width), ("k", memory), ("v", memory)):
-                self.add(f"{name}.{part}_proj_weight", width, size)
-            self.add(f"{name}.in_proj_bias", 3 * width)
-        else:
-            for part, size in (("q", width), ("k", memory), ("v", memory)):
-                self.add(f"{name}.{part}_proj.weight", width, size)
-                self.add(f"{name}.{part}_proj.bias", width)
-        self.add(f"{name}.out_proj.weight", width, width)
-        self.add(f"{name}.out_proj.bias", width)
-
-    def add_output(self):
-        if self.on("share_all_embeddings"):
-            self.tensors["decoder.embed_tokens.weight"] = self.tensors["encoder.embed_tokens.weight"]
-        shared, new = self.on("share_decoder_input_output_embed"), self.layout == "0.12"
-        if shared and new:
-            self.tensors["decoder.output_projection.weight"] = self.tensors["decoder.embed_tokens.weight"]
-        elif not shared:
-            name = "decoder.output_projection.weight" if new else "decoder.embed_out"
-            self.add(name, 4 + len(self.words["de"]), self.options["decoder_embed_dim"])
-
-    # -------------------------------------------------------------------------------------------------------- forward
-
-    def at(self, stack):
-        norms = ["self_attn_layer_norm", "final_layer_norm"]
-        if stack == "decoder":
-            norms.insert(1, "encoder_attn_layer_norm")
-
-        def look_up(part):
-            if part == "final_norm":
-                return self.pair(f"{stack}.layer_norm")
-            layer, *rest = part.split(".")
-            name = f"{stack}.layers.{layer}"
-            if len(rest) == 2:
-                attention = name + {"self_attn": ".self_attn", "cross_attn": ".encoder_attn"}[rest[0]]
-                return self.projection(attention, rest[1])
-            if rest[0].startswith("ffn"):
-                return self.pair(f"{name}.{rest[0].replace('ffn', 'fc')}")
-            number = {"norm1": 0, "norm2": 1, "norm3": -1}[rest[0]]
-            return self.pair(
-                f"{name}.layer_norms.{number % len(norms)}" if self.layout == "0.6" else f"{name}.{norms[number]}"
-            )
-
-        return look_up
-
-    def pair(self, name):
-        return self.tensors[f"{name}.weight"], self.tensors[f"{name}.bias"]
-
-    def projection(self, name, part):
-        if part == "out" or f"{name}.{part}_proj.weight" in self.tensors:
-            return self.pair(f"{name}.{part}_proj")
-        bias = self.tensors[f"{name}.in_proj_bias"].chunk(3)["qkv".index(part)]
-        if f"{name}.in_proj_weight" in self.tensors:
-            return self.tensors[f"{name}.in_proj_weight"].chunk(3)["qkv".index(part)], bias
-        return self.tensors[f"{name}.{part}_proj_weight"], bias
-
-    def embed(self, stack, ids):
-        width = self.options[f"{stack}_embed_dim"]
-        x = self.tensors[f"{stack}.embed_tokens.weight"][ids].double()
-        x = x * (1.0 if self.on("no_scale_embedding") else math.sqrt(width))
-        for row in range(len(ids)):
-            if self.on(f"{stack}_learned_pos"):
-                x[row] += self.tensors[f"{stack}.embed_positions.weight"][row + 2]
-            elif not self.on("no_token_positional_embeddings"):
-                x[row] += sinusoid(row + 2, width, "inclusive")
-        if self.on("layernorm_embedding"):
-            x = layer_norm(x, self.pair(f"{stack}.layernorm_embedding"), 1e-5)
-        return x
-
-    def logits(self, source, target):
-        activation = self.options["activation_fn"]
-        stacks = {
-            stack: Stack(
-                self.at(stack),
-                self.options[f"{stack}_layers"],
-                self.options[f"{stack}_attention_heads"],
-                pre_norm=self.on(f"{stack}_normalize_before"),
-                activation=SPELLINGS.get(activation, activation),
-                final_norm=self.final_norm(stack),
-            )
-            for stack in ("encoder", "decoder")
-        }
-        memory = stacks["encoder"].run(self.embed("encoder", source))
-        states = stacks["decoder"].run(self.embed("decoder", target), memory)
-        for name in ("decoder.output_projection.weight", "decoder.embed_out", "decoder.embed_tokens.weight"):
-            if name in self.tensors:
-                return linear(states, (self.tensors[name], None))
-        raise AssertionError
-
-    # ---------------------------------------------------------------------------------------------------------- files
+    def stored(self, tensors):
+        """The tensors under the names, and in the matrices, of this layout."""
+        found = dict(tensors)
+        if self.layout in ("0.6", "0.8"):
+            for name in [name.removesuffix("q_proj.weight") for name in tensors if name.endswith("q_proj.weight")]:
+                weights = [found.pop(f"{name}{part}_proj.weight") for part in "qkv"]
+                found[f"{name}in_proj_bias"] = torch.cat([found.pop(f"{name}{part}_proj.bias") for part in "qkv"])
+                if len({weight.shape for weight in weights}) == 1:
+                    found[f"{name}in_proj_weight"] = torch.cat(weights)
+                else:
+                    found |= {f"{name}{part}_proj_weight": weight for part, weight in zip("qkv", weights)}
+        if self.layout != "0.12":
+            output = found.pop("decoder.output_projection.weight")
+            found |= {} if self.tied else {"decoder.embed_out": output}
+        else:  # stale copies
+            stale = [name for name in found if name.startswith("encoder.") and ".fc" in name]
+            found |= {re.sub(r"\.(weight|bias)$", r"_\1", name): torch.randn_like(found[name]) for name in stale}
+        for stack, version in self.versions.items():
+            found |= {} if version is None else {f"{stack}.version": torch.tensor([version])}
+            found[f"{stack}.embed_positions._float_tensor"] = torch.zeros(1)
+        return found
 
     def content(self):
         if self.layout == "0.12":
@@ -300,8 +186,7 @@ class Reference:
         return folder
 
     def write_reference(self, path):
-        sizes = [4 + len(self.words[language]) for language in ("en", "de")]
-        return write_reference(path, self.logits, sizes, start=2)
+        return write_reference(path, self.logits, self.sizes, start=2)
 
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
@@ -404,9 +289,7 @@ def test_values_of_another_type_are_named(tmp_path):
     reference = Reference({"layout": "0.9"})
     wrong = {"arch": ["transformer"], "encoder_layers": "2", "activation_fn": ["relu"], "share_all_embeddings": "no"}
     reference.options |= wrong
-    with pytest.raises(ConversionError) as error:
-        convert("fairseq", reference.write(tmp_path / "fairseq"), tmp_path / "out")
-    assert [line.split(":")[0].strip() for line in str(error.value).splitlines()[1:]] == list(wrong)
+    assert named_by("fairseq", reference.write(tmp_path / "fairseq"), tmp_path) == list(wrong)
 
 
 def test_leftover_and_missing_weights_are_listed_in_full(tmp_path):
@@ -462,13 +345,8 @@ def test_tied_matrices_that_differ_are_refused(tmp_path):
 
 
 def test_codes_and_marked_pieces(tmp_path):
-    reference = Reference({"layout": "0.9"})
-    reference.words = {"en": ["lo@@", "w", "er", "l@@", "r"], "de": ["ti@@", "ef", "er", "t@@"]}
-    reference.tensors = {}
-    for stack in ("encoder", "decoder"):
-        reference.add_stack(stack)
-    reference.add_output()
-    folder = reference.write(tmp_path / "fairseq")
+    words = {"en": ["lo@@", "w", "er", "l@@", "r"], "de": ["ti@@", "ef", "er", "t@@"]}
+    folder = Reference({"layout": "0.9"}, words).write(tmp_path / "fairseq")
     convert("fairseq", folder, tmp_path / "cut")
     tokenizer = VanillaTransformerTokenizer.from_pretrained(tmp_path / "cut")
     assert tokenizer("lo@@ w er low")["input_ids"] == [4, 5, 6, 3, 2]
@@ -477,6 +355,7 @@ def test_codes_and_marked_pieces(tmp_path):
     (folder / "codes.de").write_text("#version: 0.2\nt i\ne f</w>\n")
     done = convert("fairseq", folder, tmp_path / "codes")
     assert [note for note in done.notes if "--set tokenizer=moses" not in note] == []
+    assert files_on_the_card(tmp_path / "codes") == {path.name for path in folder.iterdir()}
     tokenizer = VanillaTransformerTokenizer.from_pretrained(tmp_path / "codes")
     assert tokenizer("low er lr")["input_ids"] == [4, 5, 6, 7, 8, 2]
     assert tokenizer(text_target="tief er")["input_ids"] == [4, 5, 3, 3, 2]
@@ -495,14 +374,6 @@ def test_dictionaries_in_the_folder_of_the_preprocessed_data_are_found(place, tm
     for path in list(folder.glob("dict.*.txt")):
         path.rename(folder / place / path.name)
     assert convert("fairseq", tmp_path / "runs", tmp_path / "out").reopened == 0
-
-
-def test_the_card_lists_every_file_that_was_read(tmp_path):
-    folder = Reference({}).write(tmp_path / "fairseq")
-    for name in ("codes.en", "codes.de"):
-        (folder / name).write_text("#version: 0.2\no n\n")
-    convert("fairseq", folder, tmp_path / "out")
-    assert files_on_the_card(tmp_path / "out") == {path.name for path in folder.iterdir()}
 
 
 def test_dictionaries_are_read_as_fairseq_reads_them(tmp_path):

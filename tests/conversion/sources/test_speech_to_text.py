@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from make_spoken_digits import write_wave
+from samples import sounds, write_sounds
 from transformers import (
     AutoModelForSpeechSeq2Seq,
     AutoProcessor,
@@ -27,6 +28,7 @@ from vanilla_transformer_hf.translation.recognition import Recognizer
 SIZES = {"d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 2, "vocab_size": 40}
 SIZES |= {"decoder_attention_heads": 2, "encoder_ffn_dim": 32, "decoder_ffn_dim": 24, "conv_channels": 24}
 SIZES |= {"input_feat_per_channel": 12}
+SOUNDS = sounds(9000, 5000)
 CASES = {
     "plain": {},
     "one convolution": {"num_conv_layers": 1, "conv_kernel_sizes": (3,), "activation_function": "gelu"},
@@ -77,20 +79,6 @@ def write(folder):
     save(folder, build())
 
 
-def sounds():
-    """A tone and a shorter chirp."""
-    time = np.arange(9000) / 16000
-    return [np.sin(2000 * time).astype("f4"), np.sin(9000 * time[:5000] ** 2).astype("f4") / 2]
-
-
-def write_sounds(folder):
-    """Both in files, with what 16 bits leave of them."""
-    files = [folder / "a.wav", folder / "b.wav"]
-    for path, samples in zip(files, sounds(), strict=True):
-        write_wave(path, samples, 16000)
-    return files
-
-
 @pytest.mark.parametrize("options", CASES.values(), ids=CASES)
 def test_logits_are_those_of_speech_to_text(options, tmp_path):
     theirs = build(**options)
@@ -110,7 +98,7 @@ def test_texts_are_those_of_speech_to_text(tmp_path):
     processor = AutoProcessor.from_pretrained(tmp_path / "ours")
     assert type(processor) is Speech2TextProcessor
     ours = AutoModelForSpeechSeq2Seq.from_pretrained(tmp_path / "ours")
-    options, texts, files = {"max_new_tokens": 12, "num_beams": 5}, [], write_sounds(tmp_path)
+    options, texts, files = {"max_new_tokens": 12, "num_beams": 5}, [], write_sounds(tmp_path, SOUNDS)
     recordings = [read_recording(path)[0] for path in files]
     for samples in recordings:
         batch = processor(samples, sampling_rate=16000, return_tensors="pt")

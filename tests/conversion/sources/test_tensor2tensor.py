@@ -1,4 +1,4 @@
-"""tensor2tensor: real checkpoints where they are at hand, and checkpoints in its layout for every option."""
+"""tensor2tensor: checkpoints in its layout for every option. Real ones are in test_samples.py."""
 
 import json
 import math
@@ -6,28 +6,13 @@ import shutil
 
 import pytest
 import torch
-from greedy import check_greedy
 from plain_forward import Stack, sinusoid
-from samples import PEERS, files_on_the_card, samples, write_reference
+from samples import named_by, write_reference
 from tensorflow_writer import write_checkpoint
 
 from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration, VanillaTransformerTokenizer
 from vanilla_transformer_hf.conversion import ConversionError, convert
 from vanilla_transformer_hf.conversion.formats.subword_text import subwords
-
-
-@pytest.mark.parametrize("name", samples("t2t-*"))
-def test_sample(name, tmp_path):
-    folder = PEERS / name
-    done = convert("auto", folder, tmp_path / "out", reference=folder / "ref.npz")
-    record = json.loads((folder / "ref.json").read_text(encoding="utf-8"))
-    assert done.source == "tensor2tensor"
-    assert done.reopened == 0 and done.reference <= 1e-5
-    check_greedy(tmp_path / "out", folder)
-    tokenizer = VanillaTransformerTokenizer.from_pretrained(tmp_path / "out")
-    for text, tokens in zip(record["src_text"], record["src_tokens"], strict=True):
-        assert tokenizer.convert_ids_to_tokens(tokenizer(text)["input_ids"]) == tokens
-        assert tokenizer.decode(tokenizer(text)["input_ids"], skip_special_tokens=True) == text
 
 
 HPARAMS = {
@@ -242,33 +227,7 @@ def test_values_of_another_type_are_named(tmp_path):
     options, weights, _ = make(tmp_path)
     wrong = {"hidden_size": "16", "num_heads": [4], "use_target_space_embedding": "no"}
     save(tmp_path, {**options, **wrong, "norm_epsilon": None}, weights, (30,))
-    with pytest.raises(ConversionError) as error:
-        convert("tensor2tensor", tmp_path, tmp_path / "out")
-    assert {line.split(":")[0].strip() for line in str(error.value).splitlines()[1:]} == wrong.keys()
-
-
-def test_the_card_lists_every_file_that_was_read(tmp_path):
-    make(tmp_path / "run")
-    convert("tensor2tensor", tmp_path / "run", tmp_path / "out")
-    names = {path.name for path in (tmp_path / "run").iterdir()}
-    assert files_on_the_card(tmp_path / "out") == names - {"checkpoint"}, "which only names the latest"
-
-
-def test_parts_that_are_missing_are_named(tmp_path):
-    options, weights, _ = make(tmp_path)
-    size = next(name for name in weights if name.startswith("symbol"))
-    weights[f"body/extra/{size}"] = weights.pop("body/encoder/layer_0/ffn/conv1/kernel")
-    save(tmp_path, options, weights, (30,))
-    with pytest.raises(ConversionError, match=r"missing: model\.encoder\.layers\.0\.fc1\.weight"):
-        convert("tensor2tensor", tmp_path, tmp_path / "out")
-
-
-@pytest.mark.parametrize("name", ["hparams.json", "vocab.test", "model.ckpt-400.data-00000-of-00002"])
-def test_a_missing_file_is_named(name, tmp_path):
-    make(tmp_path)
-    (tmp_path / name).unlink()
-    with pytest.raises(ConversionError, match=name.split(".")[0]):
-        convert("tensor2tensor", tmp_path, tmp_path / "out")
+    assert {*named_by("tensor2tensor", tmp_path, tmp_path)} == wrong.keys()
 
 
 def test_one_of_several_checkpoints_is_named_by_its_index(tmp_path):

@@ -1,42 +1,17 @@
-"""torch.nn.Transformer: a real state dict where it is at hand, and nn.Transformer itself for every option."""
+"""torch.nn.Transformer: the module itself for every option. A real state dict is in test_samples.py."""
 
 import json
 import math
-import shutil
 
 import pytest
 import torch
 import yaml
-from greedy import check_greedy
 from safetensors.torch import save_file
-from samples import PEERS, samples, write_reference
+from samples import agree, named_by, write_reference
 from torch import nn
 
 from vanilla_transformer_hf import VanillaTransformerTokenizer
 from vanilla_transformer_hf.conversion import ConversionError, convert
-
-
-@pytest.mark.parametrize("name", samples("torchnn-*"))
-def test_sample(name, tmp_path):
-    folder = PEERS / name
-    settings = {"nhead": 4, "norm_first": "prenorm" in name, "vocabulary": "vocab_words.json"}
-    run = tmp_path / "run"
-    run.mkdir()
-    for file in ("model.pt", "vocab_words.json"):
-        shutil.copy(folder / file, run / file)
-    (run / "settings.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
-    done = convert("auto", run, tmp_path / "out", reference=folder / "ref.npz")
-    assert done.source == "torch_nn"
-    assert done.reopened == 0 and done.reference <= 1e-5
-    record = check_greedy(tmp_path / "out", folder)
-    tokenizer = VanillaTransformerTokenizer.from_pretrained(tmp_path / "out")
-    words = json.loads((folder / "vocab_words.json").read_text(encoding="utf-8"))["src"]
-    for text in record["src_text"]:
-        expected = [words.index(word) if word in words else record["unk"] for word in text.split()]
-        assert tokenizer(text)["input_ids"] == [record["bos"], *expected, record["eos"]]
-
-
-# ---------------------------------------------------------------------------------------- nn.Transformer by the option
 
 
 class Embedding(nn.Module):
@@ -97,11 +72,8 @@ def write(folder, tensors, file="model.pt", **settings):
 
 
 def agreement(tmp_path, model, sizes=(11, 9), tensors=None, **settings):
-    reference = write_reference(tmp_path / "ref.npz", model.logits, sizes, start=2)
     folder = write(tmp_path / "run", tensors or model.state_dict(), **{"nhead": 4, **settings})
-    done = convert("torch_nn", folder, tmp_path / "out", reference=reference)
-    assert done.reopened == 0 and done.reference <= 1e-5
-    return done
+    return agree("torch_nn", folder, tmp_path, model.logits, sizes)
 
 
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
@@ -197,9 +169,7 @@ def test_own_names_safetensors_and_settings_as_checkpoint(tmp_path):
     }
     folder = write(tmp_path / "run", tensors, "a.safetensors", nhead=4, names=names, checkpoint="a.safetensors")
     write(folder, {"other": torch.zeros(1)}, "b.pt")
-    reference = write_reference(tmp_path / "ref.npz", model.logits, (11, 9), start=2)
-    done = convert("auto", folder / "settings.yaml", tmp_path / "out", reference=reference)
-    assert done.source == "torch_nn" and done.reference <= 1e-5
+    assert agree("auto", folder / "settings.yaml", tmp_path, model.logits, (11, 9)).source == "torch_nn"
 
 
 @pytest.mark.parametrize("place", ["model_state_dict", "state_dict", "model"])
@@ -208,8 +178,7 @@ def test_a_state_dict_among_other_things(place, tmp_path):
     folder = write(tmp_path / "run", {}, nhead=4)
     tensors = {f"module.{name}": tensor.float() for name, tensor in model.state_dict().items()}
     torch.save({"epoch": 3, place: tensors}, folder / "model.pt")
-    reference = write_reference(tmp_path / "ref.npz", model.logits, (11, 9), start=2)
-    assert convert("torch_nn", folder, tmp_path / "out", reference=reference).reference <= 1e-5
+    agree("torch_nn", folder, tmp_path, model.logits, (11, 9))
 
 
 @pytest.mark.slow
@@ -245,9 +214,8 @@ def test_the_epsilon_of_the_norms_is_what_the_reference_tells(eps, tmp_path):
     folder = write(tmp_path / "run", model.state_dict(), nhead=4, norm_first=True)
     model_pre = Tutorial(layer_norm_eps=eps, norm_first=True)
     model_pre.load_state_dict(model.state_dict())
-    reference = write_reference(tmp_path / "ref.npz", model_pre.logits, (11, 9), start=2)
-    done = convert("torch_nn", folder, tmp_path / "out", reference=reference)
-    assert done.config.layer_norm_eps == eps and done.reference <= 1e-5
+    done = agree("torch_nn", folder, tmp_path, model_pre.logits, (11, 9))
+    assert done.config.layer_norm_eps == eps
     assert any(note.startswith(f"layer_norm_eps={eps}: not in the files") for note in done.notes)
 
 
@@ -258,20 +226,8 @@ def test_all_that_cannot_be_expressed_is_listed_together(tmp_path):
     settings = {"nhead": 4, "activation": "tanh", "positions": "rotary", "norm_frist": True}
     names = {"source_embedding": "nowhere", "decoder": "nothing", "enocder": "x"}
     folder = write(tmp_path / "run", Tutorial().state_dict(), **settings, names=names)
-    with pytest.raises(ConversionError) as error:
-        convert("torch_nn", folder, tmp_path / "out")
-    found = [line.split(":")[0].split(" is ")[0].strip() for line in str(error.value).splitlines()[1:]]
     expected = ["norm_frist", "activation", "positions", "names.enocder", "names.source_embedding", "names.decoder"]
-    assert found == expected
-
-
-def test_left_over_and_missing_tensors_are_listed(tmp_path):
-    tensors = Tutorial().state_dict() | {"adapter.weight": torch.zeros(1)}
-    del tensors["transformer.decoder.layers.1.norm2.weight"]
-    with pytest.raises(ConversionError) as error:
-        convert("torch_nn", write(tmp_path / "run", tensors, nhead=4), tmp_path / "out")
-    assert "left over: adapter.weight" in str(error.value)
-    assert "missing: model.decoder.layers.1.encoder_attn_layer_norm.weight" in str(error.value)
+    assert [each.split(" is ")[0] for each in named_by("torch_nn", folder, tmp_path)] == expected
 
 
 USUAL = {

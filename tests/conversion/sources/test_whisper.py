@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from make_spoken_digits import write_wave
+from samples import sounds, write_sounds
 from single_stacks import write_byte_bpe
 from transformers import (
     AutoModelForSpeechSeq2Seq,
@@ -38,6 +39,7 @@ IDS = {"pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 0, "decoder_start_t
 SEVERAL = {"lang_to_id": {"<|en|>": 2, "<|de|>": 3}, "task_to_id": {"translate": 4, "transcribe": 5}}
 SEVERAL |= {"no_timestamps_token_id": 6, "is_multilingual": True, "return_timestamps": False}
 SUPPRESSED = {"suppress_tokens": [20, 21, 22], "begin_suppress_tokens": [220, 0]}
+SOUNDS = sounds(12000, 7000)
 CASES = {
     "plain": {},
     "large": {"num_mel_bins": 128, "activation_function": "relu", "tie_word_embeddings": False, "encoder_layers": 1},
@@ -85,20 +87,6 @@ def write(folder):
     save(folder, build())
 
 
-def sounds():
-    """A tone and a shorter chirp."""
-    time = np.arange(12000) / 16000
-    return [np.sin(2000 * time).astype("f4"), np.sin(9000 * time[:7000] ** 2).astype("f4") / 2]
-
-
-def write_sounds(folder):
-    """Both in files, with what 16 bits leave of them."""
-    files = [folder / "a.wav", folder / "b.wav"]
-    for path, samples in zip(files, sounds(), strict=True):
-        write_wave(path, samples, 16000)
-    return files
-
-
 @pytest.mark.parametrize("options", CASES.values(), ids=CASES)
 def test_logits_are_those_of_whisper(options, tmp_path):
     theirs = build(**options)
@@ -108,7 +96,7 @@ def test_logits_are_those_of_whisper(options, tmp_path):
     ours = AutoModelForSpeechSeq2Seq.from_pretrained(tmp_path / "ours")
     assert type(ours) is VanillaTransformerForSpeechSeq2Seq
     processor = AutoProcessor.from_pretrained(tmp_path / "ours")
-    batch = processor(sounds(), sampling_rate=16000, return_tensors="pt", return_attention_mask=True)
+    batch = processor(SOUNDS, sampling_rate=16000, return_tensors="pt", return_attention_mask=True)
     ids = torch.randint(7, 330, (2, 9))
     with torch.no_grad():
         found = ours(**batch, decoder_input_ids=ids).logits
@@ -129,7 +117,7 @@ def test_texts_are_those_of_whisper(tmp_path):
     assert type(AutoTokenizer.from_pretrained(tmp_path / "ours")) is WhisperTokenizer
     ours = AutoModelForSpeechSeq2Seq.from_pretrained(tmp_path / "ours")
     assert ours.generation_config.decoder_prompt_ids == [3, 5, 6]
-    files = write_sounds(tmp_path)
+    files = write_sounds(tmp_path, SOUNDS)
     recordings = [read_recording(path)[0] for path in files]
     batch = processor(recordings, sampling_rate=16000, return_tensors="pt", return_attention_mask=True)
     for beams in (1, 4):

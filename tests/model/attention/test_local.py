@@ -40,7 +40,9 @@ def padding(lengths, sides, longest):
 @every_kind
 @pytest.mark.parametrize("is_causal", [False, True], ids=["encoder", "decoder"])
 @pytest.mark.parametrize("length, implementation", [(3, "sdpa"), (21, "sdpa"), (21, "eager")])
-def test_outputs_and_gradients_are_those_of_full_attention_under_the_mask(kind, is_causal, length, implementation):
+def test_outputs_and_gradients_are_those_of_full_attention_under_the_mask(
+    kind, is_causal, length, implementation, same_gradients
+):
     fields, sees = KINDS[kind]
     config = VanillaTransformerConfig(vocab_size=9, d_model=16, d_k=4, d_v=6, encoder_attention_heads=2, **{
         "encoder_attention_type": kind, **fields})  # fmt: skip
@@ -67,13 +69,7 @@ def test_outputs_and_gradients_are_those_of_full_attention_under_the_mask(kind, 
     if implementation == "eager":
         assert not shares.masked_select(~allowed & counts[:, None, :, None]).any()
     torch.testing.assert_close(found[counts], expected[counts], atol=1e-10, rtol=0)
-    weights = torch.randn_like(found[counts])
-    for parameter in (states, module.q_proj.weight, module.v_proj.weight):
-        ours, theirs = (
-            torch.autograd.grad((output[counts] * weights).sum(), parameter, retain_graph=True)[0]
-            for output in (found, expected)
-        )
-        torch.testing.assert_close(ours, theirs, atol=1e-9, rtol=0)
+    same_gradients(found[counts], expected[counts], states, module.q_proj.weight, module.v_proj.weight)
 
 
 @pytest.mark.parametrize("is_causal", [False, True], ids=["encoder", "decoder"])
@@ -99,7 +95,7 @@ def test_a_few_blocks_at_a_time_give_the_outputs_of_all_at_once(kind, summary, i
 
 @pytest.mark.parametrize("is_causal", [False, True], ids=["encoder", "decoder"])
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
-def test_summaries_of_chunks_are_means_of_keys_and_values(is_causal, implementation):
+def test_summaries_of_chunks_are_means_of_keys_and_values(is_causal, implementation, same_gradients):
     fields = {"encoder_attention_type": "chunk", "attention_block": 5, "chunk_summary": "mean"}
     config = VanillaTransformerConfig(vocab_size=9, d_model=16, encoder_attention_heads=2, **fields)
     config._attn_implementation = implementation
@@ -125,13 +121,7 @@ def test_summaries_of_chunks_are_means_of_keys_and_values(is_causal, implementat
             expected.append(module.out_proj(torch.einsum("hj,hjd->hd", weights, values).flatten()))
     found, expected = found[real.bool()], torch.stack(expected)
     torch.testing.assert_close(found, expected, atol=1e-10, rtol=0)
-    weights = torch.randn_like(found)
-    for parameter in (states, module.k_proj.weight):
-        ours, theirs = (
-            torch.autograd.grad((output * weights).sum(), parameter, retain_graph=True)[0]
-            for output in (found, expected)
-        )
-        torch.testing.assert_close(ours, theirs, atol=1e-9, rtol=0)
+    same_gradients(found, expected, states, module.k_proj.weight)
 
 
 SCHEMES = {

@@ -59,7 +59,7 @@ def by_hand(module, states, real, chosen, is_causal):
 
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 @pytest.mark.parametrize("projections", ["separate", "shared"])
-def test_outputs_and_gradients_of_the_encoder_are_those_of_pairs(projections, implementation):
+def test_outputs_and_gradients_of_the_encoder_are_those_of_pairs(projections, implementation, same_gradients):
     module = attention(implementation=implementation, global_projections=projections)
     states = torch.randn(3, 14, 16, dtype=torch.double, requires_grad=True)
     real, chosen = rows_of("1g111111111g11", "0001111g111111", "11111111111100")
@@ -68,17 +68,12 @@ def test_outputs_and_gradients_of_the_encoder_are_those_of_pairs(projections, im
     found = module(states, module.global_mask(mask, states, real, chosen))[0][real.bool()]
     expected = by_hand(module, states, real, chosen, False)[real.bool()]
     torch.testing.assert_close(found, expected, atol=1e-10, rtol=0)
-    weights = torch.randn_like(found)
     names = [role for pair in PROJECTIONS for role in pair if hasattr(module, role)]
-    for parameter in (states, *(getattr(module, name).weight for name in names)):
-        ours, theirs = (
-            torch.autograd.grad((o * weights).sum(), parameter, retain_graph=True)[0] for o in (found, expected)
-        )
-        torch.testing.assert_close(ours, theirs, atol=1e-9, rtol=0)
+    same_gradients(found, expected, states, *(getattr(module, name).weight for name in names))
 
 
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
-def test_outputs_and_gradients_of_the_decoder_are_those_of_pairs(implementation):
+def test_outputs_and_gradients_of_the_decoder_are_those_of_pairs(implementation, same_gradients):
     module = attention(True, implementation, global_tokens=2)
     assert not hasattr(module, "global_q_proj")
     states = torch.randn(3, 14, 16, dtype=torch.double, requires_grad=True)
@@ -86,12 +81,7 @@ def test_outputs_and_gradients_of_the_decoder_are_those_of_pairs(implementation)
     found = module(states, module.mask(states, real, None, False))[0][real.bool()]
     expected = by_hand(module, states, real, chosen, True)[real.bool()]
     torch.testing.assert_close(found, expected, atol=1e-10, rtol=0)
-    weights = torch.randn_like(found)
-    for parameter in (states, module.k_proj.weight):
-        ours, theirs = (
-            torch.autograd.grad((o * weights).sum(), parameter, retain_graph=True)[0] for o in (found, expected)
-        )
-        torch.testing.assert_close(ours, theirs, atol=1e-9, rtol=0)
+    same_gradients(found, expected, states, module.k_proj.weight)
 
 
 @torch.no_grad()

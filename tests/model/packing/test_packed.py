@@ -54,10 +54,13 @@ def test_bfloat16_without_instructions_is_computed_in_float32_and_rounded_once(m
     torch.testing.assert_close(found.double(), exact, rtol=2**-8, atol=1e-4)
 
 
-def test_an_activation_computed_with_the_product_still_has_its_hooks(decided_model, source):
+@pytest.mark.parametrize("name", ["activation_fn", "encoder_attn_layer_norm"])
+def test_what_is_computed_without_its_module_still_has_its_hooks(decided_model, source, name):
+    """An activation with the product before it, a norm as a function."""
     model, options = decided_model(), {"num_beams": 3, "max_new_tokens": 8, "return_dict_in_generate": True}
     plain = model.generate(**source, **options)
-    model.get_decoder().layers[1].activation_fn.register_forward_hook(lambda module, args, output: output - 3)
+    module = getattr(model.get_decoder().layers[1], name)
+    module.register_forward_hook(lambda module, args, output: 3 - output)
     hooked, fresh = model.generate(**source, **options), copy.deepcopy(model).generate(**source, **options)
     assert torch.equal(hooked.sequences_scores, fresh.sequences_scores)
     assert not torch.equal(hooked.sequences_scores, plain.sequences_scores)
@@ -70,15 +73,6 @@ def test_models_opened_in_inference_mode(decided_model, source):
         model.load_state_dict(expected.state_dict())
         found = model.generate(**source, num_beams=3, max_new_tokens=8)
     assert torch.equal(found, expected.generate(**source, num_beams=3, max_new_tokens=8))
-
-
-def test_a_norm_called_as_a_function_still_has_its_hooks(decided_model, source):
-    model, options = decided_model(), {"num_beams": 3, "max_new_tokens": 8, "return_dict_in_generate": True}
-    plain = model.generate(**source, **options)
-    model.get_decoder().layers[1].encoder_attn_layer_norm.register_forward_hook(lambda module, args, output: -output)
-    hooked, fresh = model.generate(**source, **options), copy.deepcopy(model).generate(**source, **options)
-    assert torch.equal(hooked.sequences_scores, fresh.sequences_scores)
-    assert not torch.equal(hooked.sequences_scores, plain.sequences_scores)
 
 
 def test_packed_maps_are_in_a_copy_that_shares_all_else(decided_model, batch):

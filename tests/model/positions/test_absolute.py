@@ -49,18 +49,6 @@ def test_rotary_of_neighbours_is_gptjs():
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
 
 
-def test_scores_of_rotary_depend_on_the_distance_alone():
-    query, key = torch.randn(1, 2, 1, 16).double(), torch.randn(1, 2, 1, 16).double()
-    for name, fraction in (("rotary", 0.5), ("rotary_halves", 1.0)):
-        scheme = scheme_of(name, d_model=32, heads=2, rotary_fraction=fraction)
-        scores = [
-            scheme.rotary_at(torch.tensor([[at]]))(query) @ scheme.rotary_at(torch.tensor([[at + 3]]))(key).mT
-            for at in (0, 5, 400)
-        ]
-        torch.testing.assert_close(scores[0], scores[1], atol=1e-4, rtol=0)
-        torch.testing.assert_close(scores[0], scores[2], atol=1e-4, rtol=0)
-
-
 @pytest.mark.parametrize("heads", [1, 2, 4, 6, 8, 12, 16])
 def test_alibi_is_mpts(heads):
     """MPT adds m · (j - (S - 1)) for each key j, which is the same for softmax: a constant for each query."""
@@ -136,16 +124,11 @@ def test_network_of_distances_is_that_of_x_transformers():
         torch.testing.assert_close(ours.bias(places, places)[0], theirs(7, 7), atol=1e-6, rtol=0)
 
 
-def test_hierarchical_positions():
-    """Su's two lines, and the first n as they were; then an end with a clear error."""
+def test_hierarchical_positions_end_with_a_clear_error():
+    """Their equations are in `tests/reference.py`; the first n are those that were trained."""
     scheme = scheme_of("hierarchical", d_model=8, heads=2, max_position_embeddings=5, hierarchical_alpha=0.4)
     scheme.draw()
-    table = scheme.weight.detach()
-    base = (table - 0.4 * table[:1]) / 0.6
-    expected = torch.stack([0.4 * base[place // 5] + 0.6 * base[place % 5] for place in range(25)])
-    found = scheme(torch.zeros(1, 25, 8), torch.arange(25)[None])[0]
-    torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
-    torch.testing.assert_close(found[:5], table)
+    torch.testing.assert_close(scheme(torch.zeros(1, 5, 8), torch.arange(5)[None])[0], scheme.weight.detach())
     assert scheme.longest == 25
     with pytest.raises(IndexError, match="position 25 lies outside 0 to 24, the 25 of this model: cut the text, or"):
         scheme(torch.zeros(1, 1, 8), torch.tensor([[25]]))

@@ -195,6 +195,7 @@ PARTS = (
     "lm_head",
     *(f"model.decoder{rest}" for rest in ("", ".dropout", ".embed_tokens", ".layers.1", ".layers.1.dropout")),
     *(f"model.decoder.layers.1.{name}" for name in ("fc1", "activation_fn", "final_layer_norm", "self_attn")),
+    "model.decoder.layers.1.self_attn.v_proj",
     *(f"model.decoder.layers.1.encoder_attn{rest}" for rest in ("", ".q_proj", ".k_proj", ".out_proj")),
 )
 
