@@ -60,11 +60,12 @@ class CausalDecoder(IncrementalDecoder):
         if self.sums is not None:
             own = [layer.self_attn for layer in self.decoder.layers_in_order]
             sums = (each.state_of(layer.keys, layer.values, mask) for each, layer in zip(own, layers))
-            (self.sums,) = LayerTensors.copies([each.expand(-1, -1, self.beams, -1)] for each in sums)
+            (self.sums,) = LayerTensors.copies(([each.expand(-1, -1, self.beams, -1)] for each in sums), torch.float32)
             return
         self.filled = length
         shown = ((layer.keys.masked_fill(hidden, 0), layer.values.masked_fill(hidden, 0)) for layer in layers)
-        self.keys, self.values = LayerTensors.copies((self._turned(keys), values) for keys, values in shown)
+        stored = ((self._turned(keys), values) for keys, values in shown)
+        self.keys, self.values = LayerTensors.copies(stored, self.mask.dtype)
         self._resize(self.keys, self.values, size=slots)
         seen = torch.zeros_like(mask, dtype=self.mask.dtype).masked_fill(mask == 0, -math.inf)
         self.mask = torch.cat((seen[:, None].expand(-1, self.beams, -1), self.mask), dim=-1)

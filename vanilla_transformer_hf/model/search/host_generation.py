@@ -1,7 +1,6 @@
 """transformers' `generate()`, for all models of this package, without two of its surprises."""
 
 import copy
-from functools import partial
 from typing import Any
 
 import torch
@@ -35,27 +34,12 @@ class HostGenerationMixin(GenerationMixin):
         inputs = super().prepare_inputs_for_generation(*args, **kwargs)
         return {**inputs, "past_key_values": inputs[CACHE]} if CACHE in inputs else inputs
 
-    def _beam_search(  # type: ignore[override]
-        self: Any,
-        input_ids: Any,
-        logits_processor: Any,
-        stopping_criteria: Any,
-        generation_config: Any,
-        **kwargs: Any,
-    ) -> Any:
-        search = partial(
-            super()._beam_search,  # type: ignore[misc]
-            input_ids,
-            logits_processor,
-            stopping_criteria,
-            generation_config,
-            **kwargs,
-        )
+    def _beam_search(self: Any, *args: Any, generation_config: Any, **kwargs: Any) -> Any:  # type: ignore[override]
         pad = generation_config._pad_token_tensor
-        if pad is None or pad.any():
-            return search()
-        generation_config._pad_token_tensor = torch.full_like(pad, NO_TOKEN)  # of a config of this call
-        found = search()
-        sequences = found if torch.is_tensor(found) else found.sequences
-        sequences.masked_fill_(sequences == NO_TOKEN, 0)
+        if is_zero := pad is not None and not pad.any():
+            generation_config._pad_token_tensor = torch.full_like(pad, NO_TOKEN)  # of a config of this call
+        found = super()._beam_search(*args, generation_config=generation_config, **kwargs)  # type: ignore[misc]
+        if is_zero:
+            sequences = found if torch.is_tensor(found) else found.sequences
+            sequences.masked_fill_(sequences == NO_TOKEN, 0)
         return found

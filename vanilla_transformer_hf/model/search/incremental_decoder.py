@@ -23,7 +23,7 @@ from torch import nn
 from ..config.stacks import heads_of_layers
 from ..layers.parts import is_unchanged, memory_padding
 from ..packing.most_likely import best_candidates, first_highest, most_likely
-from ..packing.packed import StepProjections, StepWeights
+from ..packing.packed import StepProjections, StepWeights, lacks_bfloat16
 from .layer_tensors import LayerTensors
 
 
@@ -34,6 +34,12 @@ ROOM = 8
 # one core, with the search for the best, at once and by 100: 640 rows of 10,000 x 128 30.7 and 31.5 ms; of 37,000 x
 # 512, 300 rows 127 and 132 (by 25: 169), 640 rows 323 and 280.
 ROWS_OF_LOGITS = 100
+# Hypotheses up to which keys and values of a model in bfloat16 are kept in float32 on every CPU. oneDNN's products of
+# bfloat16 take as long for one head as for many (attention of one core with AVX-512, 8 heads of 64, bfloat16 and
+# float32, µs: 33 and 7.5 for one query and 32 positions, 40 and 31 for four and 160; 143 and 216 for 8 times these).
+# Without instructions for bfloat16 torch has a loop, and wakes its threads for each head (28 and 8; 281 and 33; 2,263
+# and 223).
+FEW_HYPOTHESES = 5
 
 
 class IncrementalDecoder:
@@ -65,11 +71,11 @@ class IncrementalDecoder:
         # One entry for each set of weights, M ≤ N: layers with the same weights have the same keys and values.
         projected = (cross.project_keys_values(memory, attention_mask) for cross in weights.crosses)
         stored = ((self._turned(keys), values) for keys, values in projected)  # values (B, H, S, d_v)
-        self.source_keys, self.source_values = LayerTensors.copies(stored)
+        self.source_keys, self.source_values = LayerTensors.copies(stored, self.mask.dtype)
         if attention_mask is not None and not crosses[0].attends_to_sums and not attention_mask.all():
             # A row of padding only would have no mean.
             hidden = (attention_mask == 0) & attention_mask.any(dim=1, keepdim=True)
-            mask = torch.zeros_like(attention_mask, dtype=memory.dtype).masked_fill(hidden, -math.inf)
+            mask = torch.zeros_like(attention_mask, dtype=self.mask.dtype).masked_fill(hidden, -math.inf)
             self.source_mask = mask[:, None, None]  # (B, 1, 1, S)
 
     def _begin(
@@ -97,6 +103,9 @@ class IncrementalDecoder:
         ]
         self.beams, self.length, self.filled = beams, 0, 0
         self.record_attention, self.attention = record_attention, states.new_zeros(1, dtype=torch.float32)
+        if states.dtype == torch.bfloat16 and states.device.type == "cpu":
+            is_slow = batch * beams <= FEW_HYPOTHESES or lacks_bfloat16()
+            states = states.new_empty(0, dtype=torch.float32 if is_slow else states.dtype)
         self.attend = attend if record_attention else kernel_for(states, beams)
         # The dimension of positions. Keys are stored transposed where that is faster: small float32 products of rows
         # with rows take two to five times as long as those of rows with columns.
@@ -298,18 +307,18 @@ class IncrementalDecoder:
             self.key_positions = self.key_positions.repeat(len(self.mask) // len(self.key_positions), 1)
         for tensors in filter(None, (self.keys, self.values, self.sums)):
             tensors.put(places, repeat(0.0))  # a mask does not hide NaN
-        mask, its = self._whole_source_mask(), other._whole_source_mask()[rows]
+        mask = self._whole_source_mask()
+        its = other._whole_source_mask()[rows].to(mask.dtype)
         mask[places] = -math.inf
         longest = max(used_length(mask), used_length(its))
         mask = resized(mask, -1, size=longest, value=-math.inf)
         mask[places] = resized(its, -1, size=longest, value=-math.inf)
         self.source_mask = mask if mask.any() else None
         self._resize(self.source_keys, self.source_values, size=longest)
-        for tensors, new, dim in (
-            (self.source_keys, other.source_keys, self.key_dim),
-            (self.source_values, other.source_values, -2),
-        ):
-            tensors.put(places, (resized(layer[rows], dim, size=longest) for layer in new.layers))
+        keys = (self._turned(other._turned(layer[rows])) for layer in other.source_keys.layers)
+        values = (layer[rows] for layer in other.source_values.layers)
+        for tensors, new, dim in ((self.source_keys, keys, self.key_dim), (self.source_values, values, -2)):
+            tensors.put(places, (resized(layer.to(mask.dtype), dim, size=longest) for layer in new))
 
     def _whole_source_mask(self) -> torch.Tensor:
         """0 for a source token, -∞ for padding (B, 1, 1, S)."""
@@ -523,12 +532,12 @@ def attend(
 ) -> tuple[torch.Tensor, Any]:
     """softmax(Q Kᵀ / √d_k) V, section 3.2.1, to outputs (B, n, H d_v) and weights (B H, n, T)."""
     # Of queries (B, H, n, d_k), keys (B H, d_k, T), values (B H, T, d_v) and a mask (B H, 1 or n, T). For a few
-    # queries plain products are faster than the fused kernel.
-    rows = query.flatten(0, 1)  # (B H, n, d_k)
+    # queries plain products are faster than the fused kernel. Products are in the type of the keys.
+    rows = query.flatten(0, 1).to(keys.dtype)  # (B H, n, d_k)
     scaled = torch.bmm(rows * scaling, keys) if mask is None else torch.baddbmm(mask, rows, keys, alpha=scaling)
     weights = scaled.softmax(dim=-1)  # (B H, n, T)
     output = torch.bmm(weights, values).unflatten(0, query.shape[:2])  # (B, H, n, d_v)
-    return output.transpose(1, 2).flatten(2), weights
+    return output.transpose(1, 2).flatten(2).to(query.dtype), weights
 
 
 def attend_fused(
@@ -542,9 +551,9 @@ def attend_fused(
 
 def by_heads(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None) -> Any:
     """Of the arguments of `attend`: keys as rows (B, H, T, d_k), values (B, H, T, d_v), the mask (B, H, 1 or n, T)."""
-    shape = query.shape[:2]
-    mask = mask if mask is None else mask.unflatten(0, shape)
-    return keys.transpose(1, 2).unflatten(0, shape), values.unflatten(0, shape), mask
+    # All in the type of queries.
+    found = keys.transpose(1, 2), values, mask
+    return [one if one is None else one.unflatten(0, query.shape[:2]).to(query.dtype) for one in found]
 
 
 def kernel_for(states: torch.Tensor, beams: int) -> Callable[..., tuple[torch.Tensor, Any]]:

@@ -28,10 +28,11 @@ class LayerTensors:
         return [layer.view(layer.shape[0] * layer.shape[1], *layer.shape[2:]) for layer in self.layers]
 
     @classmethod
-    def copies(cls, layers: Iterable[Sequence[torch.Tensor]]) -> list["LayerTensors"]:
+    def copies(cls, layers: Iterable[Sequence[torch.Tensor]], dtype: torch.dtype) -> list["LayerTensors"]:
         """From the tensors of each layer, such as its keys and its values (B, H, T, d), one of them for each."""
         # They are copied as they come, so that those of one layer at a time are in memory twice.
-        found = [[tensor.clone(memory_format=torch.contiguous_format) for tensor in tensors] for tensors in layers]
+        layout = torch.contiguous_format
+        found = [[tensor.to(dtype, copy=True, memory_format=layout) for tensor in tensors] for tensors in layers]
         return [cls(list(one)) for one in zip(*found)]
 
     @classmethod
