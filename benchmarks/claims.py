@@ -43,7 +43,7 @@ from vanilla_transformer_hf.model.modeling_vanilla_transformer import (
     VanillaTransformerLayer,
     eager_attention_forward,
 )
-from vanilla_transformer_hf.training.comparison.plan import read_variants
+from vanilla_transformer_hf.training.comparison.comparison import read_variants
 
 from .claims_picture import table_of_training, write_pictures
 from .claims_training import SENTENCES, draw_batch, measure_runs, train

@@ -39,7 +39,7 @@ TASKS = ("training step", "first token", "next token")
 def models() -> dict[str, dict[str, Any]]:
     """Name -> fields of the recipe, of the variants file."""
     from vanilla_transformer_hf.commands.compare import VARIANTS
-    from vanilla_transformer_hf.training.comparison.plan import read_variants
+    from vanilla_transformer_hf.training.comparison.comparison import read_variants
 
     return read_variants(str(VARIANTS["predecessors"])).variants
 

@@ -48,9 +48,9 @@ from vanilla_transformer_hf.conversion.targets import export
 from vanilla_transformer_hf.model import modeling_vanilla_transformer
 from vanilla_transformer_hf.training.comparison import comparison
 from vanilla_transformer_hf.training.comparison import run as comparison_run
-from vanilla_transformer_hf.training.comparison.plan import PlannedRun
+from vanilla_transformer_hf.training.comparison.comparison import PlannedRun
 from vanilla_transformer_hf.training.recipe import RecipeParser
-from vanilla_transformer_hf.training.synthetic.filters import RULES
+from vanilla_transformer_hf.training.synthetic.synthetic_text import RULES
 
 
 FENCE = re.compile(r"^```(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

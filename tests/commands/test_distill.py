@@ -8,7 +8,6 @@ from counting_model import SOURCES
 
 from vanilla_transformer_hf.commands.main import main
 from vanilla_transformer_hf.training.arguments import DataArguments
-from vanilla_transformer_hf.training.compression import teacher_translations
 from vanilla_transformer_hf.training.synthetic import translations
 
 
@@ -33,7 +32,7 @@ def distill(tmp_path, monkeypatch, counting_folder):
 @pytest.mark.slow
 def test_a_student_learns_translations_that_are_kept_and_continued(distill, tmp_path, monkeypatch, capsys):
     pairs = tmp_path / "out" / "distillation" / "pairs.jsonl"
-    monkeypatch.setattr(teacher_translations, "write_pairs", interrupted)
+    monkeypatch.setattr(translations, "write_pairs", interrupted)
     with pytest.raises(SystemExit):  # after the translations
         distill("--n_best", "2", "--teacher_beams", "3")
     monkeypatch.undo()
@@ -70,7 +69,7 @@ def test_the_sources_of_a_table_of_excel_are_taken_out(tmp_path, monkeypatch):
         text = "en\tde\none\teins\ntwo\tzwei\n" if encoding == "utf-16" else expected
         (tmp_path / name).write_text(text, encoding=encoding)
         data = DataArguments(train_source=str(tmp_path / name), source_lang="en", target_lang="de")
-        assert teacher_translations._source_file(data, tmp_path).read_text() == expected
+        assert translations._source_file(data, tmp_path).read_text() == expected
 
 
 def test_sources_that_were_taken_out_of_another_table_are_not_translated(tmp_path, monkeypatch):
@@ -78,7 +77,7 @@ def test_sources_that_were_taken_out_of_another_table_are_not_translated(tmp_pat
     data = DataArguments(train_source=str(tmp_path / "a.tsv"), source_lang="en", target_lang="de")
     for line in ("one\teins\n", "two\tzwei\n"):
         (tmp_path / "a.tsv").write_text(f"en\tde\n{line}")
-        assert teacher_translations._source_file(data, tmp_path).read_text() == f"{line.split()[0]}\n"
+        assert translations._source_file(data, tmp_path).read_text() == f"{line.split()[0]}\n"
 
 
 @pytest.mark.parametrize(

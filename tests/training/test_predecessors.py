@@ -17,7 +17,7 @@ from vanilla_transformer_hf.explorer.explorer import open_subject
 from vanilla_transformer_hf.export.export import export_for
 from vanilla_transformer_hf.export.int8_folder import quantize_folder
 from vanilla_transformer_hf.publishing.upload_plan import plan_upload
-from vanilla_transformer_hf.training.comparison.plan import plan_comparison, read_variants
+from vanilla_transformer_hf.training.comparison.comparison import plan_comparison, read_variants
 from vanilla_transformer_hf.training.model import plan_config
 from vanilla_transformer_hf.training.recipe import RecipeParser
 from vanilla_transformer_hf.training.run import run_job

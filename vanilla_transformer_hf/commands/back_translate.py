@@ -156,9 +156,8 @@ def parse_arguments(prog: str, argv: list[str]) -> tuple[argparse.Namespace, lis
 
 def read_wanted(arguments: argparse.Namespace, data: Any) -> Any:
     """The `SyntheticText` of the command line; `data` are the recipe's arguments, or None."""
-    from ..training.synthetic.filters import PairFilter
     from ..training.synthetic.learning import languages_of
-    from ..training.synthetic.synthetic_text import Noise, SyntheticText
+    from ..training.synthetic.synthetic_text import Noise, PairFilter, SyntheticText
     from ..training.synthetic.translations import ModelSearch
 
     options, is_random = SEARCHES[arguments.search]

@@ -76,8 +76,7 @@ def main(prog: str, argv: list[str]) -> None:
     # Linux: large tensors in pages of 2 MiB, as in `train`; the processes of the runs inherit it.
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     # datasets and others, which --help does without.
-    from ..training.comparison.comparison import run_comparison
-    from ..training.comparison.plan import plan_comparison, read_variants
+    from ..training.comparison.comparison import plan_comparison, read_variants, run_comparison
     from ..training.comparison.report import write_report
     from ..training.comparison.run import FINISHED
 

@@ -44,8 +44,8 @@ def main(prog: str, argv: list[str]) -> None:
     arguments, others = parser.parse_known_args(argv)
     if any(each.split("=")[0] == "--train_target" for each in others):
         parser.error("--train_target has no effect: the student learns the teacher's translations of --train_source")
-    from ..training.compression.teacher_translations import translate_training_text
     from ..training.recipe import RecipeParser
+    from ..training.synthetic.translations import translate_training_text
 
     recipes, path = RecipeParser(prog=prog), find_recipe(arguments.recipe)
     _, given, unset = recipes.read_line(others)

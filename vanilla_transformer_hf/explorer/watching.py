@@ -17,7 +17,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 
 from ..common.opening import DAMAGE
 from ..common.settings import LARGEST_LOG, read_object
-from ..training.checkpoints.files import list_checkpoints
+from ..training.checkpoints.files import checkpoints_in
 from .explorer import Explorer, open_subject, translate
 from .interventions import parts_of
 from .requests import MomentRequest, PairRequest, Request, RequestError, TranslateRequest
@@ -41,7 +41,7 @@ class Watched:
         self.name = Path(folder).resolve().name
         inner = Path(folder, "checkpoints")  # `train` has them there, transformers' Trainer in `output_dir` itself
         self.folder = inner if inner.is_dir() else Path(folder)
-        if not inner.is_dir() and not list_checkpoints(self.folder):
+        if not inner.is_dir() and not checkpoints_in(self.folder):
             raise ValueError(
                 f"{folder} is not the folder of a training: expected checkpoints in it, got none; name the output_dir "
                 "of a training that has begun."
@@ -63,9 +63,7 @@ class Watched:
 
     def look(self) -> None:
         """Read the log, and open the checkpoints that are new: each once, when it is whole."""
-        states = {
-            int(path.rpartition("-")[2]): Path(path) / TRAINER_STATE_NAME for path in list_checkpoints(self.folder)
-        }
+        states = {step: path / TRAINER_STATE_NAME for step, path in checkpoints_in(self.folder).items()}
         logs = [self.folder / TRAINER_STATE_NAME, *list(states.values())[-1:]]
         found = []
         self._problems.pop(-1, None)

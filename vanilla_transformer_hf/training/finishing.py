@@ -28,8 +28,7 @@ from ..publishing.model_card import (
 )
 from .checkpoints.averaging import AverageCheckpointsCallback
 from .checkpoints.files import step_of
-from .checkpoints.record import RECORD_FILE
-from .checkpoints.resume import Start
+from .checkpoints.resume import RECORD_FILE, Start
 from .data.parts import CORRECTIONS
 from .process import of_main_process, say
 from .tasks.task import Task

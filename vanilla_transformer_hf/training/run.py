@@ -12,11 +12,18 @@ from transformers import TrainerCallback, set_seed
 
 from ..common.matmul import set_matmul
 from ..publishing.model_card import NOT_TRAINED, TRAINED, CardFacts, public_settings
-from .checkpoints.averaging import AverageCheckpointsCallback
-from .checkpoints.files import EarlyStopping, LongerEpochs, TrainingInterrupted, list_checkpoints
-from .checkpoints.moving_average import MovingAverageCallback
-from .checkpoints.record import RunRecord, find_data_sums, settings_of_all_parts
-from .checkpoints.resume import Start, check_rate, find_start, lock_folder, prepare_folder
+from .checkpoints.averaging import AverageCheckpointsCallback, MovingAverageCallback
+from .checkpoints.files import EarlyStopping, LongerEpochs, TrainingInterrupted, checkpoints_in
+from .checkpoints.resume import (
+    RunRecord,
+    Start,
+    check_rate,
+    find_data_sums,
+    find_start,
+    lock_folder,
+    prepare_folder,
+    settings_of_all_parts,
+)
 from .data.corpora import size_by_pairs, validation_of
 from .data.parts import corpus_parts
 from .finishing import ScoredSet, finish, score_before, train_and_write
@@ -131,7 +138,7 @@ def prepare_job(run: RunArguments, settings: dict[str, Any]) -> TrainingJob:
         texts = task.load()
         wanted = run.training.resume_from_checkpoint
         before = checkpoints if wanted in (None, "last") else Path(str(wanted)).parent
-        kept = (RunRecord.read(before).settings or None) if list_checkpoints(before) else None
+        kept = (RunRecord.read(before).settings or None) if checkpoints_in(before) else None
         run, sizes = size_by_pairs(run, texts, kept)
         task.run = run
         settings = {name: value for name, value in settings.items() if name != "by_pairs"} | sizes

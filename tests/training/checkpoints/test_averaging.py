@@ -18,11 +18,11 @@ from vanilla_transformer_hf import VanillaTransformerTokenizer
 from vanilla_transformer_hf.common.checksums import verify_folder
 from vanilla_transformer_hf.training.checkpoints.averaging import (
     AverageCheckpointsCallback,
+    MovingAverageCallback,
     average_checkpoints,
     load_average,
     select_checkpoints,
 )
-from vanilla_transformer_hf.training.checkpoints.moving_average import MovingAverageCallback
 
 
 @pytest.fixture
@@ -425,7 +425,7 @@ from safetensors.torch import save_file
 from transformers import Trainer, TrainingArguments
 from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 from vanilla_transformer_hf.training.checkpoints.averaging import AverageCheckpointsCallback
-from vanilla_transformer_hf.training.checkpoints.moving_average import MovingAverageCallback
+from vanilla_transformer_hf.training.checkpoints.averaging import MovingAverageCallback
 
 torch.manual_seed(0)
 rows = [{{"input_ids": torch.randint(3, 90, (5,)), "labels": torch.randint(3, 90, (4,))}} for _ in range(16)]

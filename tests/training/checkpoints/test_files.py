@@ -13,8 +13,8 @@ from vanilla_transformer_hf.training.checkpoints.files import (
     UNFINISHED,
     StopOnSignal,
     TrainingInterrupted,
+    checkpoints_in,
     find_damage,
-    list_checkpoints,
     move_in,
     remove_surplus,
     resumable_files,
@@ -42,9 +42,9 @@ def names(folder):
 
 
 def test_a_checkpoint_of_another_step_is_damaged(checkpoint, tmp_path):
-    assert list_checkpoints(tmp_path / "nowhere") == []
-    folders = [str(checkpoint(step)) for step in (9, 10, 200)]
-    assert list_checkpoints(tmp_path) == folders
+    assert checkpoints_in(tmp_path / "nowhere") == {}
+    folders = {step: checkpoint(step) for step in (9, 10, 200)}
+    assert list(checkpoints_in(tmp_path).items()) == list(folders.items())
     (tmp_path / "checkpoint-200" / "trainer_state.json").write_text('{"global_st')
     assert "trainer_state.json is damaged" in find_damage(tmp_path / "checkpoint-200")
     (tmp_path / "checkpoint-10" / "trainer_state.json").unlink()

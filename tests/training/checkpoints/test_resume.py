@@ -11,11 +11,12 @@ import torch
 from transformers import SchedulerType, get_scheduler
 
 from vanilla_transformer_hf.training.arguments import DataArguments
-from vanilla_transformer_hf.training.checkpoints.record import Changes, find_data_sums
 from vanilla_transformer_hf.training.checkpoints.resume import (
     RATES_BY_LOSSES,
+    Changes,
     Start,
     check_rate,
+    find_data_sums,
     find_start,
 )
 from vanilla_transformer_hf.training.checkpoints.sharding import optimizer_settings, set_optimizer_settings

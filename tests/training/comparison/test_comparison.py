@@ -23,8 +23,13 @@ from vanilla_transformer_hf.commands.compare import VARIANTS
 from vanilla_transformer_hf.model.configuration_vanilla_transformer import PRESETS
 from vanilla_transformer_hf.training.comparison import comparison
 from vanilla_transformer_hf.training.comparison import run as comparison_run
-from vanilla_transformer_hf.training.comparison.comparison import MeasuredRun, run_comparison
-from vanilla_transformer_hf.training.comparison.plan import PlannedRun, plan_comparison, read_variants
+from vanilla_transformer_hf.training.comparison.comparison import (
+    MeasuredRun,
+    PlannedRun,
+    plan_comparison,
+    read_variants,
+    run_comparison,
+)
 from vanilla_transformer_hf.training.comparison.report import (
     csv_table,
     draw_comparison,

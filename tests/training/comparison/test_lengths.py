@@ -3,8 +3,7 @@
 import re
 
 from vanilla_transformer_hf.evaluation.scores import read_predictions, write_predictions
-from vanilla_transformer_hf.training.comparison.comparison import MeasuredRun
-from vanilla_transformer_hf.training.comparison.plan import PlannedRun
+from vanilla_transformer_hf.training.comparison.comparison import MeasuredRun, PlannedRun
 from vanilla_transformer_hf.training.comparison.report import differences_table, lengths_table, split_by_length
 from vanilla_transformer_hf.training.comparison.run import FINISHED
 

@@ -7,7 +7,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from vanilla_transformer_hf import VanillaTransformerTokenizer
-from vanilla_transformer_hf.training.data.bpe_dropout import BpeDropout, BpeDropoutCollator
+from vanilla_transformer_hf.training.data.collators import BpeDropout, BpeDropoutCollator
 
 
 TEXTS = ["one red dog", "two dogs, and three 77 cats", "ein Hündchen </s> läuft", ""]

@@ -12,11 +12,11 @@ from vanilla_transformer_hf.training.arguments import DataArguments
 from vanilla_transformer_hf.training.pretraining.denoising import (
     MASK_TOKEN,
     NOISE_FIELDS,
+    NOISES,
     add_noise_tokens,
     check_denoising,
     make_denoising_collators,
 )
-from vanilla_transformer_hf.training.pretraining.noise import NOISES
 from vanilla_transformer_hf.training.run import run_job
 
 

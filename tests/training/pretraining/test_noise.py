@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from transformers import T5ForConditionalGeneration
 
-from vanilla_transformer_hf.training.pretraining.noise import (
+from vanilla_transformer_hf.training.pretraining.denoising import (
     IGNORED,
     NOISES,
     NoiseTokens,

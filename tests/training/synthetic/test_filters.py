@@ -2,7 +2,7 @@
 
 import pytest
 
-from vanilla_transformer_hf.training.synthetic.filters import (
+from vanilla_transformer_hf.training.synthetic.synthetic_text import (
     RULES,
     Candidate,
     Dropped,

@@ -5,7 +5,6 @@ import errno
 import os
 import signal
 from functools import partial
-from pathlib import Path
 
 import datasets
 import numpy as np
@@ -17,7 +16,7 @@ from transformers import Seq2SeqTrainer, TrainerCallback
 
 from vanilla_transformer_hf import VanillaTransformerTokenizer
 from vanilla_transformer_hf.model.layers.loss import loss_by_rows, smoothed_cross_entropy
-from vanilla_transformer_hf.training.checkpoints.files import TrainingInterrupted, find_damage, list_checkpoints
+from vanilla_transformer_hf.training.checkpoints.files import TrainingInterrupted, checkpoints_in, find_damage
 from vanilla_transformer_hf.training.data.collators import decode_predictions
 from vanilla_transformer_hf.training.objectives.r_drop import r_drop_rows
 from vanilla_transformer_hf.training.run import run_job
@@ -230,7 +229,7 @@ def test_a_signal_in_an_evaluation_saves_the_checkpoint_at_once(prepare, tmp_pat
 
 
 def last_checkpoint(folder):
-    return [path for path in list_checkpoints(folder) if find_damage(Path(path)) is None][-1]
+    return [str(path) for path in checkpoints_in(folder).values() if find_damage(path) is None][-1]
 
 
 def same_files(folder, other):

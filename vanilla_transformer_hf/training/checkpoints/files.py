@@ -3,6 +3,7 @@
 import hashlib
 import json
 import logging
+import re
 import shutil
 import signal
 import threading
@@ -54,11 +55,10 @@ def find_damage(checkpoint: Path) -> str | None:
     return None
 
 
-def list_checkpoints(folder: Path) -> list[str]:
-    """The checkpoints in a folder by their steps, complete or not."""
-    steps = {path: path.name.rpartition("-")[2] for path in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*") if path.is_dir()}
-    numbered = [path for path, step in steps.items() if step.isdecimal()]
-    return [str(path) for path in sorted(numbered, key=lambda path: int(steps[path]))]
+def checkpoints_in(folder: Path) -> dict[int, Path]:
+    """The checkpoints in a folder by their steps, in this order, complete or not."""
+    names = {path: re.fullmatch(rf"{PREFIX_CHECKPOINT_DIR}-(\d+)", path.name) for path in folder.glob("*")}
+    return dict(sorted((int(name[1]), path) for path, name in names.items() if name and path.is_dir()))
 
 
 def step_of(checkpoint: str | Path) -> int:
@@ -96,13 +96,12 @@ def is_planned(checkpoint: Path, args: TrainingArguments, save_steps: int) -> bo
 
 def remove_surplus(folder: Path, limit: int | None, best: str | None) -> None:
     """Delete the oldest checkpoints beyond `limit`, never the newest or the best."""
-    checkpoints = list_checkpoints(folder)
+    checkpoints = list(checkpoints_in(folder).values())
     if not limit or limit < 0 or len(checkpoints) <= limit:
         return
-    spared = {checkpoints[-1], best} & set(checkpoints)
-    others = [path for path in checkpoints if path not in spared]
-    for path in others[: len(checkpoints) - max(limit, len(spared))]:
-        remove(Path(path))
+    others = [path for path in checkpoints[:-1] if str(path) != best]
+    for path in others[: len(checkpoints) - limit]:
+        remove(path)
 
 
 class TrainingInterrupted(KeyboardInterrupt):

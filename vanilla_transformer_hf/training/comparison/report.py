@@ -16,8 +16,7 @@ from matplotlib.figure import Figure
 from ...common.files import open_output
 from ...evaluation.scores import read_predictions, score_translations
 from ...evaluation.systems import compare_systems
-from .comparison import MeasuredRun
-from .plan import PlannedRun
+from .comparison import MeasuredRun, PlannedRun
 from .run import FINISHED
 
 

@@ -1,13 +1,23 @@
-"""Batches of tokenized pairs."""
+"""Batches of tokenized pairs, and BPE-dropout: another segmentation of the training text in each epoch."""
 
+import json
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import groupby, pairwise
+from random import Random
 from typing import Any
 
 import numpy as np
 import torch
+from tokenizers import Tokenizer
 from transformers import DataCollatorForSeq2Seq, PreTrainedModel, PreTrainedTokenizerBase
 
+from ...common.column_names import SIDES
 from ...model.search.generate import check_token_ids
+from ...model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+from .token_batches import OfEpochs
+from .tokenized_corpus import truncate
 
 
 IGNORED_LABEL = -100
@@ -50,3 +60,97 @@ def decode_predictions(tokenizer: PreTrainedTokenizerBase, token_ids: np.ndarray
     return tokenizer.batch_decode(
         np.where(token_ids == IGNORED_LABEL, tokenizer.pad_token_id, token_ids), skip_special_tokens=True
     )
+
+
+class BpeDropout:
+    """Segments words by byte pairs; each merge is skipped with probability p (Provilkov et al. 2020)."""
+
+    # arXiv 1910.13267, algorithm 1: before each step, each possible merge. `tokenizers` has the same option, but draws
+    # from a generator that cannot be seeded: runs could neither be repeated nor continued exactly. Here the tokens
+    # depend only on the text and on `key`.
+
+    def __init__(self, tokenizer: Tokenizer, probability: float):
+        if not 0 <= probability <= 1:
+            raise ValueError(f"bpe_dropout={probability}: a probability from 0 to 1 is expected.")
+        whole = json.loads(tokenizer.to_str())
+        model = whole["model"]
+        if model["type"] != "BPE" or model["continuing_subword_prefix"] or model["ignore_merges"]:
+            raise ValueError(
+                f"bpe_dropout needs a tokenizer of plain byte pairs; this one's model is {model['type']}."
+            )
+        self._tokenizer, self._probability = tokenizer, probability
+        self._suffix = model["end_of_word_suffix"] or ""
+        # Words with a token that does not spell its text are not changed.
+        self._opaque = {token["content"] for token in whole["added_tokens"]}
+        self._opaque |= {model["unk_token"]}
+        if model["byte_fallback"]:
+            self._opaque |= {f"<0x{byte:02X}>" for byte in range(256)}
+        self._vocabulary: dict[str, int] = model["vocab"]
+        self._ranks = {tuple(pair): rank for rank, pair in enumerate(model["merges"])}
+        # Text has few distinct words and a word few states, so nearly every step is cached.
+        self._merges = lru_cache(maxsize=1 << 17)(self._find_merges)
+
+    def __call__(self, texts: list[str], keys: list[str]) -> list[list[int]]:
+        """Token ids of each text, special tokens included; `keys`, one for each text, seed its tokens."""
+        sentences = []
+        for encoding, key in zip(self._tokenizer.encode_batch(texts), keys):
+            draw = Random(key).random
+            ids: list[int] = []
+            pieces = zip(encoding.word_ids, encoding.tokens, encoding.ids, encoding.special_tokens_mask)
+            for (_, fixed), word in groupby(pieces, key=lambda piece: (piece[0], piece[3])):
+                _, tokens, token_ids, _ = zip(*word)
+                fixed = fixed or not self._opaque.isdisjoint(tokens)
+                split = None if fixed else self._split("".join(tokens), draw)
+                ids += token_ids if split is None else split
+            sentences.append(ids)
+        return sentences
+
+    def _split(self, word: str, draw: Callable[[], float]) -> list[int] | None:
+        """Token ids of a word; None if a character of it is not in the vocabulary."""
+        symbols = list(word.removesuffix(self._suffix))
+        symbols[-1] += self._suffix
+        state: tuple[str, ...] | None = tuple(symbols)
+        while state is not None:
+            final = state
+            state = next((after for after in self._merges(state) if draw() >= self._probability), None)
+        ids = [self._vocabulary.get(symbol) for symbol in final]
+        return None if None in ids else ids  # type: ignore[return-value]
+
+    def _find_merges(self, symbols: tuple[str, ...]) -> list[tuple[str, ...]]:
+        """The results of one merge in a word, the merge of the highest priority first."""
+        places = sorted(
+            (rank, place)
+            for place, pair in enumerate(pairwise(symbols))
+            if (rank := self._ranks.get(pair)) is not None
+        )
+        return [(*symbols[:place], symbols[place] + symbols[place + 1], *symbols[place + 2 :]) for _, place in places]
+
+
+@dataclass
+class BpeDropoutCollator(OfEpochs, TranslationCollator):
+    """A `TranslationCollator` that segments the columns "source" and "target" differently in each epoch."""
+
+    # A batch has about the number of tokens that it was filled to, slightly more with a high dropout probability.
+    # `limits` are the maximum number of tokens of a source and of a target sentence.
+
+    probability: float = 0.0
+    limits: tuple[int, int] = (256, 256)
+    seed: int = 0
+    epoch: int = 0
+
+    def __post_init__(self) -> None:
+        tokenizer: Any = self.tokenizer
+        if isinstance(tokenizer, VanillaTransformerTokenizer):
+            backends = tokenizer.reading_backends()
+        else:
+            backends = tokenizer.backend_tokenizer, tokenizer.backend_tokenizer
+        self._segment = {side: BpeDropout(part, self.probability) for side, part in zip(SIDES, backends)}
+
+    def __call__(self, features: list[dict[str, Any]], return_tensors: str | None = None) -> dict[str, torch.Tensor]:
+        pairs = [{"line": feature["line"]} for feature in features]
+        for side, column, limit in zip(SIDES, ("input_ids", "labels"), self.limits):
+            keys = [f"{self.seed} {feature.get('epoch', self.epoch)} {side} {feature['line']}" for feature in features]
+            sentences = self._segment[side]([feature[side] for feature in features], keys)
+            for pair, ids in zip(pairs, sentences):
+                pair[column] = truncate(ids, limit)
+        return super().__call__(pairs, return_tensors)

@@ -11,7 +11,7 @@ from ...common.checksums import digest_of_all
 from ...common.lines import read_lines
 from ...common.opening import open_tokenizer
 from ..arguments import DataArguments
-from ..checkpoints.record import find_data_sums
+from ..checkpoints.resume import find_data_sums
 from ..data.corpora import load_corpora
 from ..data.corpus import iterate_texts
 from ..data.parts import refuse_several

@@ -7,8 +7,7 @@ from typing import Any
 from ...translation.text.texts import TARGET_LANG_TAGS
 from ..checkpoints.resume import Start
 from ..checks import check_run
-from ..data.bpe_dropout import BpeDropoutCollator
-from ..data.collators import TranslationCollator, vocabulary_sizes
+from ..data.collators import BpeDropoutCollator, TranslationCollator, vocabulary_sizes
 from ..data.corpora import by_length, join_corpora, load_corpora, mix, tokenize, training_text
 from ..data.parts import new_tags
 from ..doubts import find_doubts

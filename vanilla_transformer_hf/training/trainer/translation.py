@@ -46,7 +46,7 @@ from ...model.config.front_ends import reads_tokens
 from ...model.layers.loss import RowLoss
 from ...model.search.search import NaNScoresError
 from ...publishing.model_card import CardFacts
-from ..checkpoints.averaging import load_average
+from ..checkpoints.averaging import MovingAverageCallback, load_average
 from ..checkpoints.files import (
     EvaluationStopped,
     StopOnSignal,
@@ -56,7 +56,6 @@ from ..checkpoints.files import (
     remove,
     remove_surplus,
 )
-from ..checkpoints.moving_average import MovingAverageCallback
 from ..checkpoints.sharding import (
     gather_optimizer_state,
     gather_weights,
