@@ -37,7 +37,7 @@ from vanilla_transformer_hf import (
 from vanilla_transformer_hf.common.matmul import set_matmul
 from vanilla_transformer_hf.training.data.collators import TranslationCollator
 from vanilla_transformer_hf.training.objectives.first_moment import AdamWBfloat16Moment
-from vanilla_transformer_hf.training.objectives.r_drop import r_drop_rows
+from vanilla_transformer_hf.training.objectives.losses import r_drop_rows
 from vanilla_transformer_hf.training.recipe import TranslationTrainingArguments
 from vanilla_transformer_hf.training.trainer.translation import TranslationTrainer
 

@@ -4,8 +4,7 @@ import pytest
 
 from vanilla_transformer_hf.model.saving.bundle import join_modules
 from vanilla_transformer_hf.publishing.private_text import find_private_text
-from vanilla_transformer_hf.publishing.remote_code import _check_imports, is_saved_code
-from vanilla_transformer_hf.publishing.upload_plan import plan_upload
+from vanilla_transformer_hf.publishing.upload_plan import _check_imports, is_saved_code, plan_upload
 
 
 def test_the_code_that_is_saved_needs_no_search_when_it_is_published(tmp_path):

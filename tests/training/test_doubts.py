@@ -6,7 +6,7 @@ import datasets
 import pytest
 
 from vanilla_transformer_hf import VanillaTransformerTokenizer
-from vanilla_transformer_hf.training.data.tokenized_corpus import CorpusFilter, tokenize_corpus
+from vanilla_transformer_hf.training.data.corpora import CorpusFilter, tokenize_corpus
 from vanilla_transformer_hf.training.doubts import FEWEST_SCORED, find_doubts
 
 

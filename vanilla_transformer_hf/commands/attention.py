@@ -15,8 +15,8 @@ Of such sources there is a line about each layer: how diagonal its attention is,
 import argparse
 from pathlib import Path
 
-from ..common.characters import text_argument
 from ..common.command_line import make_parser
+from ..common.white_space import text_argument
 
 
 def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:

@@ -11,7 +11,6 @@ language, repeated, or in the test text. Each is counted under the first of thes
 are shown. Pairs are read from every format that train reads, and written with single spaces between words.
 """
 
-import argparse
 import gzip
 import json
 from contextlib import ExitStack
@@ -25,7 +24,7 @@ from ..common.command_line import make_parser
 SHOWN = 70  # characters of a text in an example
 
 
-def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
+def main(prog: str, argv: list[str]) -> None:
     parser = make_parser(prog, __doc__)
     parser.add_argument(
         "source", help="a file that holds both sides, or plain text; also .gz; what train_source takes"
@@ -78,11 +77,6 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
     arguments = parser.parse_args(argv)
     if arguments.dry_run == (arguments.output is not None):
         parser.error("one of --output and --dry-run is needed")
-    return arguments
-
-
-def main(prog: str, argv: list[str]) -> None:
-    arguments = parse_arguments(prog, argv)
     from ..common.corpus_files import holds_both_sides, kind_of
     from ..common.files import open_output, refuse_overwriting
     from ..common.lines import read_lines

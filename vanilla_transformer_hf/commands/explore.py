@@ -14,8 +14,8 @@ reads recordings or images shows the files of --audio or --image, and the page c
 shows a training, in progress or finished: its curves, and what each checkpoint makes of one sentence.
 """
 
-from ..common.characters import text_argument
 from ..common.command_line import make_parser, other_options
+from ..common.white_space import text_argument
 
 
 # What a page in a file depends on.

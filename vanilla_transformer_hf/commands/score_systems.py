@@ -12,7 +12,6 @@ translations marked. COMET needs an environment of its own, because it works wit
 comet-score -s test.en -r test.de -t a.de b.de --to_json comet.json writes its scores of the sentences.
 """
 
-import argparse
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -20,7 +19,7 @@ from pathlib import Path
 from ..common.command_line import make_parser
 
 
-def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
+def main(prog: str, argv: list[str]) -> None:
     parser = make_parser(prog, __doc__)
     parser.add_argument(
         "systems", nargs="+", metavar="SYSTEM", help="translations; the others are compared with the first"
@@ -43,11 +42,7 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--format", default="text", choices=["text", "json"], help="text: a table (default); or json")
     parser.add_argument("--output", metavar="FILE", help="file for the scores (default: standard output)")
-    return parser.parse_args(argv)
-
-
-def main(prog: str, argv: list[str]) -> None:
-    arguments = parse_arguments(prog, argv)
+    arguments = parser.parse_args(argv)
     from ..common.files import open_output, output_or_stdout, refuse_overwriting
     from ..common.lines import read_lines
     from ..evaluation.systems import compare_systems, page_of_differences, read_comet

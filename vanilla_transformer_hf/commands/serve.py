@@ -16,7 +16,6 @@ protocol, POST / and /models/NAME that of Hugging Face's inference clients; GET 
 /openapi.json. SIGTERM and Ctrl-C finish the requests that run; with workers, SIGHUP replaces them one after another.
 """
 
-import argparse
 import sys
 
 from ..common.command_line import make_parser
@@ -35,7 +34,7 @@ LIMITS = {
 }
 
 
-def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
+def main(prog: str, argv: list[str]) -> None:
     parser = make_parser(prog, __doc__)
     parser.add_argument(
         "models",
@@ -124,11 +123,7 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
         metavar="S",
         help="what running requests may still take after SIGTERM (default: 60)",
     )
-    return parser.parse_args(argv)
-
-
-def main(prog: str, argv: list[str]) -> None:
-    arguments = parse_arguments(prog, argv)
+    arguments = parser.parse_args(argv)
     try:
         from ..serving.http import address_of, bind
         from ..serving.protocols import Limits

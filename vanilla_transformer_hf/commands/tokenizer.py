@@ -19,7 +19,7 @@ from ..common.command_line import make_parser
 SAMPLE = 10_000  # lines of each side on which tokens per word are counted
 
 
-def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
+def main(prog: str, argv: list[str]) -> None:
     # An option that is not given is not passed on: the defaults stand in VanillaTransformerTokenizer.train.
     parser = make_parser(prog, __doc__, argument_default=argparse.SUPPRESS)
     parser.add_argument("output", type=Path, help="new folder for the tokenizer")
@@ -52,15 +52,8 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--tgt_lang", help="target language, likewise")
     parser.add_argument("--source_column", metavar="NAME", help="column of the source in files that hold both sides")
     parser.add_argument("--target_column", metavar="NAME", help="column of the target in files that hold both sides")
-    return parser.parse_args(argv)
-
-
-def main(prog: str, argv: list[str]) -> None:
-    train(**vars(parse_arguments(prog, argv)))
-
-
-def train(output: Path, source: list[str], target: list[str], **choices: Any) -> None:
-    """Train and save a tokenizer, and print the sizes of its vocabularies."""
+    choices: dict[str, Any] = vars(parser.parse_args(argv))
+    output, source, target = (choices.pop(name) for name in ("output", "source", "target"))
     from .. import VanillaTransformerTokenizer
     from ..common.corpus_files import holds_both_sides
     from ..common.files import check_new, new_folder

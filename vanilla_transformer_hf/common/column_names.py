@@ -88,7 +88,10 @@ def are_names_of_sides(texts: tuple[str, str], names: Names) -> bool:
 
 
 def names_of(
-    source_column: str | None, target_column: str | None, source_lang: str | None, target_lang: str | None
+    source_column: str | None = None,
+    target_column: str | None = None,
+    source_lang: str | None = None,
+    target_lang: str | None = None,
 ) -> Names:
     """The possible names of each side, where a column or a language is named for it."""
     return tuple(

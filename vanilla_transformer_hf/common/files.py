@@ -132,15 +132,12 @@ def new_folder(output: str | os.PathLike) -> Iterator[Path]:
     output.parent.mkdir(parents=True, exist_ok=True)
     unfinished = output.with_name(f".{output.name}.unfinished")
     with _ended_by_sigterm(), _locked(unfinished):
-        try:
-            yield unfinished
-            write_checksums(unfinished)
-            sync_tree(unfinished)
-            check_new(output)
-            os.replace(unfinished, output)
-            sync(output.parent)
-        finally:
-            shutil.rmtree(unfinished, ignore_errors=True)
+        yield unfinished
+        write_checksums(unfinished)
+        sync_tree(unfinished)
+        check_new(output)
+        os.replace(unfinished, output)
+        sync(output.parent)
 
 
 # Subfolder for files that are being written or deleted.
@@ -154,19 +151,16 @@ def new_files(folder: str | os.PathLike) -> Iterator[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = folder / UNFINISHED
     with _ended_by_sigterm(), _locked(unfinished):
-        try:
-            yield unfinished
-            sync_tree(unfinished)
-            for path in unfinished.iterdir():
-                path.replace(folder / path.name)
-            sync(folder)
-        finally:
-            shutil.rmtree(unfinished, ignore_errors=True)
+        yield unfinished
+        sync_tree(unfinished)
+        for path in unfinished.iterdir():
+            path.replace(folder / path.name)
+        sync(folder)
 
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """An empty folder, locked against other processes; the leftovers of a dead process are removed."""
+    """An empty folder, locked against other processes and removed in the end; so are leftovers of a dead process."""
     file = folder.with_name(f"{folder.name}.lock")
     try:
         lock = lock_path(file)
@@ -179,6 +173,7 @@ def _locked(folder: Path) -> Iterator[None]:
             folder.mkdir()
             yield
         finally:
+            shutil.rmtree(folder, ignore_errors=True)
             with suppress(OSError):  # Windows does not remove an open file
                 file.unlink()
 

@@ -1,10 +1,12 @@
 """
-White space in the texts of users: where lines end, what stands at their edges, and how a line is given to a model.
+White space in the texts of users: where lines end, what stands at their edges, and how a line is given to a model; and
+what JSON and arguments of commands can hold that is no character.
 
 Tokenizers that keep every character, as ours did, turn a second space or a no-break space into tokens that a model has
 hardly seen. Training, translation, scoring and the explorer therefore read texts through `normalize_space`.
 """
 
+import argparse
 import re
 
 
@@ -56,3 +58,15 @@ def line_spans(text: str) -> list[Span]:
 def word_starts(text: str) -> list[int]:
     """Where the words of a text begin, as white space separates them; words that are invisible do not count."""
     return [found.start() for found in re.finditer(r"\S+", text) if found[0].strip(EDGES)]
+
+
+def as_text(text: str) -> str:
+    """Text of characters: lone surrogates become their escapes."""
+    return text.encode(errors="backslashreplace").decode()
+
+
+def text_argument(text: str) -> str:
+    """An argument of a command that is a text: `type=` of `add_argument`."""
+    if as_text(text) != text:
+        raise argparse.ArgumentTypeError(f"'{as_text(text)[:60]}' is not UTF-8: write it in this encoding")
+    return text

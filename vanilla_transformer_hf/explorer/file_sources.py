@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..common.characters import as_text
+from ..common.white_space import as_text
 from ..evaluation.diagonality import diagonality
 from ..model.config.front_ends import has_padding, input_name_of
 from ..model.feature_extraction_vanilla_transformer import samples_of

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, field, fields
 from typing import Any, Self, get_args, get_type_hints
 
-from ..common.characters import as_text
+from ..common.white_space import as_text
 
 
 PARTS = ("encoder", "decoder", "cross")

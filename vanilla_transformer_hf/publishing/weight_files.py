@@ -53,7 +53,7 @@ def find_weights(folder: Path) -> dict[str, Path | bytes | CleanedWeights]:
     files = {name: folder / name for name in sorted(set(names.values()))}
     for file_name, path in files.items():
         indexed = {tensor for tensor, place in names.items() if place == file_name}
-        if differing := sorted(_read_header(path)[1].keys() ^ indexed):
+        if differing := sorted(read_header(path)[1].keys() ^ indexed):
             raise ValueError(f"{path}: it and {index.name} disagree on whether it holds {differing[0]}.")
     return {index.name: text, **{name: without_metadata(path) for name, path in files.items()}}
 
@@ -88,7 +88,7 @@ def _read_index(index: Path) -> tuple[bytes, dict[str, str]]:
     return text.encode(), names
 
 
-def _read_header(weights: Path) -> tuple[int, dict[str, dict[str, Any]], Any]:
+def read_header(weights: Path) -> tuple[int, dict[str, dict[str, Any]], Any]:
     """The data's offset in a safetensors file, its tensors, and other metadata than the format, or None."""
     try:
         with safe_open(weights, framework="pt"):
@@ -109,16 +109,11 @@ def _read_header(weights: Path) -> tuple[int, dict[str, dict[str, Any]], Any]:
 
 def without_metadata(weights: Path) -> Path | CleanedWeights:
     """A safetensors file with a clean header if its own has more than tensors and their format."""
-    start, tensors, rest = _read_header(weights)
+    start, tensors, rest = read_header(weights)
     if rest is None:
         return weights
     header = json.dumps({"__metadata__": METADATA, **tensors}, separators=(",", ":")).encode()
     return CleanedWeights(weights, header + b" " * (-len(header) % 8), start)  # the format aligns the data
-
-
-def tensor_names(weights: Path | CleanedWeights) -> list[str]:
-    """The names of the tensors of a safetensors file."""
-    return list(_read_header(weights.weights if isinstance(weights, CleanedWeights) else weights)[1])
 
 
 def check_weights(

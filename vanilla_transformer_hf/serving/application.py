@@ -32,7 +32,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from ..common.characters import as_text
+from ..common.white_space import as_text
 from ..model.tokenizer.failures import TokenizerError
 from ..translation.documents.document import Reading, readable_endings
 from ..translation.documents.inline import TooManyCharactersError

@@ -22,7 +22,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
-from ..common.characters import as_text
+from ..common.white_space import as_text
 from .connections import ACCEPTED_AT_ONCE, BACKLOG, TimedConnection, TimedServer, most_connections
 
 

@@ -17,9 +17,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from ..common.characters import as_text
 from ..common.lines import text_encoding
-from ..common.white_space import normalize_space
+from ..common.white_space import as_text, normalize_space
 from ..translation.documents.memory import Memory
 from ..translation.documents.plain import checked_encoding
 from ..translation.results import Translation

@@ -66,7 +66,7 @@ class DataArguments:
     validation_target: str | None = _help("the translations of a plain-text validation_source")
     test_source: str | None = _help("text that is scored once, at the end; as train_source")
     test_target: str | None = _help("the translations of a plain-text test_source")
-    corpora: dict[str, Any] | str | None = _help(  # noqa: RUF009
+    corpora: dict[str, Any] | str | None = _help(
         "several corpora, in place of the fields above: for each a name, these fields, languages and columns, and the "
         "rate of its pairs, in a recipe or in a YAML file that is named here",
         excludes={
@@ -75,7 +75,7 @@ class DataArguments:
             "curriculum_steps": "rates decide which rows a batch has",
         },
     )
-    by_pairs: dict[int, Any] | str | None = _help(  # noqa: RUF009
+    by_pairs: dict[int, Any] | str | None = _help(
         "sizes by the number of training pairs, in a recipe: for some numbers fields of a new model, and bpe_dropout. "
         "A run has those of the number that is nearest to its own, but for fields that are set outside of by_pairs"
     )
@@ -93,15 +93,13 @@ class DataArguments:
         "pair once",
         needs="corpora",
     )
-    train_text: list[str] | None = _help(  # noqa: RUF009
+    train_text: list[str] | None = _help(
         "text of denoising: plain-text files, a text on each line, or files that hold both sides, as train_source, of "
         "which each side is a text"
     )
-    validation_text: list[str] | None = _help(  # noqa: RUF009
-        "text that is restored during training and at its end; as train_text"
-    )
-    test_text: list[str] | None = _help("text that is restored once, at the end; as train_text")  # noqa: RUF009
-    text_langs: list[str] | None = _help(  # noqa: RUF009
+    validation_text: list[str] | None = _help("text that is restored during training and at its end; as train_text")
+    test_text: list[str] | None = _help("text that is restored once, at the end; as train_text")
+    text_langs: list[str] | None = _help(
         "languages of the plain-text files of train_text, in their order, and so of validation_text and test_text; "
         "needed where the tokenizer has tags of languages"
     )
@@ -122,11 +120,11 @@ class DataArguments:
     test_split: str = _help("split of test_source, likewise", "test")
     source_lang: str | None = _help("code of the source language, such as en; names a column too")
     target_lang: str | None = _help("code of the target language")
-    target_lang_tags: list[str] | None = _help(  # noqa: RUF009
+    target_lang_tags: list[str] | None = _help(
         "languages of a multilingual model, such as de en: each training source begins with the tag of the language "
         "that it is translated to, such as <2de>, which a new tokenizer has as a token"
     )
-    source_tags: list[str] | None = _help(  # noqa: RUF009
+    source_tags: list[str] | None = _help(
         "more tokens in training sources that are not text, such as <bt> before synthetic ones; tokenizers and "
         "models that do not have them get them"
     )
@@ -148,9 +146,7 @@ class DataArguments:
     )
     max_source_length: int = _help("maximum number of tokens of a source sentence", 256)
     max_target_length: int = _help("maximum number of tokens of a target sentence, also in generation", 256)
-    too_long: TooLongToTrain = _help(  # noqa: RUF009
-        "what happens to longer training pairs; held-out text is truncated", "drop"
-    )
+    too_long: TooLongToTrain = _help("what happens to longer training pairs; held-out text is truncated", "drop")
     max_length_ratio: float | None = _help(
         "leave out training pairs with a side over this many times as long as the other"
     )

@@ -28,9 +28,9 @@ from .data.corpora import size_by_pairs, validation_of
 from .data.parts import corpus_parts
 from .finishing import ScoredSet, finish, score_before, train_and_write
 from .model import paper_learning_rate
-from .objectives.distillation import digest_of_teacher, open_teacher
 from .objectives.head_gates import HeadGatesCallback
-from .pretraining.denoising import DENOISING, NoisePlan
+from .objectives.losses import digest_of_teacher, open_teacher
+from .pretraining.denoising import DENOISING, noise_of
 from .process import find_matmul, of_main_process, quiet_libraries, say, use_threads
 from .recipe import RunArguments, TranslationTrainingArguments
 from .tasks.one_stack import CausalLM, Classification, MaskedLM, TokenClassification
@@ -75,7 +75,7 @@ def facts_of_run(
     if data.task == DENOISING:  # for the card, and for those of models that are made of this one
         text = " of ".join(each for each in (f"{pairs:,} texts" if pairs else "", corpus or "") if each) or "text"
         spoken = f" ({', '.join(data.text_langs)})" if data.text_langs else ""
-        about = [f"Pretrained by denoising {text}{spoken}: {NoisePlan.of(data)}."]
+        about = [f"Pretrained by denoising {text}{spoken}: {noise_of(data)}."]
     threads, training = torch.get_num_threads(), run.training
     device = f"{threads} CPU thread{'s' * (threads > 1)}"
     if training.device.type == "cuda":

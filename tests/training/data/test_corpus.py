@@ -9,8 +9,8 @@ import pytest
 
 from vanilla_transformer_hf import VanillaTransformerTokenizer
 from vanilla_transformer_hf.training.data.collators import TranslationCollator
+from vanilla_transformer_hf.training.data.corpora import CorpusFilter, tokenize_corpus, tokenize_stream
 from vanilla_transformer_hf.training.data.corpus import iterate_texts, load_parallel_text
-from vanilla_transformer_hf.training.data.tokenized_corpus import CorpusFilter, tokenize_corpus, tokenize_stream
 
 
 ENGLISH = ["one dog", "two dogs", "three\u2028red dogs"]

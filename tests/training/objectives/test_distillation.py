@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from vanilla_transformer_hf.model.layers.loss import loss_by_rows
-from vanilla_transformer_hf.training.objectives.distillation import distillation_rows
+from vanilla_transformer_hf.training.objectives.losses import distillation_rows
 from vanilla_transformer_hf.training.recipe import RecipeParser
 from vanilla_transformer_hf.training.run import run_job
 

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from vanilla_transformer_hf.model.layers import loss as loss_module
-from vanilla_transformer_hf.training.objectives.r_drop import r_drop_rows
+from vanilla_transformer_hf.training.objectives.losses import r_drop_rows
 
 
 def r_drop_loss(logits, labels, smoothing, weight, count=None):

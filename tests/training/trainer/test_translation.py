@@ -18,7 +18,7 @@ from vanilla_transformer_hf import VanillaTransformerTokenizer
 from vanilla_transformer_hf.model.layers.loss import loss_by_rows, smoothed_cross_entropy
 from vanilla_transformer_hf.training.checkpoints.files import TrainingInterrupted, checkpoints_in, find_damage
 from vanilla_transformer_hf.training.data.collators import decode_predictions
-from vanilla_transformer_hf.training.objectives.r_drop import r_drop_rows
+from vanilla_transformer_hf.training.objectives.losses import r_drop_rows
 from vanilla_transformer_hf.training.run import run_job
 from vanilla_transformer_hf.training.trainer.curves import plot_curves
 from vanilla_transformer_hf.training.trainer.publishing import PublishingMixin

@@ -245,15 +245,12 @@ def draw_comparison(runs: Sequence[MeasuredRun]) -> Figure:
 def write_report(runs: Sequence[MeasuredRun], output: Path, about: str = "") -> str:
     """Write tables and curves and, if texts were translated, lengths.md and differences.md; return the table."""
     rows = make_rows(runs)
-    table = markdown_table(rows, about)
-    with open_output(output / "table.md") as file:
-        file.write(table.encode())
-    with open_output(output / "table.csv") as file:
-        file.write(csv_table(rows).encode())
-    for name, text in (("lengths.md", lengths_table(runs)), ("differences.md", differences_table(runs))):
+    texts = {"table.md": markdown_table(rows, about), "table.csv": csv_table(rows)}
+    texts |= {"lengths.md": lengths_table(runs), "differences.md": differences_table(runs)}
+    for name, text in texts.items():
         if text:
             with open_output(output / name) as file:
                 file.write(text.encode())
     with open_output(output / "curves.png") as file:
         draw_comparison(runs).savefig(file, format="png", dpi=110)
-    return table
+    return texts["table.md"]

@@ -29,8 +29,8 @@ from ...model.config.sharing import INNER_PROJECTIONS, layers_and_sets
 from ...model.config.stacks import HEAD_FIELDS, HEADS, heads_of_layers, stack_of
 from ...publishing.model_card import NOT_TRAINED, CardFacts, write_card
 from ..data.collators import TranslationCollator, vocabulary_sizes
+from ..data.corpora import CorpusFilter, tokenize_corpus
 from ..data.corpus import load_parallel_text
-from ..data.tokenized_corpus import CorpusFilter, tokenize_corpus
 from ..process import quiet_libraries
 
 

@@ -16,8 +16,8 @@ from transformers import DataCollatorForSeq2Seq, PreTrainedModel, PreTrainedToke
 from ...common.column_names import SIDES
 from ...model.search.generate import check_token_ids
 from ...model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+from .corpora import truncate
 from .token_batches import OfEpochs
-from .tokenized_corpus import truncate
 
 
 IGNORED_LABEL = -100

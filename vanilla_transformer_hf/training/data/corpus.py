@@ -162,19 +162,16 @@ def load_parallel_text(
     *,
     split: str = "train",
     config_name: str | None = None,
-    source_column: str | None = None,
-    target_column: str | None = None,
-    source_lang: str | None = None,
-    target_lang: str | None = None,
     streaming: bool = False,
+    **named: str | None,
 ) -> Corpus:
     """Parallel text as a memory-mapped dataset with the columns "source" and "target", or as a stream of its rows."""
     # `source` is a plain-text file, whose line i is translated by line i of `target`, or without that a file of both
     # sides (`ROW_READERS`, .parquet, Excel's text), a folder that `datasets` saved, or the id of a dataset on the Hub,
     # of which `split` and `config_name` are a part; text files may be .gz. Columns, also under "translation", are
-    # those that are named, else those of the languages, else "source" and "target", in any spelling; a TSV file may
-    # have no header: the first two then.
-    names = names_of(source_column, target_column, source_lang, target_lang)
+    # those that are `named`, by the arguments of `names_of`, else those of the languages, else "source" and "target",
+    # in any spelling; a TSV file may have no header: the first two then.
+    names = names_of(**named)
     if (given := _reader_of_rows(source, target, names)) is not None:
         corpus = from_rows(given[0], [source, target] if target else [source], streaming, **given[1])
     elif kind_of(source) == ".parquet":
@@ -197,23 +194,13 @@ def load_parallel_text(
 
 
 def iterate_rows(
-    source: str,
-    target: str | None = None,
-    *,
-    source_column: str | None = None,
-    target_column: str | None = None,
-    source_lang: str | None = None,
-    target_lang: str | None = None,
-    **part: Any,
+    source: str, target: str | None = None, *, split: str = "train", **named: str | None
 ) -> Iterator[Row]:
     """The pairs of a corpus, read by `load_parallel_text`'s arguments, and for each unit that is none the reason."""
-    names = names_of(source_column, target_column, source_lang, target_lang)
-    if (given := _reader_of_rows(source, target, names)) is not None:
+    if (given := _reader_of_rows(source, target, names_of(**named))) is not None:
         yield from given[0](**given[1])
-        return
-    part |= {"source_column": source_column, "target_column": target_column}
-    part |= {"source_lang": source_lang, "target_lang": target_lang}
-    yield from load_parallel_text(source, None, **part, streaming=True)
+    else:
+        yield from load_parallel_text(source, split=split, streaming=True, **named)
 
 
 def iterate_pairs(source: str, **names: Any) -> Iterator[tuple[str, str]]:

@@ -24,10 +24,10 @@ from ...common.opening import open_tokenizer
 from ...translation.text.texts import TARGET_LANG_TAGS
 from ..arguments import DataArguments
 from ..data.collators import TranslationCollator, vocabulary_sizes
+from ..data.corpora import truncate
 from ..data.corpus import from_rows, iterate_rows
 from ..data.parts import ROLES
 from ..data.token_batches import OfEpochs
-from ..data.tokenized_corpus import truncate
 from ..recipe import RunArguments
 
 
@@ -173,11 +173,15 @@ class Noise:
     """A kind of noise: what it does to a text, and the tokens that it needs."""
 
     corrupt: Corrupt
-    rate: float  # the share of tokens that is changed, as in its paper
+    rate: float  # the share of tokens that is changed, as in its paper or as a run has it
     span_length: float | None  # the mean length of a span, likewise; None without spans of random lengths
     about: str  # for a model's card
     has_mask: bool = True
     has_sentinels: bool = False
+
+    def __str__(self) -> str:
+        spans = f" in spans of {self.span_length:g} on average" if self.span_length else ""
+        return f"{self.about}: {100 * self.rate:g} % of the tokens{spans}"
 
 
 # `noise` of a recipe -> what it is.
@@ -213,49 +217,36 @@ HELD_OUT_SEED, HELD_OUT_EPOCH = 0, 2**31
 SENTENCE_ENDS = (".", "!", "?", "…", "。", "！", "？", "।", "።", "؟")
 
 
-@dataclass(frozen=True)
-class NoisePlan:
-    """The noise of a run, with the rate and the length of spans that it has in it."""
-
-    noise: Noise
-    rate: float
-    span_length: float
-
-    @classmethod
-    def of(cls, data: DataArguments) -> "NoisePlan":
-        """The noise that arguments ask for."""
-        noise = NOISES[data.noise]
-        rate = noise.rate if data.noise_rate is None else data.noise_rate
-        length = (noise.span_length or 1.0) if data.span_length is None else data.span_length
-        return cls(noise, rate, length)
-
-    def __str__(self) -> str:
-        spans = f" in spans of {self.span_length:g} on average" if self.noise.span_length else ""
-        return f"{self.noise.about}: {100 * self.rate:g} % of the tokens{spans}"
+def noise_of(data: DataArguments) -> Noise:
+    """The noise that arguments ask for, with the rate and the length of spans that it has in the run."""
+    noise = NOISES[data.noise]
+    rate = noise.rate if data.noise_rate is None else data.noise_rate
+    return replace(noise, rate=rate, span_length=noise.span_length if data.span_length is None else data.span_length)
 
 
 def check_denoising(data: DataArguments) -> None:
     """Raise `ValueError` if there is no text, or the noise is impossible."""
     if not data.train_text:
         raise ValueError("train_text is not given: name the text to train on.")
-    plan = NoisePlan.of(data)
-    if not 0 < plan.rate <= 1:
-        raise ValueError(f"noise_rate={plan.rate}: must be greater than 0 and at most 1.")
-    if data.span_length is not None and plan.noise.span_length is None:
+    noise = noise_of(data)
+    if not 0 < noise.rate <= 1:
+        raise ValueError(f"noise_rate={noise.rate}: must be greater than 0 and at most 1.")
+    if noise.span_length is None:
+        return
+    if NOISES[data.noise].span_length is None:
         raise ValueError(f"span_length={data.span_length} has no effect with noise={data.noise}: remove it.")
-    if not 1 <= plan.span_length < float("inf"):
-        raise ValueError(f"span_length={plan.span_length}: must be at least 1.")
+    if not 1 <= noise.span_length < float("inf"):
+        raise ValueError(f"span_length={noise.span_length}: must be at least 1.")
 
 
 def noise_tokens(data: DataArguments) -> list[str]:
     """The tokens that the noise needs, beside those of every tokenizer."""
     if data.task != DENOISING:
         return []
-    plan = NoisePlan.of(data)
-    count = 0
-    if plan.noise.has_sentinels:
-        count = most_sentinels(data.max_source_length, plan.rate, plan.span_length)
-    return [MASK_TOKEN] * plan.noise.has_mask + [SENTINEL.format(number) for number in range(count)]
+    noise, count = noise_of(data), 0
+    if noise.has_sentinels:
+        count = most_sentinels(data.max_source_length, noise.rate, noise.span_length or 1.0)
+    return [MASK_TOKEN] * noise.has_mask + [SENTINEL.format(number) for number in range(count)]
 
 
 def add_noise_tokens(tokenizer: PreTrainedTokenizerBase, data: DataArguments) -> PreTrainedTokenizerBase:
@@ -286,7 +277,7 @@ class DenoisingCollator(OfEpochs, TranslationCollator):
     # language, with which `input_ids` may begin, stays before the source. `limit` is the maximum number of tokens of a
     # source.
 
-    plan: NoisePlan
+    noise: Noise
     tokens: NoiseTokens
     tags: frozenset[int] = frozenset()
     limit: int = 256
@@ -297,8 +288,8 @@ class DenoisingCollator(OfEpochs, TranslationCollator):
         texts = []
         for feature in features:
             rng = np.random.default_rng((self.seed, feature.get("epoch", self.epoch), feature["line"]))
-            text, plan = list(feature["labels"][:-1]), self.plan
-            noisy = plan.noise.corrupt(rng, text, self.tokens, plan.rate, plan.span_length)
+            text, noise = list(feature["labels"][:-1]), self.noise
+            noisy = noise.corrupt(rng, text, self.tokens, noise.rate, noise.span_length or 1.0)
             tag = [token for token in feature["input_ids"][:1] if token in self.tags]
             texts.append(noisy._replace(source=truncate([*tag, *noisy.source], self.limit)))
         pairs = [
@@ -317,23 +308,23 @@ def make_denoising_collators(
     run: RunArguments, model: PreTrainedModel, tokenizer: Any
 ) -> dict[str, TranslationCollator | None]:
     """The Trainer's collators: `data_collator` for held-out text, and `train_collator`."""
-    plan = NoisePlan.of(run.data)
+    noise = noise_of(run.data)
     source_size, target_size = vocabulary_sizes(model)
     tags: Any = tokenizer.convert_tokens_to_ids([*(tokenizer.init_kwargs.get(TARGET_LANG_TAGS) or {}).values()])
     special = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
     words = [number for number in range(len(tokenizer)) if number not in special]
     sentinels: list[int] = []
-    if plan.noise.has_sentinels:
+    if noise.has_sentinels:
         vocabulary = tokenizer.get_vocab()
         while (number := vocabulary.get(SENTINEL.format(len(sentinels)))) is not None:
             sentinels.append(number)
     ends = frozenset[int]()
-    if plan.noise is NOISES["infilling_permuted"]:
+    if noise.corrupt is infill_permuted:
         ends = frozenset(each for each in words if str(tokenizer.decode([each])).endswith(SENTENCE_ENDS))
     tokens = NoiseTokens(
         end=tokenizer.eos_token_id,
         start=model.config.decoder_start_token_id,
-        mask=tokenizer.mask_token_id if plan.noise.has_mask else -1,
+        mask=tokenizer.mask_token_id if noise.has_mask else -1,
         sentinels=sentinels,
         words=np.asarray(words),  # from which numpy draws at once
         sentence_ends=ends,
@@ -342,7 +333,7 @@ def make_denoising_collators(
         tokenizer=tokenizer,
         source_vocab_size=source_size,
         target_vocab_size=target_size,
-        plan=plan,
+        noise=noise,
         tokens=tokens,
         tags=frozenset(tags),
         limit=run.data.max_source_length,

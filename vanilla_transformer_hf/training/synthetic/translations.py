@@ -25,7 +25,7 @@ from ..checkpoints.resume import changed_names
 from ..data.corpora import load_corpora
 from ..data.corpus import iterate_texts
 from ..data.parts import refuse_several
-from ..objectives.distillation import digest_of_teacher
+from ..objectives.losses import digest_of_teacher
 from ..recipe import RunArguments
 
 

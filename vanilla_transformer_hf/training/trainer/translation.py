@@ -75,10 +75,9 @@ from ..data.token_batches import (
     TokenBatchSampler,
     TokenBatchStream,
 )
-from ..objectives.distillation import distillation_rows, logits_of
 from ..objectives.first_moment import AdamWBfloat16Moment
 from ..objectives.head_gates import HeadGatesCallback
-from ..objectives.r_drop import r_drop_rows
+from ..objectives.losses import distillation_rows, logits_of, r_drop_rows
 from ..process import say
 from ..recipe import TranslationTrainingArguments
 from .progress import TOKENS_PER_SECOND, LogFile, Progress, ShortRunWarning, Speedometer, ZeroScoreWarning

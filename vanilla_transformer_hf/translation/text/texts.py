@@ -15,9 +15,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
-from ...common.characters import as_text
 from ...common.choices import TooLongToTranslate, check_choice
-from ...common.white_space import word_starts
+from ...common.white_space import as_text, word_starts
 from ...model.tokenizer.failures import failing_in_one_line
 from .splitting import Part, split_parts, split_text
 from .tally import SENSIBLE_SOURCE, Tally
