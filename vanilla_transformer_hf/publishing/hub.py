@@ -141,7 +141,21 @@ class _Upload:
     def run(self, files: dict[str, Path | bytes], private: bool | None, tag: str | None, message: str) -> Published:
         if "/" not in self.repo_id:
             self.repo_id = f"{self.retry(self.api.whoami)['name']}/{self.repo_id}"
-        self._find_or_create(private)
+        try:
+            known = self.retry(lambda: self.api.model_info(self.repo_id))
+        except RepositoryNotFoundError:
+            self.retry(lambda: self.api.create_repo(self.repo_id, private=private, exist_ok=True))
+            self.created = True
+            self.say(f"{self.repo_id}: created{', private' if private else ''}")
+        else:
+            if private and known.private is False:
+                raise ValueError("the repository exists and is public; make it private first, or remove --private")
+        if self.revision is not None and not self.create_pr:
+            try:
+                self.retry(lambda: self.api.model_info(self.repo_id, revision=self.revision))
+            except RevisionNotFoundError:
+                self.retry(lambda: self.api.create_branch(self.repo_id, branch=str(self.revision), exist_ok=True))
+                self.say(f"{self.repo_id}: branch {self.revision} created")
         info = self.retry(lambda: self._commit(files, message))
         self.done = Published(self.repo_id, self.url, info.oid, info.pr_url)
         if tag is not None:
@@ -152,23 +166,6 @@ class _Upload:
     @property
     def url(self) -> str:
         return f"{self.api.endpoint}/{self.repo_id}"
-
-    def _find_or_create(self, private: bool | None):
-        try:
-            info = self.retry(lambda: self.api.model_info(self.repo_id))
-        except RepositoryNotFoundError:
-            self.retry(lambda: self.api.create_repo(self.repo_id, private=private, exist_ok=True))
-            self.created = True
-            self.say(f"{self.repo_id}: created{', private' if private else ''}")
-        else:
-            if private and info.private is False:
-                raise ValueError("the repository exists and is public; make it private first, or remove --private")
-        if self.revision is not None and not self.create_pr:
-            try:
-                self.retry(lambda: self.api.model_info(self.repo_id, revision=self.revision))
-            except RevisionNotFoundError:
-                self.retry(lambda: self.api.create_branch(self.repo_id, branch=str(self.revision), exist_ok=True))
-                self.say(f"{self.repo_id}: branch {self.revision} created")
 
     def _commit(self, files: dict[str, Path | bytes], message: str) -> CommitInfo:
         """One commit with all files. Files that are already there are left out, so that it can be retried."""

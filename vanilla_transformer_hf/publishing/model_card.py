@@ -21,7 +21,6 @@ from huggingface_hub import CardData, EvalResult, ModelCard, ModelCardData
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 from jinja2 import Environment, Template
-from safetensors import safe_open
 from transformers.utils import GENERATION_CONFIG_NAME
 
 from ..common.files import open_output, read_regular_file
@@ -30,7 +29,7 @@ from ..common.settings import LARGEST, parse_json, read_object
 from ..evaluation.scores import METRICS, Scores
 from ..model.config.generation import VanillaTransformerGenerationConfig
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
-from .weight_files import weight_paths
+from .weight_files import read_header, weight_paths
 
 
 TEMPLATE = Path(__file__).with_name("model_card_template.md")
@@ -362,11 +361,8 @@ class ModelFolder:
 
     @cached_property
     def parameters(self) -> int:
-        count = 0
-        for path in weight_paths(self.path):
-            with safe_open(path, framework="pt") as file:
-                count += sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
-        return count
+        headers = [read_header(path)[1] for path in weight_paths(self.path)]
+        return sum(math.prod(tensor["shape"]) for header in headers for tensor in header.values())
 
     @property
     def decoding(self) -> str:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from transformers import T5ForConditionalGeneration
 
+from vanilla_transformer_hf.training.data.collators import IGNORED_LABEL
 from vanilla_transformer_hf.training.pretraining.denoising import (
-    IGNORED,
     NOISES,
     NoiseTokens,
     most_sentinels,
@@ -98,13 +98,13 @@ def test_masking_and_deletion_change_single_tokens():
 
 def test_mass_predicts_a_fragment_of_which_the_decoder_sees_what_precedes():
     for text, noisy in cases("mass"):
-        places = [place for place, label in enumerate(noisy.labels) if label != IGNORED]
+        places = [place for place, label in enumerate(noisy.labels) if label != IGNORED_LABEL]
         assert places == list(range(places[0], places[-1] + 1)) if places else not text
         whole = [*text, END]
         assert len(noisy.source) == len(noisy.labels) == len(noisy.decoder_input) == len(whole)
         for place, token in enumerate(whole):
             in_fragment = place in places
-            assert noisy.labels[place] == (token if in_fragment else IGNORED)
+            assert noisy.labels[place] == (token if in_fragment else IGNORED_LABEL)
             if not in_fragment:
                 assert noisy.source[place] == token
             # Figure 1 of the paper: a token of the text is in the decoder's input where the next one is predicted.
@@ -115,11 +115,11 @@ def test_mass_predicts_a_fragment_of_which_the_decoder_sees_what_precedes():
 def test_mass_masks_half_of_a_text_and_of_this_as_bert():
     text = list(range(1000, 1100))
     found = [corrupt("mass", text, seed) for seed in range(300)]
-    assert all(sum(label != IGNORED for label in noisy.labels) == 50 for noisy in found)
+    assert all(sum(label != IGNORED_LABEL for label in noisy.labels) == 50 for noisy in found)
     masked = np.mean([noisy.source.count(MASK) for noisy in found]) / 50
     other = np.mean([sum(300 <= token < 400 for token in noisy.source) for noisy in found]) / 50
     assert masked == pytest.approx(0.8, abs=0.02) and other == pytest.approx(0.1, abs=0.02)
-    starts = {next(i for i, label in enumerate(noisy.labels) if label != IGNORED) for noisy in found}
+    starts = {next(i for i, label in enumerate(noisy.labels) if label != IGNORED_LABEL) for noisy in found}
     assert min(starts) < 3 and max(starts) > 47
 
 

@@ -20,7 +20,7 @@ from .corpora import truncate
 from .token_batches import OfEpochs
 
 
-IGNORED_LABEL = -100
+IGNORED_LABEL = -100  # of tokens that have none, as in transformers
 
 
 def vocabulary_sizes(model_or_tokenizer: PreTrainedModel | PreTrainedTokenizerBase) -> tuple[int, int]:

@@ -103,17 +103,13 @@ def _from_table(table: Corpus, where: str, names: Names) -> Corpus:
         except pyarrow.ArrowInvalid as error:  # Parquet files of some writers hold other bytes than UTF-8
             raise ValueError(f"{where}: column {name!r} is not valid UTF-8 ({error}).") from error
     if any(table.data.column(side).null_count for side in SIDES):
-        table = table.map(_without_null, batched=True)
+        table = table.map(lambda batch: {side: [text or "" for text in batch[side]] for side in SIDES}, batched=True)
     return table
 
 
 def _to_sides(row: dict[str, Any], columns: list[str], is_nested: bool) -> dict[str, str]:
     texts = (row["translation"] or {}) if is_nested else row
     return {side: texts.get(column) or "" for side, column in zip(SIDES, columns)}
-
-
-def _without_null(batch: dict[str, list[str | None]]) -> dict[str, list[str]]:
-    return {side: [text or "" for text in batch[side]] for side in SIDES}
 
 
 def _load_hub_or_folder(source: str, split: str, config_name: str | None, streaming: bool) -> Corpus:

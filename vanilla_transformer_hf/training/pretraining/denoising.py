@@ -23,7 +23,7 @@ from ...common.lines import read_lines
 from ...common.opening import open_tokenizer
 from ...translation.text.texts import TARGET_LANG_TAGS
 from ..arguments import DataArguments
-from ..data.collators import TranslationCollator, vocabulary_sizes
+from ..data.collators import IGNORED_LABEL, TranslationCollator, vocabulary_sizes
 from ..data.corpora import truncate
 from ..data.corpus import from_rows, iterate_rows
 from ..data.parts import ROLES
@@ -31,7 +31,6 @@ from ..data.token_batches import OfEpochs
 from ..recipe import RunArguments
 
 
-IGNORED = -100  # label of tokens that have none, as in transformers
 # Of the tokens that MASS chooses, these shares are masked and replaced by any token; the others stay, as in BERT.
 MASKED, REPLACED = 0.8, 0.1
 
@@ -141,7 +140,7 @@ def predict_fragment(rng: Rng, text: list[int], tokens: NoiseTokens, rate: float
     size = changed_tokens(len(text), rate)
     first = int(rng.integers(len(text) - size + 1))
     draws, others = rng.random(size), rng.choice(tokens.words, size=size).tolist()
-    source, labels = [*text, tokens.end], [IGNORED] * (len(text) + 1)
+    source, labels = [*text, tokens.end], [IGNORED_LABEL] * (len(text) + 1)
     decoder_input = [tokens.start, *[tokens.mask] * len(text)]
     for number, place in enumerate(range(first, first + size)):
         labels[place] = text[place]

@@ -30,8 +30,10 @@ from ...model.single_stacks.encoder_models import (
 from ...model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from ..checkpoints.resume import Start
 from ..checks import check_evaluation, refuse_unused
+from ..data.collators import IGNORED_LABEL
 from ..data.parts import ROLES, refuse_several
 from ..model import check_lengths, choose_attention
+from ..pretraining.denoising import MASK_TOKEN
 from ..recipe import CORPUS_TEXTS
 from ..tokenizer import tokenizer_of_texts
 from .task import Task
@@ -43,8 +45,6 @@ USED_FIELDS = (
     *("tokenizer_model", "unicode_normalization", "attn_implementation", "license", "card_example", "project_url"),
     *("adam_first_moment", "threads"),
 )
-MASK_TOKEN = "<mask>"
-IGNORED = -100  # label of tokens that have none, as in transformers
 
 
 def add_mask(tokenizer: VanillaTransformerTokenizer) -> None:
@@ -73,7 +73,7 @@ def share_of_tokens(shift: int) -> Callable[[EvalPrediction], dict[str, float]]:
         labels: Any = prediction.label_ids
         found: Any = prediction.predictions
         labels, found = labels[:, shift:], found[:, : found.shape[1] - shift]
-        real = labels != IGNORED
+        real = labels != IGNORED_LABEL
         return {"accuracy": 100 * float((labels[real] == found[real]).mean())}
 
     return measure
@@ -83,7 +83,7 @@ def share_of_classes(prediction: EvalPrediction) -> dict[str, float]:
     """The share of correctly classified texts or words, and that of always answering the most frequent class."""
     labels: Any = prediction.label_ids
     found: Any = prediction.predictions
-    labels, found = labels[labels != IGNORED], found[labels != IGNORED]
+    labels, found = labels[labels != IGNORED_LABEL], found[labels != IGNORED_LABEL]
     return {
         "accuracy": 100 * float((labels == found).mean()),
         "most_frequent": 100 * float(np.bincount(labels).max() / len(labels)),
@@ -98,7 +98,7 @@ def whole_line(line: str) -> list[str]:
 def label_words(text: str, offsets: Sequence[tuple[int, int]], classes: Sequence[int]) -> list[int]:
     """One label per token: the first token of a word gets its class, the others are ignored, as in BERT."""
     # `offsets` are the start and end of each token in the text; a token may include the space before its word.
-    words, labels = list(re.finditer(r"\S+", text)), [IGNORED] * len(offsets)
+    words, labels = list(re.finditer(r"\S+", text)), [IGNORED_LABEL] * len(offsets)
     number = 0
     for place, (begin, end) in enumerate(offsets):
         while number < len(words) and words[number].end() <= begin:
