@@ -48,15 +48,12 @@ def main(prog: str, argv: list[str]) -> None:
         "--output_dir", type=Path, required=True, help="new folder; renamed from a temporary name when complete"
     )
     arguments = parser.parse_args(argv)
-    from ..training.compression.pruning import PairSample, prune_folder
+    from ..training.compression.pruning import prune_folder
 
-    pairs = None
-    if arguments.source is not None:
-        pairs = PairSample(arguments.source, arguments.target, arguments.sentences, arguments.batch_size)
-    layers = arguments.encoder_layers, arguments.decoder_layers
-    shares = arguments.heads, arguments.feed_forward
-    pruned = prune_folder(arguments.model, arguments.output_dir, *shares, pairs, *layers)
+    options = vars(arguments)
+    folder, output = options.pop("model"), options.pop("output_dir")
+    pruned = prune_folder(folder, output, **options)
     print(f"removed {pruned}")
     for attention, heads in pruned.heads_by_layer.items():
         print(f"heads of {attention} attention, by layer: {', '.join(map(str, heads))}")
-    print(f"saved in {arguments.output_dir}")
+    print(f"saved in {output}")

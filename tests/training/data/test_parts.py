@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from vanilla_transformer_hf.training.data.parts import Mixture, check_rates
-from vanilla_transformer_hf.training.data.token_batches import MixedSampler, MixedTokenBatchSampler, TokenBatchSampler
+from vanilla_transformer_hf.training.data.token_batches import MixedSampler, TokenBatchSampler
 
 
 SIZES = {"law": 30, "general": 500}
@@ -54,7 +54,7 @@ def test_batches_of_all_processes_have_the_rows_of_the_mixture(processes):
     lengths = np.random.default_rng(0).integers(2, 30, 530)
     mixture = Mixture.by_rates(SIZES, {"law": 1, "general": 2}, seed=1)
     samplers = [
-        MixedTokenBatchSampler(lengths, 100, mixture, seed=3, num_processes=processes, process_index=index)
+        TokenBatchSampler(lengths, 100, mixture=mixture, seed=3, num_processes=processes, process_index=index)
         for index in range(processes)
     ]
     for epoch in range(4):

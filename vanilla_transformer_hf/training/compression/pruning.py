@@ -272,34 +272,22 @@ def _load(smaller: Any, weights: dict[str, Any], model: Any) -> Any:
 LONGEST = 256
 
 
-@dataclass(frozen=True)
-class PairSample:
-    """Sentence pairs for measuring the importance of heads."""
-
-    source: str  # as `load_parallel_text` takes it, and the target
-    target: str | None = None
-    sentences: int = 1000  # pairs, taken evenly from the text
-    batch_size: int = 64
-
-    def __post_init__(self) -> None:
-        for name in ("sentences", "batch_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)}: must be at least 1")
-
-    def batches(self, model: Any, tokenizer: Any) -> Iterator[dict[str, torch.Tensor]]:
-        """Inputs of the model with labels; sentences of similar lengths share a batch."""
-        source_lang, target_lang = (tokenizer.init_kwargs.get(side) for side in ("src_lang", "tgt_lang"))
-        corpus: Any = load_parallel_text(self.source, self.target, source_lang=source_lang, target_lang=target_lang)
-        step = max(1.0, len(corpus) / self.sentences)
-        corpus = corpus.select(np.arange(0, len(corpus), step).astype(int)[: self.sentences])
-        data = tokenize_corpus(corpus, tokenizer, CorpusFilter(LONGEST, LONGEST, "truncate")).data
-        data = data.select(np.argsort(data["length"], kind="stable"))
-        sizes = vocabulary_sizes(model)
-        collate = TranslationCollator(tokenizer, source_vocab_size=sizes[0], target_vocab_size=sizes[1])
-        for start in range(0, len(data), self.batch_size):
-            batch = collate([data[row] for row in range(start, min(start + self.batch_size, len(data)))])
-            batch.pop("line", None)
-            yield dict(batch)
+def _batches(
+    model: Any, tokenizer: Any, files: tuple[str, str | None], sentences: int, batch_size: int
+) -> Iterator[dict[str, torch.Tensor]]:
+    """Inputs of the model with labels: pairs taken evenly from a text; those of similar lengths share a batch."""
+    source_lang, target_lang = (tokenizer.init_kwargs.get(side) for side in ("src_lang", "tgt_lang"))
+    corpus: Any = load_parallel_text(*files, source_lang=source_lang, target_lang=target_lang)
+    step = max(1.0, len(corpus) / sentences)
+    corpus = corpus.select(np.arange(0, len(corpus), step).astype(int)[:sentences])
+    data = tokenize_corpus(corpus, tokenizer, CorpusFilter(LONGEST, LONGEST, "truncate")).data
+    data = data.select(np.argsort(data["length"], kind="stable"))
+    sizes = vocabulary_sizes(model)
+    collate = TranslationCollator(tokenizer, source_vocab_size=sizes[0], target_vocab_size=sizes[1])
+    for start in range(0, len(data), batch_size):
+        batch = collate([data[row] for row in range(start, min(start + batch_size, len(data)))])
+        batch.pop("line", None)
+        yield dict(batch)
 
 
 def prune_folder(
@@ -307,11 +295,17 @@ def prune_folder(
     output: str | os.PathLike[str],
     heads: float = 0.0,
     feed_forward: float = 0.0,
-    pairs: PairSample | None = None,
+    source: str | None = None,
+    target: str | None = None,
+    sentences: int = 1000,
+    batch_size: int = 64,
     encoder_layers: int | None = None,
     decoder_layers: int | None = None,
 ) -> Pruned:
-    """Write the folder of a pruned model, with tokenizer and card; removing heads needs `pairs` to measure them."""
+    """Write the folder of a pruned model, with tokenizer and card; heads are measured on pairs of `source`."""
+    for name, value in (("sentences", sentences), ("batch_size", batch_size)):
+        if value < 1:
+            raise ValueError(f"{name}={value}: must be at least 1")
     output = Path(output)
     check_new(output)
     if not (heads or feed_forward or encoder_layers is not None or decoder_layers is not None):
@@ -319,7 +313,7 @@ def prune_folder(
             "nothing is to be removed: give heads or feed_forward, a share greater than 0, or encoder_layers or "
             "decoder_layers, the layers to keep"
         )
-    if heads and pairs is None:
+    if heads and source is None:
         raise ValueError(f"heads={heads}: the importance of heads is measured on sentence pairs; name their files")
     with quiet_libraries():
         model, tokenizer = open_model(folder, "cpu")
@@ -331,8 +325,9 @@ def prune_folder(
         model = model.float()
         if encoder_layers is not None or decoder_layers is not None:
             model = keep_layers(model, encoder_layers, decoder_layers)
-        if heads and pairs is not None:
-            kept = choose_heads(head_importance(model, pairs.batches(model, tokenizer)), heads)
+        if heads and source is not None:
+            batches = _batches(model, tokenizer, (source, target), sentences, batch_size)
+            kept = choose_heads(head_importance(model, batches), heads)
         pruned = prune(model, kept, feed_forward)
         after = model.config.encoder_layers + model.config.decoder_layers
         pruned = replace(pruned, layers=(before, after), parameters=(full, pruned.parameters[1]))

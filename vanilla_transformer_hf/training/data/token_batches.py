@@ -1,7 +1,7 @@
 """Batches of sentences of about equal length, filled up to a number of tokens or of sentences."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import count, islice
+from itertools import count, islice, pairwise
 from typing import Any
 
 import numpy as np
@@ -30,81 +30,69 @@ class TokenBatchSampler(OfEpochs, Sampler[list[int]]):
     # differ. The number of batches is the same in each epoch and for each process: if the number of batches is not
     # divisible by the number of processes, the largest ones are split in two. No sentence is dropped or repeated. A
     # pair's length is that of its longer side; process i of n gets batches i, i + n, i + 2n, … of the same order.
+    #
+    # With a `mixture` of several corpora an epoch has the rows that it says, and as many batches as the first: of one
+    # with a few more, some are left out by chance, and of one with fewer, the largest are divided.
 
     def __init__(
         self,
         lengths: Sequence[int] | np.ndarray,
         max_tokens: int,
         *,
+        mixture: Mixture | None = None,
         seed: int | Sequence[int] = 0,
         num_processes: int = 1,
         process_index: int = 0,
-        least_batches: int = 0,
     ):
-        lengths = np.asarray(lengths, dtype=np.int32)
-        if len(lengths) < num_processes:
-            raise ValueError(f"{len(lengths)} sentences cannot be shared out to {num_processes} processes.")
-        if (longest := int(lengths.max())) > max_tokens:
-            raise ValueError(
-                f"row {int(lengths.argmax())} has {longest} tokens, but a batch holds at most {max_tokens}: raise the "
-                "tokens per batch or lower the longest sentence."
-            )
-        self.seed = seed
+        self.lengths, self.max_tokens = np.asarray(lengths, dtype=np.int32), max_tokens
+        self.mixture, self.seed = mixture, seed
         self.num_processes, self.process_index = num_processes, process_index
+        self._plan = self._planned(self.lengths if mixture is None else self.lengths[mixture.rows(0)])
+        self._length = (len(self._plan[2]) - 1) // num_processes
+
+    def _planned(self, lengths: np.ndarray, least_batches: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The sentences by their lengths; where these change in this order; and the bounds of batches in it."""
+        if len(lengths) < self.num_processes:
+            raise ValueError(f"{len(lengths)} sentences cannot be shared out to {self.num_processes} processes.")
+        if (longest := int(lengths.max())) > self.max_tokens:
+            raise ValueError(
+                f"row {int(lengths.argmax())} has {longest} tokens, but a batch holds at most {self.max_tokens}: "
+                "raise the tokens per batch or lower the longest sentence."
+            )
         # Longest first: the first sentence of a batch says how many fit.
-        self._order = np.argsort(-lengths, kind="stable").astype(np.int32)
-        lengths = lengths[self._order]
-        self._runs = np.flatnonzero(np.diff(lengths, prepend=-1, append=-1))  # boundaries between lengths
+        order = np.argsort(-lengths, kind="stable").astype(np.int32)
+        lengths = lengths[order]
+        runs = np.flatnonzero(np.diff(lengths, prepend=-1, append=-1))  # boundaries between lengths
         starts = [0]
-        while (room := starts[-1] + max_tokens // int(lengths[starts[-1]])) < len(lengths):
+        while (room := starts[-1] + self.max_tokens // int(lengths[starts[-1]])) < len(lengths):
             starts.append(room)
         bounds = [*starts, len(lengths)]
-        while (len(bounds) - 1) % num_processes or len(bounds) - 1 < least_batches:
+        while (len(bounds) - 1) % self.num_processes or len(bounds) - 1 < least_batches:
             largest = int(np.diff(bounds).argmax())
             if bounds[largest + 1] - bounds[largest] < 2:
                 raise ValueError(
                     f"{len(bounds) - 1} batches of one sentence each cannot be shared out evenly to "
-                    f"{num_processes} processes: allow more tokens in a batch."
+                    f"{self.num_processes} processes: allow more tokens in a batch."
                 )
             bounds.insert(largest + 1, (bounds[largest] + bounds[largest + 1]) // 2)
-        self._bounds = np.asarray(bounds)
-
-    def __len__(self) -> int:
-        return (len(self._bounds) - 1) // self.num_processes
-
-    def __iter__(self) -> Iterator[list[int]]:
-        rng = np.random.default_rng([self.epoch, *np.atleast_1d(self.seed)])
-        order = self._order.copy()
-        for start, end in zip(self._runs[:-1], self._runs[1:]):
-            rng.shuffle(order[start:end])
-        for batch in rng.permutation(len(self._bounds) - 1)[self.process_index :: self.num_processes]:
-            yield order[self._bounds[batch] : self._bounds[batch + 1]].tolist()
-
-
-class MixedTokenBatchSampler(OfEpochs, Sampler[list[int]]):
-    """`TokenBatchSampler`, with its `options`, for several corpora, of which an epoch has the rows of a `Mixture`."""
-
-    # All epochs have as many batches as the first: of one with a few more, some are left out by chance, and of one
-    # with fewer, the largest are divided.
-
-    def __init__(self, lengths: np.ndarray, max_tokens: int, mixture: Mixture, **options: Any):
-        self.lengths, self.max_tokens, self.mixture, self.options = lengths, max_tokens, mixture, options
-        self._length = len(self._sampler(0))
-
-    def _sampler(self, epoch: int, least_batches: int = 0) -> TokenBatchSampler:
-        lengths = self.lengths[self.mixture.rows(epoch)]
-        sampler = TokenBatchSampler(lengths, self.max_tokens, least_batches=least_batches, **self.options)
-        sampler.set_epoch(epoch)
-        return sampler
+        return order, runs, np.asarray(bounds)
 
     def __len__(self) -> int:
         return self._length
 
     def __iter__(self) -> Iterator[list[int]]:
-        rows = self.mixture.rows(self.epoch)
-        least = self._length * self.options.get("num_processes", 1)
-        for batch in islice(self._sampler(self.epoch, least), self._length):
-            yield rows[batch].tolist()
+        order, runs, bounds = self._plan
+        rows = None if self.mixture is None else self.mixture.rows(self.epoch)
+        if rows is not None:
+            order, runs, bounds = self._planned(self.lengths[rows], self._length * self.num_processes)
+        rng = np.random.default_rng([self.epoch, *np.atleast_1d(self.seed)])
+        order = order.copy()
+        for start, end in pairwise(runs):
+            rng.shuffle(order[start:end])
+        own = rng.permutation(len(bounds) - 1)[self.process_index :: self.num_processes]
+        for batch in own[: self._length]:
+            found = order[bounds[batch] : bounds[batch + 1]]
+            yield (found if rows is None else rows[found]).tolist()
 
 
 class TokenBatchStream(IterableDataset[list[dict[str, Any]]]):

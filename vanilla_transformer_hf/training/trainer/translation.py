@@ -71,7 +71,6 @@ from ..data.token_batches import (
     CurriculumSampler,
     EpochLengthSampler,
     MixedSampler,
-    MixedTokenBatchSampler,
     TokenBatchSampler,
     TokenBatchStream,
 )
@@ -195,7 +194,7 @@ class TranslationTrainer(PublishingMixin, Seq2SeqTrainer):
             self.add_callback(each)
         if self.pop_callback(ProgressCallback) or self.pop_callback(PrinterCallback):  # in notebooks it is neither
             self.add_callback(Progress())
-        self._batches: TokenBatchSampler | MixedTokenBatchSampler | TokenBatchStream | None = None
+        self._batches: TokenBatchSampler | TokenBatchStream | None = None
         self._resumed_from: Path | None = None
         # What `_save_checkpoint` changes in the arguments, as it was before.
         self._own_arguments: dict[str, Any] = {}
@@ -227,10 +226,7 @@ class TranslationTrainer(PublishingMixin, Seq2SeqTrainer):
             self._batches = TokenBatchStream(data, buffer_size=self.args.shuffle_buffer_size, **sampling)
             return DataLoader(self._batches, batch_size=None, **common)
         lengths = data.with_format("numpy")["length"][:]
-        if self.mixture is None:
-            self._batches = TokenBatchSampler(lengths, **sampling)
-        else:
-            self._batches = MixedTokenBatchSampler(lengths, mixture=self.mixture, **sampling)
+        self._batches = TokenBatchSampler(lengths, mixture=self.mixture, **sampling)
         return DataLoader(data, batch_sampler=self._batches, **common)
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
