@@ -215,7 +215,7 @@ def prepare(tmp_path, monkeypatch, datasets_cache):
     from vanilla_transformer_hf.training.recipe import RecipeParser
     from vanilla_transformer_hf.training.run import prepare_job
 
-    monkeypatch.setattr("vanilla_transformer_hf.training.trainer.curves.plot_curves", write_small_picture)
+    monkeypatch.setattr("vanilla_transformer_hf.training.trainer.publishing.plot_curves", write_small_picture)
     rng = random.Random(0)
     files = {}
     for part, size in (("train", 40), ("validation", 6), ("test", 5)):

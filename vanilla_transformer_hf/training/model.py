@@ -33,9 +33,12 @@ def paper_learning_rate(d_model: int, warmup_steps: float) -> float:
     return float(d_model**-0.5 * warmup_steps**-0.5)
 
 
-def new_config(run: RunArguments, **fields: Any) -> Any:
-    """The config of a new model of the run's type, with these fields in the place of the recipe's."""
+def new_config(run: RunArguments, tokenizer: Any = None, **fields: Any) -> Any:
+    """The config of a new model of the run's type, with the tokenizer's and these fields in place of the recipe's."""
     kind = run.model.model_type
+    if tokenizer is not None:
+        ids = {name: getattr(tokenizer, name) for name in ("pad_token_id", "eos_token_id", "bos_token_id")}
+        fields = {"vocab_size": len(tokenizer), **ids, **fields}
     for name in FIELDS_OF_OTHERS[kind]:
         value = run.config.get(name, getattr(run.model, name, None))
         if value is not None:
@@ -81,9 +84,8 @@ def make_model(run: RunArguments, tokenizer: PreTrainedTokenizerBase) -> PreTrai
         wanted = run.config.get("vocab_size") if run.model.tokenizer_name_or_path else None
         if run.model.encoder_from or run.model.decoder_from:
             wanted = max(plan_config(run).vocab_size, len(tokenizer))  # models may have more rows than pieces
-        ids = {each: getattr(tokenizer, each) for each in ("pad_token_id", "eos_token_id", "bos_token_id")}
         size = getattr(tokenizer, "source_vocab_size", None)
-        config = new_config(run, vocab_size=wanted or len(tokenizer), source_vocab_size=size, **ids)
+        config = new_config(run, tokenizer, vocab_size=wanted or len(tokenizer), source_vocab_size=size)
         model = AutoModelForSeq2SeqLM.from_config(config, trust_remote_code=False, **choose_attention(run, config))
     if run.model.tokenizer == "new":
         transfer(model, open_tokenizer(str(run.model.model_name_or_path)), tokenizer)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vanilla_transformer_hf.training.trainer.curves import draw_curves, plot_curves
+from vanilla_transformer_hf.training.trainer.publishing import draw_curves, plot_curves
 
 
 LOG = [

@@ -20,8 +20,7 @@ from vanilla_transformer_hf.training.checkpoints.files import TrainingInterrupte
 from vanilla_transformer_hf.training.data.collators import decode_predictions
 from vanilla_transformer_hf.training.objectives.losses import r_drop_rows
 from vanilla_transformer_hf.training.run import run_job
-from vanilla_transformer_hf.training.trainer.curves import plot_curves
-from vanilla_transformer_hf.training.trainer.publishing import PublishingMixin
+from vanilla_transformer_hf.training.trainer.publishing import PublishingMixin, plot_curves
 from vanilla_transformer_hf.training.trainer.translation import TranslationTrainer
 
 
@@ -415,7 +414,7 @@ def test_a_moving_average_is_evaluated_and_published(prepare):
 def test_the_log_has_the_speed_and_the_picture_the_published_score(prepare, monkeypatch, capfd):
     marks = {}
     monkeypatch.setattr(
-        "vanilla_transformer_hf.training.trainer.curves.plot_curves",
+        "vanilla_transformer_hf.training.trainer.publishing.plot_curves",
         lambda log, path, **kwargs: marks.update(kwargs) or plot_curves(log, path, **kwargs),
     )
     job = prepare()

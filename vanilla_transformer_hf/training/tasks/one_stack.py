@@ -20,7 +20,6 @@ from transformers import (
 )
 
 from ...common.lines import read_lines
-from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ...model.single_stacks.causal_lm import VanillaTransformerForCausalLM
 from ...model.single_stacks.encoder_models import (
     VanillaTransformerForMaskedLM,
@@ -32,7 +31,7 @@ from ..checkpoints.resume import Start
 from ..checks import check_evaluation, refuse_unused
 from ..data.collators import IGNORED_LABEL
 from ..data.parts import ROLES, refuse_several
-from ..model import check_lengths, choose_attention
+from ..model import check_lengths, choose_attention, new_config
 from ..pretraining.denoising import MASK_TOKEN
 from ..recipe import CORPUS_TEXTS
 from ..tokenizer import tokenizer_of_texts
@@ -205,12 +204,8 @@ class OneStack(Task):
         if self.classes_of:
             labels["id2label"] = dict(enumerate(self.names))
             labels["label2id"] = {name: number for number, name in enumerate(self.names)}
-        ids = {name: getattr(tokenizer, name) for name in ("pad_token_id", "eos_token_id", "bos_token_id")}
-        config = VanillaTransformerConfig.from_preset(
-            run.model.preset or "base", **{**run.config, "vocab_size": len(tokenizer), **ids, **labels}
-        )
-        if chosen := choose_attention(run, config):
-            config._attn_implementation = chosen["attn_implementation"]
+        config = new_config(run, tokenizer, **labels)
+        config._attn_implementation = choose_attention(run, config).get("attn_implementation")
         model = self.kind(config)
         check_lengths(model, data)
         return model

@@ -166,8 +166,7 @@ class Recognition(Task):
         return tokenizer_of_texts(self.run, [text for _, text in texts["train"]], folder)
 
     def make_data(self, texts: dict[str, Any], tokenizer: Any) -> dict[str, Any]:
-        ids = {name: getattr(tokenizer, name) for name in ("pad_token_id", "eos_token_id", "bos_token_id")}
-        self.config = new_config(self.run, vocab_size=len(tokenizer), **ids)
+        self.config = new_config(self.run, tokenizer)
         if self.run.data.task == "speech":
             _, rate = read_recording(texts["train"][0][0])
             extractor = VanillaTransformerFeatureExtractor(self.config.num_mel_bins, rate)
