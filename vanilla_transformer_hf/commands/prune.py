@@ -48,7 +48,7 @@ def main(prog: str, argv: list[str]) -> None:
         "--output_dir", type=Path, required=True, help="new folder; renamed from a temporary name when complete"
     )
     arguments = parser.parse_args(argv)
-    from ..training.compression.pruning import prune_folder
+    from ..training.pruning import prune_folder
 
     options = vars(arguments)
     folder, output = options.pop("model"), options.pop("output_dir")

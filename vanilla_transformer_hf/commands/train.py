@@ -73,10 +73,7 @@ def main(prog: str, argv: list[str]) -> None:
 
     parser = RecipeParser(prog=prog, usage=usage)
     if argv and not argv[0].startswith("-"):
-        try:
-            argv = [find_recipe(argv[0]), *argv[1:]]
-        except ValueError as error:
-            parser.exit(2, f"{prog}: {error}\n")
+        argv = [find_recipe(argv[0]), *argv[1:]]
     run, settings = parser.parse(argv)
     train(prog, run, settings)
 

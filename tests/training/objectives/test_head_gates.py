@@ -14,7 +14,6 @@ from transformers import AutoModelForSeq2SeqLM
 
 from vanilla_transformer_hf.common.checksums import verify_folder
 from vanilla_transformer_hf.model.config.stacks import HEAD_FIELDS
-from vanilla_transformer_hf.training.compression.pruning import attentions
 from vanilla_transformer_hf.training.objectives.head_gates import (
     HeadGates,
     add_head_gates,
@@ -23,6 +22,7 @@ from vanilla_transformer_hf.training.objectives.head_gates import (
     gated_projections,
     remove_closed_heads,
 )
+from vanilla_transformer_hf.training.pruning import attentions
 from vanilla_transformer_hf.training.run import run_job
 
 

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from transformers import TrainerCallback
 
-from ..compression.pruning import Pruned, attentions, prune
+from ..pruning import Pruned, attentions, prune
 
 
 # β, γ and ζ: temperature, and the limits to which s is stretched.

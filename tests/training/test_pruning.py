@@ -16,7 +16,7 @@ from vanilla_transformer_hf.commands.main import main
 from vanilla_transformer_hf.model.config.stacks import HEAD_FIELDS, heads_of_layers
 from vanilla_transformer_hf.publishing.model_card import NOT_TRAINED
 from vanilla_transformer_hf.publishing.upload_plan import plan_upload
-from vanilla_transformer_hf.training.compression.pruning import (
+from vanilla_transformer_hf.training.pruning import (
     attentions,
     choose_heads,
     choose_units,

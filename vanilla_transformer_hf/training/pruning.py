@@ -23,15 +23,15 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ...common.files import check_new, new_folder
-from ...common.opening import check_fit, is_own, open_model
-from ...model.config.sharing import INNER_PROJECTIONS, layers_and_sets
-from ...model.config.stacks import HEAD_FIELDS, HEADS, heads_of_layers, stack_of
-from ...publishing.model_card import NOT_TRAINED, CardFacts, write_card
-from ..data.collators import TranslationCollator, vocabulary_sizes
-from ..data.corpora import CorpusFilter, tokenize_corpus
-from ..data.corpus import load_parallel_text
-from ..process import quiet_libraries
+from ..common.files import check_new, new_folder
+from ..common.opening import check_fit, is_own, open_model
+from ..model.config.sharing import INNER_PROJECTIONS, layers_and_sets
+from ..model.config.stacks import HEAD_FIELDS, HEADS, heads_of_layers, stack_of
+from ..publishing.model_card import NOT_TRAINED, CardFacts, write_card
+from .data.collators import TranslationCollator, vocabulary_sizes
+from .data.corpora import CorpusFilter, tokenize_corpus
+from .data.corpus import load_parallel_text
+from .process import quiet_libraries
 
 
 # Attention -> its stack, and its name in a layer.

@@ -1,1 +1,0 @@
-"""Smaller models: pruned, or taught by a larger one."""
