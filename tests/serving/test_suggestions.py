@@ -2,6 +2,7 @@
 
 import json
 import threading
+from urllib.parse import urlencode
 
 import pytest
 
@@ -35,6 +36,16 @@ def test_suggestions_are_kept_and_read_as_a_corpus(client):
     rows = [*find_reader(str(path))(str(path), names_of(None, None, "en", "de"))]
     assert rows == [{"source": PAIR["q"], "target": PAIR["s"]}] * 2
     assert path.stat().st_mode & 0o777 == 0o600 and client.folder.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("text", ["fünf + vier", "四 & fünf", "f%C3%BCnf ü", "%E4ä"])
+def test_forms_are_utf_8_whether_their_bytes_are_escaped_or_not(client, text):
+    """As `curl -d` sends them, and as browsers do."""
+    raw = text.replace("%", "%25").replace("&", "%26").replace("+", "%2B")
+    for content in (f"q=one&s={raw}&source=en&target=de", urlencode({**PAIR, "q": "one", "s": text})):
+        headers = {"content-type": "application/x-www-form-urlencoded"}
+        assert client.post("/suggest", content=content.encode(), headers=headers).json() == {"success": True}
+    assert read(client.folder) == [{"en": "one", "de": text}] * 2
 
 
 @pytest.mark.parametrize(

@@ -697,12 +697,13 @@ class InMemory(MultiPartParser):
 async def _form(request: Request, content: bytes, most_files: int) -> Mapping[str, Any]:
     """The fields of a form; a repeated field becomes a list, a file an `UploadFile`."""
 
-    async def whole() -> AsyncGenerator[bytes, None]:
+    async def whole(content: bytes) -> AsyncGenerator[bytes, None]:
         yield content
 
-    parser: FormParser | MultiPartParser = FormParser(request.headers, whole())
     if media_type(request) == MULTIPART:
-        parser = InMemory(request.headers, whole(), max_files=most_files)
+        parser: FormParser | MultiPartParser = InMemory(request.headers, whole(content), max_files=most_files)
+    else:  # `curl -d` escapes nothing, and Starlette reads what is not escaped as Latin-1
+        parser = FormParser(request.headers, whole(quote(content, safe=bytes(range(128))).encode()))
     try:
         form = await parser.parse()
     except (MultiPartException, HTTPException, ValueError, KeyError) as error:
