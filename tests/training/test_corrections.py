@@ -55,6 +55,14 @@ def test_corrections_are_learned_and_what_is_lost_is_told(recipe, fields, tmp_pa
     assert after.translate([*WANTED]) == [*WANTED.values()]
 
 
+def test_a_few_corrections_are_learned_before_the_recipe_ends_early(fields, tmp_path, capsys):
+    for name in ("num_train_epochs", "eval_strategy", "save_strategy", "test_source"):
+        del fields[name]
+    run_job(prepare_job(*parsed("corrections", fields)))
+    told = capsys.readouterr().out
+    assert "2 of 2 corrections are right now" in told
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
