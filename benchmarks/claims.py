@@ -38,7 +38,8 @@ from vanilla_transformer_hf.commands.compare import VARIANTS
 from vanilla_transformer_hf.common.files import open_output, refuse_overwriting
 from vanilla_transformer_hf.model.config.attention_kinds import SCALES
 from vanilla_transformer_hf.model.config.stacks import encoder_sizes
-from vanilla_transformer_hf.model.layers.parts import NORMS, TokenBatchNorm
+from vanilla_transformer_hf.model.layers.norms import TokenBatchNorm
+from vanilla_transformer_hf.model.layers.parts import NORMS
 from vanilla_transformer_hf.model.modeling_vanilla_transformer import (
     VanillaTransformerLayer,
     eager_attention_forward,

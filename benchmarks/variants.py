@@ -37,7 +37,7 @@ def variants(sizes: dict[str, Any], causal: bool) -> dict[str, dict[str, Any]]:
     widths = {f"{stack}_ffn_dim": getattr(plain, f"{stack}_ffn_dim") * 2 // 3 for stack in ("encoder", "decoder")}
     schemes = [name for name in POSITION_SCHEMES if name != "sinusoidal_grid"]  # sentences have no rows and columns
     # A decoder alone has no batch norm.
-    norms = [name for name in NORMS if name not in (plain.norm_type, "batch_norm" if causal else None)]
+    norms = [name for name in NORMS.rows if name not in (plain.norm_type, "batch_norm" if causal else None)]
     return {
         **{name: {"position_encoding": name} for name in schemes},
         **{name: {"norm_type": name} for name in norms},

@@ -23,7 +23,8 @@ MOST = {
     "export": (10, 1_170, 5),  # the folder for transformers.js
     # Which fields can have the kind that an option needs; samples, scores and a user's processors in this search.
     # Inputs of int8 in seven bits; samples of random bits; settings of a search without transformers.
-    "model": (73, 11_840, 70),
+    # Parts that only some configs and calls need are apart, so that they stay out of the folders of others.
+    "model": (74, 11_820, 65),
     "publishing": (7, 1_920, 15),
     "recurrent": (5, 800, 5),
     "serving": (17, 3_830, 25),  # terms, memories and minimum risk of requests, suggestions

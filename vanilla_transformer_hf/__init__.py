@@ -14,7 +14,8 @@ from .model.config.release import VERSION as __version__  # noqa: N811  # Python
 
 if TYPE_CHECKING:
     from .explorer.notebook import explore
-    from .model.configuration_vanilla_transformer import PRESETS, VanillaTransformerConfig
+    from .model.config.presets import PRESETS
+    from .model.configuration_vanilla_transformer import VanillaTransformerConfig
     from .model.feature_extraction_vanilla_transformer import VanillaTransformerFeatureExtractor
     from .model.layers.base_model import VanillaTransformerPreTrainedModel
     from .model.modeling_vanilla_transformer import (
@@ -75,7 +76,7 @@ __all__ = [
 
 # Public name -> its module. Type checkers read the imports above, which a test compares with this table.
 _HOMES = {
-    "PRESETS": "model.configuration_vanilla_transformer",
+    "PRESETS": "model.config.presets",
     "Alignment": "translation.scoring.alignment",
     "ConstrainedText": "translation.text.texts",
     "Int8Config": "model.packing.int8_quantizer",

@@ -256,7 +256,7 @@ def test_saved_and_loaded_again_is_the_same_file(tmp_path):
 
 def test_every_choice_has_exactly_the_rows_of_its_table():
     tables = {
-        "norm_type": modeling.NORMS,
+        "norm_type": modeling.NORMS.rows,
         "feed_forward_type": modeling.INNER_PROJECTIONS,
         "position_encoding": modeling.POSITION_SCHEMES,
         "decoder_position_encoding": modeling.POSITION_SCHEMES,
@@ -269,7 +269,7 @@ def test_every_choice_has_exactly_the_rows_of_its_table():
 
 def test_every_field_is_read_outside_the_config(tiny_config):
     package = Path(modeling.__file__).parent
-    checks = {"attention_kinds", "conflicts", "kinds", "position_schemes"}
+    checks = {"attention_kinds", "conflicts", "kinds", "position_schemes", "variants"}
     code = "".join(
         path.read_text()
         for path in package.rglob("*.py")

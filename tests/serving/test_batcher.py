@@ -11,7 +11,7 @@ from counting_model import SOURCES
 from starlette.testclient import TestClient
 
 from vanilla_transformer_hf import Translator
-from vanilla_transformer_hf.model.search import search
+from vanilla_transformer_hf.model.search import together
 from vanilla_transformer_hf.model.tokenizer.failures import TokenizerError
 from vanilla_transformer_hf.serving.application import ServedModel, create_application
 from vanilla_transformer_hf.serving.batcher import Batcher, DeadlineError, QueueFullError
@@ -247,7 +247,7 @@ def test_stopping_finishes_what_is_on_its_way_or_drops_it(translator, start):
 @pytest.fixture
 def endless(opened_translator, monkeypatch):
     """A translator whose translations go on to their limits, one token more than the source has."""
-    monkeypatch.setattr(search, "MOST_EMPTY_SLOTS", 64)
+    monkeypatch.setattr(together, "MOST_EMPTY_SLOTS", 64)
     model = copy.deepcopy(opened_translator.model)
     with torch.no_grad():
         model.lm_head.weight[model.generation_config.eos_token_id] = 0

@@ -8,12 +8,11 @@ from huggingface_hub.dataclasses import strict
 
 from .config.attention_kinds import ATTENTION_KINDS, CROSS_KINDS, OTHER_KINDS, attention_kind
 from .config.auto_classes import auto_models, classes_of, whole_auto_map
-from .config.conflicts import OPTIONS, conflicts
+from .config.conflicts import FOLLOWERS, VARIANT_FIELDS, conflicts, variant_of
 from .config.errors import refusing_with_value_errors
 from .config.front_ends import FRONT_ENDS, reads_tokens
-from .config.kinds import name_in, nearest
+from .config.kinds import NORM_KINDS, name_in, nearest, part
 from .config.position_schemes import POSITION_SCHEMES
-from .config.presets import PRESETS
 from .config.release import VERSION
 from .releases.configs import BaseConfig
 from .saving.saved_code import ConfigSavesCode
@@ -22,24 +21,6 @@ from .saving.saved_code import ConfigSavesCode
 logger = logging.getLogger(__name__)
 
 
-# Field -> the field that gives its default value.
-FOLLOWERS = {
-    "encoder_d_model": "d_model",
-    "decoder_activation_function": "activation_function",
-    "decoder_position_encoding": "position_encoding",
-    "decoder_max_position_embeddings": "max_position_embeddings",
-    "encoder_layer_sets": "encoder_layers",
-    "decoder_layer_sets": "decoder_layers",
-}
-
-# Fields of single variants; a saved config omits those that have their default values.
-VARIANT_FIELDS = (
-    *("encoder_layer_sets", "decoder_layer_sets", "layer_sharing", "feed_forward_sharing", "projection_sharing"),
-    *("decoder_attention_sharing", "encoder_heads_by_layer", "decoder_heads_by_layer", "cross_heads_by_layer"),
-    *("encoder_pooling", "encoder_attention_type", "decoder_attention_type", "cross_attention_type"),
-    *("type_vocab_size", "is_decoder", "classifier_dropout", "front_end", "attention_score"),
-    *OPTIONS,
-)
 VERSION_FIELD = "vanilla_transformer_hf_version"
 
 
@@ -325,9 +306,10 @@ class VanillaTransformerConfig(ConfigSavesCode, BaseConfig):  # type: ignore[mis
         Raises:
             ValueError: No preset has this name; the message lists them.
         """
-        if name not in PRESETS:
-            raise ValueError(f"no preset is called {name!r}{nearest(name, PRESETS)}; there are {', '.join(PRESETS)}")
-        return cls(**{**PRESETS[name], **overrides})
+        presets = part("config.presets", "presets").PRESETS
+        if name not in presets:
+            raise ValueError(f"no preset is called {name!r}{nearest(name, presets)}; there are {', '.join(presets)}")
+        return cls(**{**presets[name], **overrides})
 
     @classmethod
     def get_config_dict(
@@ -440,9 +422,10 @@ class VanillaTransformerConfig(ConfigSavesCode, BaseConfig):  # type: ignore[mis
         tables = {**ATTENTION_KINDS, **CROSS_KINDS, **OTHER_KINDS}
         rows: list[Any] = [tables[kind] for kind in kinds]
         rows += [POSITION_SCHEMES[self.position_encoding], POSITION_SCHEMES[str(self.decoder_position_encoding)]]
-        rows.append(FRONT_ENDS[self.front_end])
+        rows += [FRONT_ENDS[self.front_end], NORM_KINDS[self.norm_type]]
         classes = [name.rpartition(".")[0] for name in classes_of(self).values()]
-        return tuple(dict.fromkeys([*classes, *sorted({row.module for row in rows if row.module})]))
+        modules = {row.module for row in rows if row.module} | ({"config.variants"} if variant_of(self) else set())
+        return tuple(dict.fromkeys([*classes, *sorted(modules)]))
 
     @property
     def has_local_attention(self) -> bool:

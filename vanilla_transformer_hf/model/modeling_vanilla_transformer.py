@@ -30,8 +30,8 @@ from transformers.modeling_outputs import (
 from transformers.utils.generic import TransformersKwargs, can_return_tuple
 
 from .config.attention_kinds import ATTENTION_KINDS, CROSS_KINDS, OTHER_KINDS, SCALES, attention_kind
-from .config.front_ends import FRONT_ENDS, check_marks, check_sources, shortened_padding
-from .config.kinds import Classes
+from .config.front_ends import FRONT_ENDS, check_sources, shortened_padding
+from .config.kinds import Classes, part
 from .config.position_schemes import POSITION_SCHEMES
 from .config.sharing import FEED_FORWARD_OWNERS, INNER_PROJECTIONS, PROJECTIONS
 from .config.stacks import StackSizes, check_stacks, decoder_sizes, encoder_sizes, heads_of_layers
@@ -44,7 +44,6 @@ from .layers.base_model import (
     VanillaTransformerPreTrainedModel,
     missing_target,
     tied_output,
-    tokens_of,
 )
 from .layers.parts import (
     NORMS,
@@ -55,8 +54,6 @@ from .layers.parts import (
     counted,
     drop_out,
     look_up,
-    memory_padding,
-    note_tokens,
 )
 from .releases.models import (
     CACHE,
@@ -76,7 +73,7 @@ from .search.generate import VanillaTransformerGenerationMixin
 # What a scheme applies to queries or keys (B, H, T, d_k) at their positions.
 ApplyRotary = Callable[[torch.Tensor], torch.Tensor]
 # Name in the config -> class. The others are in `positions/`.
-POSITION_ENCODINGS = Classes(__package__, POSITION_SCHEMES)
+POSITION_ENCODINGS = Classes(POSITION_SCHEMES)
 
 
 class PositionEncoding(nn.Module):
@@ -138,8 +135,8 @@ class SinusoidalPositionEncoding(PositionEncoding, scheme="sinusoidal"):
 
 # Attention -----------------------------------------------------------------------------------------------------------
 # Name in the config -> class of self-attention, and of attention to the source. The others are in `attention/`.
-ATTENTION_TYPES = Classes(__package__, ATTENTION_KINDS, OTHER_KINDS)
-CROSS_ATTENTION_TYPES = Classes(__package__, CROSS_KINDS, OTHER_KINDS)
+ATTENTION_TYPES = Classes(ATTENTION_KINDS, OTHER_KINDS)
+CROSS_ATTENTION_TYPES = Classes(CROSS_KINDS, OTHER_KINDS)
 
 
 def eager_attention_forward(
@@ -520,7 +517,7 @@ class VanillaTransformerStack(StackOfLayers):
         """What self-attention is given: the mask, and for each layer what else relative positions do, or None."""
         # `padding` is as in `VanillaTransformerAttention.mask`; `chosen` is 1 for a global token (B, T).
         if self.training and self.config.norm_type == "batch_norm":
-            note_tokens(self, padding, embeddings.shape[1])
+            NORMS["batch_norm"].note_tokens(self, padding, embeddings.shape[1])
         scheme, own = self.embed_positions, self.layers[0].self_attn
         mask = own.mask(embeddings, padding, cache=cache, is_needed=scheme.is_relative)
         if self.reads_source and own.has_global_tokens:
@@ -543,7 +540,7 @@ class VanillaTransformerStack(StackOfLayers):
 
 
 # What makes the input of the encoder of a source without tokens, in `front_ends.py`.
-FRONT_END_CLASSES = Classes(__package__, FRONT_ENDS)
+FRONT_END_CLASSES = Classes(FRONT_ENDS)
 
 
 class VanillaTransformerEncoder(VanillaTransformerStack):
@@ -575,8 +572,8 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
         sources = {"input_features": input_features, "pixel_values": pixel_values}
         if self.main_input_name in sources and input_ids is not None and input_ids.is_floating_point():
             sources[self.main_input_name], input_ids = input_ids, None
-        check_sources(self, {"input_ids": input_ids, "inputs_embeds": inputs_embeds, **sources})
-        check_marks(self.config, token_type_ids, global_attention_mask)
+        given = {"input_ids": input_ids, "inputs_embeds": inputs_embeds, **sources}
+        check_sources(self, given, token_type_ids, global_attention_mask)
         if self.main_input_name == "input_ids":
             embeddings = self.look_up_tokens(input_ids, inputs_embeds)
         else:
@@ -612,6 +609,13 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
     def __init__(self, config: VanillaTransformerConfig, shared_from: SharedFeedForward | None = None):
         super().__init__(config, decoder_sizes(config), shared_from)
 
+    def memory_padding(self, padding: torch.Tensor | None) -> torch.Tensor | None:
+        """The padding of the encoder's output (B, S'), from that of the source (B, S) or of its frames."""
+        padding = shortened_padding(self.config, padding)
+        for _ in self.config.encoder_pooling or [] if padding is not None else []:
+            padding = ATTENTION_TYPES["pooling"].pooled_padding(padding)
+        return padding
+
     @recorded
     def forward(
         self,
@@ -640,7 +644,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         mask, biases = self.prepare_attention(embeddings, attention_mask, position_ids, cache=past)
         memory_mask = None
         if has_source:
-            padding = memory_padding(self.config, encoder_attention_mask)
+            padding = self.memory_padding(encoder_attention_mask)
             cross = self.layers[0].encoder_attn
             memory_mask = cross.mask(embeddings, padding, memory=encoder_hidden_states)
         hidden_states = self.embed(embeddings, position_ids)
@@ -827,12 +831,14 @@ class VanillaTransformerForConditionalGeneration(
             if decoder_input_ids is None and decoder_inputs_embeds is None:
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
                 if decoder_attention_mask is None and self.config.norm_type == "batch_norm":
-                    decoder_attention_mask = tokens_of(labels)  # whose statistics the norms compute
-            if not return_logits:
-                weight = self.weight_of_loss()
-                input_ids, inputs_embeds = self.tied_rows(self.model.encoder, input_ids, inputs_embeds)
-                decoder_input_ids, decoder_inputs_embeds = self.tied_rows(
-                    self.model.decoder, decoder_input_ids, decoder_inputs_embeds
+                    # The norms have statistics of tokens: 1 up to the last label of each sentence, and 0 behind it.
+                    decoder_attention_mask = (labels != -100).long().flip(1).cummax(dim=1).values.flip(1)
+            if self.training and not return_logits and not torch.compiler.is_compiling():
+                parts, head = part("layers.loss", "return_logits=False"), self.lm_head
+                weight = parts.weight_of_loss(head)
+                input_ids, inputs_embeds = parts.tied_rows(head, self.model.encoder, input_ids, inputs_embeds)
+                decoder_input_ids, decoder_inputs_embeds = parts.tied_rows(
+                    head, self.model.decoder, decoder_input_ids, decoder_inputs_embeds
                 )
         outputs: Seq2SeqModelOutput = self.model(
             input_ids,

@@ -7,6 +7,7 @@ Shapes: B sentences, S source positions, T target positions, D = d_model, L laye
 (LSTM: state and cell, GRU: state).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +31,6 @@ from ..model.layers.base_model import (
     missing_target,
     tied_output,
 )
-from ..model.layers.loss import RowLoss
 from ..model.layers.parts import Dropout, drop_out
 from ..model.releases.models import CACHE, given_cache, named
 from ..model.search.host_generation import HostGenerationMixin
@@ -419,7 +419,7 @@ class RecurrentSeq2SeqForConditionalGeneration(ShiftedLabels, RecurrentPreTraine
         logits_to_keep: int | torch.Tensor = 0,
         num_items_in_batch: torch.Tensor | int | None = None,
         return_logits: bool = True,
-        row_loss: RowLoss | None = None,
+        row_loss: Callable[..., torch.Tensor] | None = None,
         cache: RecurrentCache | None = None,
         **kwargs: Any,
     ) -> Seq2SeqLMOutput:

@@ -7,8 +7,8 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from ..model.search.plan import StepHook
 from ..model.search.search import Search
+from ..model.search.together import StepHook, absorb, evict, take_wide_rows
 from ..translation.search.minimum_risk import MinimumRisk
 from ..translation.search.parts import constraints_of
 from ..translation.text.splitting import Part
@@ -76,7 +76,7 @@ class SharedSearch:
         elif self._search is None or not len(self._search.rows):
             self._search, self._joined = begun, {begun: list(works)}
         else:
-            self._search.absorb(begun, slice(0, len(works)))
+            absorb(self._search, begun, slice(0, len(works)))
             begun.decoder = None  # copied, because its last sentence may take long
             self._joined[begun] = list(works)
 
@@ -99,7 +99,7 @@ class SharedSearch:
 
     def take_wide(self) -> "SharedSearch | None":
         """A search of the works that need far more memory and would delay the others; they leave this one."""
-        alone = None if self._search is None else self._search.take_wide_rows()
+        alone = None if self._search is None else take_wide_rows(self._search)
         if alone is None:
             return None
         taken = SharedSearch(self._translator, self._options)
@@ -120,7 +120,7 @@ class SharedSearch:
         for search, its in list(self._joined.items()):
             places = [place for place, work in enumerate(its) if work in gone]
             if places and self._search is not None:
-                self._search.evict(search, torch.tensor(places, device=search.is_done.device))
+                evict(self._search, search, torch.tensor(places, device=search.is_done.device))
                 for place in places:
                     its[place] = None
                 self._forget_if_done(search)

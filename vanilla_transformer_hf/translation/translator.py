@@ -109,7 +109,7 @@ class Translator(TextModel):
         quantization: str | None = None,
     ):
         super().__init__(model, tokenizer)
-        if quantization not in MAKERS:
+        if quantization not in MAKERS.rows:
             raise ValueError(f"quantization={quantization!r}: {EXPECTED}")
         if quantization is not None and not is_own(model.config):
             raise ValueError(f"quantization: not supported by {type(model).__name__}")

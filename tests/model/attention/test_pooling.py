@@ -14,8 +14,7 @@ from vanilla_transformer_hf import (
     VanillaTransformerForTokenClassification,
     VanillaTransformerTokenizer,
 )
-from vanilla_transformer_hf.model.attention.pooling import pool
-from vanilla_transformer_hf.model.layers.parts import pooled_padding
+from vanilla_transformer_hf.model.attention.pooling import PoolingAttention, pool
 
 
 FIELDS = {"encoder_layers": 4, "encoder_pooling": [1, 2]}
@@ -81,7 +80,8 @@ def test_pairs_are_counted_from_the_first_token():
         ([1, 1, 0, 0, 0], [0.5, 0, 0], [1, 0, 0]),
     ):
         mask = torch.tensor([padding])
-        assert pool(states, mask).flatten().tolist() == expected and pooled_padding(mask).tolist() == [kept]
+        assert pool(states, mask).flatten().tolist() == expected
+        assert PoolingAttention.pooled_padding(mask).tolist() == [kept]
 
 
 @pytest.mark.parametrize("head", [VanillaTransformerForMaskedLM, VanillaTransformerForTokenClassification])

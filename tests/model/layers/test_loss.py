@@ -10,6 +10,7 @@ from torch import nn
 from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 from vanilla_transformer_hf.model.layers import loss as loss_module
+from vanilla_transformer_hf.model.layers.base_model import smoothed_cross_entropy
 
 
 @pytest.mark.parametrize("in_pieces", [False, True])
@@ -155,6 +156,6 @@ def test_logits_are_computed_whole_where_a_hook_or_adapter_needs_them(pieces, ti
         model = copy.deepcopy(expected)
         change(model)
         out = model(**batch, labels=labels)
-        loss = loss_module.smoothed_cross_entropy(out.logits, labels, 0.1)
+        loss = smoothed_cross_entropy(out.logits, labels, 0.1)
         torch.testing.assert_close(out.loss, loss)
         torch.testing.assert_close(model(**batch, labels=labels, return_logits=False).loss, loss)

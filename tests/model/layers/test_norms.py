@@ -8,7 +8,7 @@ from host_search import host
 from torch import nn
 
 from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration
-from vanilla_transformer_hf.model.layers.parts import TokenBatchNorm, note_tokens
+from vanilla_transformer_hf.model.layers.norms import TokenBatchNorm
 
 
 FIELDS = {"norm_type": "batch_norm", "dropout": 0.0}
@@ -25,7 +25,7 @@ def test_equals_torch_on_the_tokens_alone():
         states = torch.randn(5, longest, 6) * 3 + 1
         padding = (torch.arange(longest) < torch.randint(1, longest + 1, (5, 1))).long()
         mine, its = (states.clone().requires_grad_() for _ in range(2))
-        note_tokens(ours, padding, longest)
+        TokenBatchNorm.note_tokens(ours, padding, longest)
         found, expected = ours(mine)[padding.bool()], theirs(its[padding.bool()])
         torch.testing.assert_close(found, expected)
         weight = torch.randn_like(found)

@@ -9,8 +9,12 @@ from travelling_code import CODE, MODEL_CODE
 from vanilla_transformer_hf.model.config.attention_kinds import ATTENTION_KINDS, CROSS_KINDS, OTHER_KINDS
 from vanilla_transformer_hf.model.config.auto_classes import CLASSES
 from vanilla_transformer_hf.model.config.front_ends import FRONT_ENDS
+from vanilla_transformer_hf.model.config.kinds import NORM_KINDS
 from vanilla_transformer_hf.model.config.position_schemes import POSITION_SCHEMES
 from vanilla_transformer_hf.model.saving import bundle
+
+
+OF_CALLS = ("constraints", "together")
 
 
 def modules_of(place):
@@ -45,6 +49,8 @@ def test_a_plain_model_has_five_files_and_a_tokenizer_one():
     kinds = ("configuration", "layers", "generation", "pipeline", "modeling")
     assert list(MODEL_CODE) == [f"{kind}_vanilla_transformer.py" for kind in kinds]
     assert {"tokenization_vanilla_transformer.py"} == CODE - MODEL_CODE
+    texts = bundle.join_modules(("modeling_vanilla_transformer", "pipeline_vanilla_transformer"))
+    assert sum(len(text.splitlines()) for text in texts.values()) <= 6_000
     assert list(bundle.join_modules(("configuration_vanilla_transformer",))) == [
         "configuration_vanilla_transformer.py"
     ]
@@ -53,6 +59,7 @@ def test_a_plain_model_has_five_files_and_a_tokenizer_one():
 def test_every_module_travels_with_some_model():
     tables = (ATTENTION_KINDS, CROSS_KINDS, OTHER_KINDS, POSITION_SCHEMES, FRONT_ENDS)
     roots = {row.module for table in tables for row in table.values() if row.module}
+    roots |= {"config.variants", *(row.module for row in NORM_KINDS.values() if row.module)}
     roots |= {name.rpartition(".")[0] for classes in CLASSES.values() for name in classes.values()}
     texts = bundle.join_modules(
         (
@@ -67,6 +74,8 @@ def test_every_module_travels_with_some_model():
     there = {path.relative_to(bundle.ROOT).with_suffix("").as_posix().replace("/", ".")
              for path in bundle.ROOT.rglob("*.py") if path.stem != "__init__"}  # fmt: skip
     stays = {"tokenizer.limits", "saving.bundle", "saving.saved_code"}
+    # No config needs them, but options of a call.
+    stays |= {"config.presets", "layers.loss", *(f"search.{name}" for name in OF_CALLS)}
     assert {module for module in found if module.startswith("recurrent.")} == {*modules_of("recurrent")}
     assert there - found == stays | {"feature_extraction_vanilla_transformer"}  # which transformers copies by itself
 

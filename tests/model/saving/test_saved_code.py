@@ -255,7 +255,7 @@ VARIANTS = {
     ),
     "linformer": (
         {"cross_attention_type": "linformer", "max_position_embeddings": 9},
-        {"modeling_vanilla_transformer", "attention.linformer"},
+        {"modeling_vanilla_transformer", "attention.linformer", "attention.kernel_checks"},
     ),
     "pooling": ({"encoder_pooling": [1]}, {"modeling_vanilla_transformer", "attention.pooling"}),
 }
@@ -302,8 +302,52 @@ def test_a_config_changed_to_what_the_folder_lacks_names_the_package(tiny_model,
     (tmp_path / "config.json").write_text(json.dumps(config))
     message = run_hidden(LACKS, tmp_path, home=tmp_path / "home").splitlines()[-1]
     assert message == (
-        "'performer': the code of this folder lacks it; install vanilla_transformer_hf, which has every kind"
+        "encoder_attention_type='performer': the code of this folder lacks it; install vanilla_transformer_hf, which "
+        "has all of it"
     )
+
+
+ASKS = """
+import sys
+sys.modules["vanilla_transformer_hf"] = None
+import torch
+from transformers import AutoModelForSeq2SeqLM
+model = AutoModelForSeq2SeqLM.from_pretrained(sys.argv[1], trust_remote_code=True)
+ids = torch.tensor([[5, 6, 7]])
+for options in (
+    {"prefixes": [[5]]},
+    {"required_phrases": [[[5]]], "num_beams": 2},
+    {"shortlist": [5, 6]},
+    {"ensemble": [model]},
+    {"num_beams": 2, "num_beam_groups": 2, "diversity_penalty": 1.0},
+    {"quantization": "int8"},
+):
+    try:
+        print(model.generate(ids, max_new_tokens=3, **options))
+    except ValueError as error:
+        print(error)
+for ask in (
+    lambda: [*model.generate_stream([{"input_ids": ids}])],
+    lambda: model.train()(ids, labels=ids, return_logits=False),
+    lambda: type(model.config).from_preset("big"),
+):
+    try:
+        print(ask())
+    except ValueError as error:
+        print(error)
+found = model.eval().generate(ids, max_new_tokens=3, num_beams=2, do_sample=True)
+print(len(found), model(ids, labels=ids).loss > 0)
+"""
+
+
+def test_what_a_call_asks_and_the_folder_lacks_names_the_package(tiny_model, tmp_path):
+    tiny_model().save_pretrained(tmp_path)
+    *lines, works = run_hidden(ASKS, tmp_path, home=tmp_path / "home").splitlines()
+    asked = ["prefixes", "required_phrases", "shortlist", "ensemble", "num_beam_groups", "'int8'"]
+    asked += ["generate_stream()", "return_logits=False", "presets"]
+    lacks = "the code of this folder lacks it; install vanilla_transformer_hf, which has all of it"
+    assert lines == [f"{each}: {lacks}" for each in asked]
+    assert works == "1 tensor(True)"
 
 
 def test_a_saved_folder_opens_with_the_package_too(tiny_model, tmp_path):

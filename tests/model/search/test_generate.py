@@ -15,7 +15,7 @@ from vanilla_transformer_hf.model.config.search_settings import LENGTH_PENALTIES
 from vanilla_transformer_hf.model.packing import packed as packed_weights
 from vanilla_transformer_hf.model.releases.models import CACHE
 from vanilla_transformer_hf.model.search import generate as generation
-from vanilla_transformer_hf.model.search import incremental_decoder, search
+from vanilla_transformer_hf.model.search import incremental_decoder, search, together
 from vanilla_transformer_hf.model.search.incremental_decoder import (
     ROOM,
     IncrementalDecoder,
@@ -568,7 +568,7 @@ def test_a_stream_finds_what_each_batch_finds(decided_model, many, options, size
 @pytest.mark.parametrize("options", STREAMS, ids=str)
 def test_wide_sentences_that_are_searched_alone_find_the_same(decided_model, many, options, monkeypatch):
     """Those whose hypotheses need more than twice the keys and values that most others need."""
-    monkeypatch.setattr(search, "MOST_EMPTY_SLOTS", 0)
+    monkeypatch.setattr(together, "MOST_EMPTY_SLOTS", 0)
     model, batches = decided_model(), batches_of(many, 30, 29, 1)
     if "eos_token_id" in options:
         model.lm_head.bias.data[EOS] -= 5.5
@@ -592,7 +592,7 @@ def test_a_sentence_that_goes_on_and_on_makes_no_room_in_the_others(
     batches = batches_of({"input_ids": ids * mask, "attention_mask": mask}, *[16] * 7)
     options = {"num_beams": beams, "max_extra_tokens": 1, "coverage_penalty": coverage_penalty, "ensemble": models[1:]}
     alone = [models[0].generate(**batch, **options) for batch in batches]
-    monkeypatch.setattr(search, "MOST_EMPTY_SLOTS", 64)
+    monkeypatch.setattr(together, "MOST_EMPTY_SLOTS", 64)
     monkeypatch.setattr(IncrementalDecoder, "_make_room", lambda self: make(self) or rooms.append(self.mask.shape))
     assert all(map(torch.equal, alone, models[0].generate_stream(batches, **options)))
     assert max(slots for sentences, _, slots in rooms if sentences == 1) > 60

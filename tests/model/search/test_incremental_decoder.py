@@ -6,6 +6,7 @@ import torch
 from vanilla_transformer_hf.model.packing.packed import StepWeights
 from vanilla_transformer_hf.model.search import incremental_decoder
 from vanilla_transformer_hf.model.search.incremental_decoder import ROOM, IncrementalDecoder
+from vanilla_transformer_hf.model.search.together import absorb_sources
 
 
 STEPS = 3 * ROOM + 2
@@ -73,7 +74,7 @@ def test_sentences_that_join_later_count_from_their_own_begin(tiny_model, source
     decoder, late = reading(slice(0, 5)), reading(slice(5, 9))
     for step in range(ROOM + 3):
         decoder.step(tokens[:5, step, None])
-    decoder.absorb(late, slice(0, 2), torch.tensor([3, 1]))
+    absorb_sources(decoder, late, slice(0, 2), torch.tensor([3, 1]))
     alone = reading(slice(5, 7))
     for step in range(2 * ROOM):
         found = decoder.step(tokens[[0, 6, 2, 5, 4], step, None])
@@ -168,7 +169,7 @@ def test_sentences_join_others_whose_keys_are_of_another_type(tiny_model, source
     decoder, late, alone = (reading(slice(*rows)) for rows in ((0, 5), (first, 9), (first, first + 2)))
     assert (decoder.keys[0].dtype, late.keys[0].dtype) == (own, its)
     decoder.step(tokens[:5, 0, None])
-    decoder.absorb(late, slice(0, 2), torch.tensor([3, 1]))
+    absorb_sources(decoder, late, slice(0, 2), torch.tensor([3, 1]))
     for step in range(1, 2 * ROOM):
         found = decoder.step(tokens[[0, 5, 2, 4, 3], step, None])
         torch.testing.assert_close(found[[3, 1]], alone.step(tokens[4:6, step, None]), rtol=0, atol=0.05)

@@ -11,7 +11,7 @@ from transformers import GenerationMixin
 from transformers.generation import logits_process
 
 from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration
-from vanilla_transformer_hf.model.search import logits_processors
+from vanilla_transformer_hf.model.search import plan
 from vanilla_transformer_hf.model.search.plan import LOOP_METHODS, replaced_method, why_not
 from vanilla_transformer_hf.model.single_stacks.causal_lm import VanillaTransformerForCausalLM
 
@@ -132,11 +132,11 @@ def test_arguments_by_position_are_those_of_transformers(decided_model, source):
 
 
 def test_names_of_transformers_are_those_of_its_classes():
-    names = {*logits_processors.PROCESSORS, *logits_processors.COUNTING_PROCESSORS, *logits_processors.BIASES}
+    names = {*plan.PROCESSORS, *plan.COUNTING_PROCESSORS, *plan.BIASES}
     for name in sorted(names):
         kind = getattr(logits_process, name)
-        assert logits_processors.host_name(object.__new__(kind)) == name
-        assert not logits_processors.host_name(object.__new__(type(name, (kind,), {})))
+        assert plan.host_name(object.__new__(kind)) == name
+        assert not plan.host_name(object.__new__(type(name, (kind,), {})))
 
 
 def test_an_encoder_of_someone_else_reads_the_source(decided_model, source):

@@ -7,6 +7,7 @@ from host_search import host
 from transformers import GenerationConfig, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration
+from vanilla_transformer_hf.model.search import together
 from vanilla_transformer_hf.model.search.search import Rows
 
 
@@ -164,7 +165,7 @@ def test_rows_are_kept_and_put():
     old = rows([0, 0, 1], [2, 4, 3], [[7, 7, 0, 5, 6], [7, 7, 7, 7, 0], [7, 7, 7, 0, 8]])
     kept = old.select(torch.tensor([2, 0]))
     assert (kept.places.tolist(), kept.running.tolist()) == ([2, 0], [[7, 7, 7, 0, 8], [7, 7, 0, 5, 6]])
-    put = old.put(rows([0], [0], [[0]]), torch.tensor([1]), unused=2, prompt_length=1)
+    put = together.put(old, rows([0], [0], [[0]]), torch.tensor([1]), unused=2, prompt_length=1)
     assert put.running.tolist() == [[0, 5, 6], [7, 7, 0], [7, 0, 8]]
     assert (put.begins.tolist(), put.limits.tolist()) == ([0, 2, 1], [9, 11, 10])
 

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from transformers import TrainerControl, TrainerState
 
 from vanilla_transformer_hf.commands.compare import VARIANTS
-from vanilla_transformer_hf.model.configuration_vanilla_transformer import PRESETS
+from vanilla_transformer_hf.model.config.presets import PRESETS
 from vanilla_transformer_hf.training.comparison import comparison
 from vanilla_transformer_hf.training.comparison import run as comparison_run
 from vanilla_transformer_hf.training.comparison.comparison import (

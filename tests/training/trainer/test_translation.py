@@ -15,7 +15,8 @@ from torch.nn import functional as F
 from transformers import Seq2SeqTrainer, TrainerCallback
 
 from vanilla_transformer_hf import VanillaTransformerTokenizer
-from vanilla_transformer_hf.model.layers.loss import loss_by_rows, smoothed_cross_entropy
+from vanilla_transformer_hf.model.layers.base_model import smoothed_cross_entropy
+from vanilla_transformer_hf.model.layers.loss import loss_by_rows
 from vanilla_transformer_hf.training.checkpoints.files import TrainingInterrupted, checkpoints_in, find_damage
 from vanilla_transformer_hf.training.data.collators import decode_predictions
 from vanilla_transformer_hf.training.objectives.losses import r_drop_rows

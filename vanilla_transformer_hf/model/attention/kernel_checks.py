@@ -26,3 +26,12 @@ def kernel_refusal(attention: Any) -> str:
         f"attn_implementation={attention.config._attn_implementation!r} with {type(attention).__name__}: must be "
         f"{kernels}, or 'eager' for the attention weights"
     )
+
+
+def check_positions(count: int, longest: int, kind: str, field: str) -> None:
+    """A `ValueError` if there are more positions than parameters for them, the config's field of this name."""
+    if count > longest:
+        raise ValueError(
+            f"{count:,} positions, and {kind} attention has {field}={longest:,}: cut the text, or train a model with "
+            "more positions"
+        )

@@ -12,8 +12,9 @@ from torch import nn
 from transformers import initialization as init
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
-from ..layers.parts import check_padding_mask, check_positions, counted
+from ..layers.parts import check_padding_mask, counted
 from ..modeling_vanilla_transformer import VanillaTransformerAttention, VanillaTransformerCrossAttention
+from .kernel_checks import check_positions
 
 
 class LinformerAttention(VanillaTransformerAttention, kind="linformer"):

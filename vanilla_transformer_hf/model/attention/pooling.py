@@ -10,8 +10,16 @@ import torch
 import torch.nn.functional as F
 from transformers.masking_utils import create_bidirectional_mask
 
-from ..layers.parts import pairs, pooled_padding
+from ..layers.parts import check_padding_mask
 from ..modeling_vanilla_transformer import VanillaTransformerAttention
+
+
+def pairs(padding: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """The pair of neighbours that each position belongs to (B, S), and the number of pairs, S' = S // 2 + 1."""
+    # Pairs are counted from the first token of a sequence, so that padding on the left does not part neighbours.
+    check_padding_mask(padding, "an encoder with pooling, self-", "")
+    shift = padding.long().argmax(dim=1, keepdim=True) % 2
+    return (torch.arange(padding.shape[1], device=padding.device) + shift) // 2, padding.shape[1] // 2 + 1
 
 
 class PoolingAttention(VanillaTransformerAttention, kind="pooling"):
@@ -19,13 +27,19 @@ class PoolingAttention(VanillaTransformerAttention, kind="pooling"):
 
     pools = True
 
+    @staticmethod
+    def pooled_padding(padding: torch.Tensor) -> torch.Tensor:
+        """1 for a pair with a token, 0 for other pairs: padding (B, S) to (B, S')."""
+        pair, count = pairs(padding)
+        return padding.long().new_zeros(padding.shape[0], count).scatter_reduce(1, pair, padding.long(), "amax")
+
     def shorten(
         self, states: torch.Tensor, padding: torch.Tensor | None
     ) -> tuple[torch.Tensor, Any, torch.Tensor | None]:
         """States (B, S, D) to pooled ones (B, S', D), the mask of what these attend to, and their padding (B, S')."""
         short = pool(states, padding)
         mask = create_bidirectional_mask(self.config, short, padding, encoder_hidden_states=states)
-        return short, mask, None if padding is None else pooled_padding(padding)
+        return short, mask, None if padding is None else self.pooled_padding(padding)
 
     def forward(  # type: ignore[override]  # keys and values come from other states than the queries
         self, hidden_states: torch.Tensor, attention_mask: Any, memory: torch.Tensor, **kwargs: Any

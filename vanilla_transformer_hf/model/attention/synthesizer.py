@@ -13,10 +13,10 @@ from torch import nn
 from transformers import initialization as init
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
-from ..layers.parts import check_positions, counted, drop_out
+from ..layers.parts import counted, drop_out
 from ..modeling_vanilla_transformer import ApplyRotary, VanillaTransformerAttention
 from ..releases.models import grow
-from .kernel_checks import check_inputs
+from .kernel_checks import check_inputs, check_positions
 
 
 class SynthesizerMask(NamedTuple):

@@ -2,13 +2,12 @@
 Kinds of attention in the config: a row each. `attention/` computes them.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
 from .kinds import Kind
-from .position_schemes import POSITION_SCHEMES, stack_fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,37 +24,6 @@ class AttentionKind(Kind):
     is_quadratic: bool = False  # whether its time grows with the square of the number of positions
     has_weights_of_full: bool = False  # whether they are those of full attention: either can be trained from the other
     not_in: Mapping[str, str] = field(default_factory=dict)  # stack -> why it cannot have this kind, and what to take
-
-
-def chunk_conflicts(config: Any, stack: str) -> Iterator[str]:
-    _, encoding, *_ = stack_fields(config, stack)
-    if config.chunk_summary != "none" and POSITION_SCHEMES[encoding].is_relative:
-        yield (
-            f"chunk_summary={config.chunk_summary!r} with position encoding {encoding!r}: a summary has "
-            "no distance; take an encoding that is added to the embeddings, or 'rotary'"
-        )
-
-
-def lsh_conflicts(config: Any, stack: str) -> Iterator[str]:
-    if config.lsh_buckets % 2 and config.lsh_buckets != 1:
-        yield f"lsh_buckets={config.lsh_buckets}: must be even, or 1"
-
-
-def performer_conflicts(config: Any, stack: str) -> Iterator[str]:
-    if config.attention_dropout:
-        yield (
-            f"{stack}_attention_type='performer' with attention_dropout={config.attention_dropout}: its weights are "
-            "never computed; set attention_dropout=0"
-        )
-
-
-def memory_conflicts(config: Any, stack: str) -> Iterator[str]:
-    name, encoding, *_ = stack_fields(config, stack)
-    if encoding != "none":
-        yield (
-            f"{stack}_attention_type='recurrent' with {name}={encoding!r}: it has distances of its own, and positions "
-            f"would begin anew with each segment; set {name}='none'"
-        )
 
 
 # `encoder_attention_type` or `decoder_attention_type` -> its row
@@ -76,7 +44,6 @@ ATTENTION_KINDS: dict[str, AttentionKind] = {
     "chunk": AttentionKind(
         module="attention.local",
         options=("attention_block", "chunk_summary"),
-        conflicts=chunk_conflicts,
         has_pairs=True,
         has_weights_of_full=True,
     ),
@@ -94,18 +61,15 @@ ATTENTION_KINDS: dict[str, AttentionKind] = {
     "lsh": AttentionKind(
         module="attention.lsh",
         options=("lsh_buckets", "lsh_rounds", "lsh_chunk", "lsh_seed"),
-        conflicts=lsh_conflicts,
         has_keys=False,  # queries serve as keys
     ),
     "performer": AttentionKind(
         module="attention.performer",
         options=("performer_features", "performer_redraw"),
-        conflicts=performer_conflicts,
     ),
     "recurrent": AttentionKind(
         module="attention.segment_memory",
         options=("memory_length",),
-        conflicts=memory_conflicts,
         has_head_parameters=True,
         not_in={"encoder": "a memory of what was read before is the decoder's; take another type, such as 'window'"},
     ),

@@ -3,12 +3,12 @@ Front ends, as the config has them: what a source is, and what makes the input o
 A row each; `front_ends.py` computes them.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from .kinds import Kind, nearest
+from .kinds import Kind
 
 
 # Tokens or frames of an example.
@@ -51,29 +51,6 @@ def strides_of_convolutions(config: Any) -> list[int]:
     return [2, 2] if config.conv_strides is None else config.conv_strides
 
 
-def convolution_conflicts(config: Any, stack: str) -> Iterator[str]:
-    strides = strides_of_convolutions(config)
-    if not strides or not all(0 < stride <= 8 for stride in strides) or len(strides) > 8:
-        yield f"conv_strides={strides!r}: must be one to eight numbers from 1 to 8, one for a convolution"
-    if config.conv_kernel_size % 2 == 0:
-        yield f"conv_kernel_size={config.conv_kernel_size}: must be odd, so that it has a frame in its middle"
-    if (name := config.conv_activation) == "glu":
-        if config.conv_channels is not None and config.conv_channels % 2:
-            yield f"conv_channels={config.conv_channels}: must be even with conv_activation='glu'"
-        return
-    from transformers.activations import ACT2FN  # heavy: it brings torch.distributed and torch's compiler
-
-    if name not in ACT2FN:
-        yield f"conv_activation={name!r}{nearest(name, ACT2FN)}: must be 'glu' or one of {', '.join(sorted(ACT2FN))}"
-
-
-def patch_conflicts(config: Any, stack: str) -> Iterator[str]:
-    for side in ("height", "width"):
-        image, patch = getattr(config, f"image_{side}"), getattr(config, f"patch_{side}")
-        if image % patch:
-            yield f"patch_{side}={patch}: must divide image_{side}={image}"
-
-
 MEL_OPTIONS = ("num_mel_bins",)
 CONVOLUTION_OPTIONS = ("conv_strides", "conv_kernel_size", "conv_channels", "conv_activation")
 IMAGE_OPTIONS = ("num_channels", "image_height", "image_width", "patch_height", "patch_width")
@@ -84,7 +61,6 @@ FRONT_ENDS: dict[str, FrontEndKind] = {
     "speech": FrontEndKind(
         module="front_ends",
         options=MEL_OPTIONS + CONVOLUTION_OPTIONS,
-        conflicts=convolution_conflicts,
         input_name="input_features",
         strides=strides_of_convolutions,
         shape=shape_of_frames,
@@ -92,7 +68,6 @@ FRONT_ENDS: dict[str, FrontEndKind] = {
     "speech_whisper": FrontEndKind(
         module="front_ends",
         options=MEL_OPTIONS + CONVOLUTION_OPTIONS,
-        conflicts=convolution_conflicts,
         input_name="input_features",
         strides=strides_of_convolutions,
         length=lambda config, shape: behind_strides(config, shape[-1]),
@@ -109,7 +84,6 @@ FRONT_ENDS: dict[str, FrontEndKind] = {
     "image": FrontEndKind(
         module="front_ends",
         options=IMAGE_OPTIONS,
-        conflicts=patch_conflicts,
         input_name="pixel_values",
         length=lambda config, _: (
             (config.image_height // config.patch_height) * (config.image_width // config.patch_width)
@@ -157,18 +131,8 @@ def source_length(config: Any, shape: Sequence[int]) -> int:
     return FRONT_ENDS[config.front_end].length(config, shape)
 
 
-def check_class_of_front_end(config: Any, model: Any) -> None:
-    """A `ValueError` if the model class reads another kind of source than the config's front end."""
-    name = input_name_of(config)
-    if model.main_input_name != name:
-        raise ValueError(
-            f"{model.__name__} reads {model.main_input_name}, and the config's front_end={config.front_end!r} reads "
-            f"{name}; open it with {CLASSES_OF_INPUTS[name]}"
-        )
-
-
-def check_sources(model: Any, given: dict[str, Any]) -> None:
-    """A `ValueError` if a source is `given` that is not the model's, or none: argument -> its value or None."""
+def check_sources(model: Any, given: dict[str, Any], token_type_ids: Any, global_attention_mask: Any) -> None:
+    """A `ValueError` if a source is `given` that is not the model's, or none, or what only other encoders have."""
     name, front_end = model.main_input_name, model.config.front_end
     others = {"input_ids", "inputs_embeds"} if name == "input_ids" else {name}
     for other in given.keys() - others:
@@ -176,16 +140,12 @@ def check_sources(model: Any, given: dict[str, Any]) -> None:
             raise ValueError(f"{type(model).__name__}: {other} given; front_end={front_end!r} reads {name}")
     if name != "input_ids" and given[name] is None:
         raise ValueError(f"{type(model).__name__}: no {name} given, which front_end={front_end!r} reads")
-
-
-def check_marks(config: Any, token_type_ids: Any, global_attention_mask: Any) -> None:
-    """A `ValueError` if segments or global tokens are given, of which the encoder has none."""
-    if token_type_ids is not None and not config.type_vocab_size:
+    if token_type_ids is not None and not model.config.type_vocab_size:
         raise ValueError(
             "token_type_ids: this model has no segments (type_vocab_size=0); leave them out, or set the config's "
             "type_vocab_size and train"
         )
-    if global_attention_mask is not None and config.encoder_attention_type != "window_global":
+    if global_attention_mask is not None and model.config.encoder_attention_type != "window_global":
         raise ValueError(
             "global_attention_mask: this encoder has no global tokens; leave it out, or train a model with "
             "encoder_attention_type='window_global'"

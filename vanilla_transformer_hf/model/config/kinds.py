@@ -5,7 +5,8 @@ A kind is a row of a table: the module that computes it, what it can be combined
 config that only this kind, or a few, use. What computes a kind imports nothing of this: a config is opened without it.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import ChainMap
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
@@ -25,36 +26,47 @@ class Kind:
 
     module: str = ""  # which computes it, and is imported with the first use; empty: it adds itself
     options: tuple[str, ...] = ()  # the config's fields that it uses, and not all others do
-    # The config and "encoder" or "decoder", the stack that has this kind -> a message for each conflict of fields.
-    conflicts: Callable[[Any, str], Iterator[str]] = lambda config, stack: iter(())
 
 
-class Classes(dict[str, type[Any]]):
-    """Name of a kind in `tables` -> its class, imported from a module of `package` with the first use."""
+PACKAGE = str(__package__).removesuffix(".config")  # of the model's modules; in a saved folder, all are in one
 
-    def __init__(self, package: str | None, *tables: Mapping[str, Kind]):
+
+def part(module: str, wanted: str) -> Any:
+    """A module that not every saved folder has; a `ValueError` if this one lacks it, and with it what is `wanted`."""
+    try:
+        return import_module(f"{PACKAGE}.{module}")
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f"{wanted}: the code of this folder lacks it; install vanilla_transformer_hf, which has all of it"
+        ) from error
+
+
+# `norm_type` -> its row.
+NORM_KINDS = {
+    "layer_norm": Kind(),
+    "rms_norm": Kind(),
+    "rms_norm_author": Kind(module="layers.norms"),
+    "batch_norm": Kind(module="layers.norms"),
+}
+
+
+class Classes(dict[Any, Any]):
+    """Name of a kind in `tables` -> its class, imported with the first use from the module in its row."""
+
+    def __init__(self, *tables: Any):
         super().__init__()
-        self.package, self.tables = package, tables
+        self.rows: Mapping[Any, Kind] = ChainMap(*tables)
 
-    def row(self, kind: str) -> Kind | None:
-        """The row of this name."""
-        return next((table[kind] for table in self.tables if kind in table), None)
-
-    def __missing__(self, kind: str) -> type[Any]:
-        row = self.row(kind)
-        try:
-            import_module(f"{self.package}.{row.module if row else kind}")
-        except ModuleNotFoundError as error:
-            raise ValueError(
-                f"{kind!r}: the code of this folder lacks it; install vanilla_transformer_hf, which has every kind"
-            ) from error
+    def __missing__(self, kind: str) -> Any:
+        row = self.rows.get(kind)
+        part(row.module if row else kind, repr(kind))
         if kind not in self:
             raise ValueError(f"{kind!r}: no class computes it; define one with this name")
         return self[kind]
 
     def add(self, kind: str, computes: type[Any], **facts: Any) -> None:
         """Add a class, of which `facts` says what its row says; a `ValueError` if there is none, or they disagree."""
-        row = self.row(kind)
+        row = self.rows.get(kind)
         if row is None:
             raise ValueError(
                 f"{computes.__name__}: {kind!r} is not a row of a table in config/; add it there first, so that a "

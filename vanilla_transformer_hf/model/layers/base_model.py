@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,15 +14,14 @@ from torch import nn
 from transformers import initialization as init
 from transformers.modeling_utils import PreTrainedModel
 
-from ..config.front_ends import check_class_of_front_end, input_name_of, reads_tokens
-from ..config.position_schemes import check_kernel_of_positions
+from ..config.front_ends import CLASSES_OF_INPUTS, input_name_of, reads_tokens
+from ..config.kinds import part
 from ..config.sharing import INNER_PROJECTIONS
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..releases.models import keep_logits, tie_skipped
 from ..saving.saved_code import ModelSavesCode
 from .lora_targets import name_lora_targets
-from .loss import RowLoss, cross_entropy_rows, loss_by_rows, projected_loss, smoothed_cross_entropy
-from .parts import is_plain, is_unchanged, look_up
+from .parts import look_up
 
 
 # The names that transformers gives to a file of weights, to the index of several, and to each of them.
@@ -37,6 +36,35 @@ def remove_older_weights(folder: str | os.PathLike[str], written: Collection[str
         is_weights = path.name in (WEIGHTS_NAME, INDEX_NAME) or SHARD_NAME.fullmatch(path.name)
         if is_weights and path.name not in written:
             path.unlink()
+
+
+def count_of(labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None) -> torch.Tensor | int:
+    """The divisor of a loss summed over labels: the number of labels other than -100, or the given one; at least 1."""
+    count = (labels != -100).sum() if num_items_in_batch is None else num_items_in_batch
+    return count.clamp(min=1) if isinstance(count, torch.Tensor) else max(1, count)
+
+
+def smoothed_cross_entropy(
+    logits: torch.Tensor,
+    labels: torch.Tensor,
+    label_smoothing: float,
+    num_items_in_batch: torch.Tensor | int | None = None,
+) -> torch.Tensor:
+    """Cross-entropy in nats with (1 - ε) of the weight on the label and ε spread over all V tokens, section 5.4."""
+    # Szegedy et al. 2016, arXiv 1512.00567, of logits (B, T, V) and labels (B, T), of which -100 is ignored. The sum
+    # is divided by `num_items_in_batch`, the labels of all accumulated batches, where it is given: then the gradient
+    # does not depend on how a batch is split.
+    loss = F.cross_entropy(
+        logits.flatten(0, 1).float(), labels.flatten(), reduction="sum", label_smoothing=label_smoothing
+    )
+    return loss / count_of(labels, num_items_in_batch)
+
+
+@torch.compiler.disable  # torch would unroll the loop over the rows
+def loss_of_rows(*arguments: Any) -> torch.Tensor:
+    """`loss_by_rows` of `loss.py`."""
+    found: torch.Tensor = part("layers.loss", "row_loss").loss_by_rows(*arguments)
+    return found
 
 
 class SharedBase(ModelSavesCode, PreTrainedModel):
@@ -105,48 +133,25 @@ class SharedBase(ModelSavesCode, PreTrainedModel):
         num_items_in_batch: torch.Tensor | int | None = None,
         return_logits: bool = True,
         logits_to_keep: int | torch.Tensor = 0,
-        row_loss: RowLoss | None = None,
+        row_loss: Callable[..., torch.Tensor] | None = None,
         weight: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """Last states (B, T, D) to the loss, if labels (B, T) are given, and logits (B, T, V), by the `lm_head`."""
         # In training the loss is smoothed, or `row_loss`, and the logits may be left out; `weight` is then used for
         # that of the `lm_head`, if given.
         smoothing = self.config.label_smoothing if self.training else 0.0
-        if self.training and labels is not None and not return_logits:
-            wanted = row_loss or partial(cross_entropy_rows, smoothing)
-            loss = projected_loss(states, self.lm_head, labels, wanted, num_items_in_batch, weight)
+        if self.training and labels is not None and not return_logits and not torch.compiler.is_compiling():
+            parts = part("layers.loss", "return_logits=False")
+            wanted = row_loss or partial(parts.cross_entropy_rows, smoothing)
+            loss = parts.projected_loss(states, self.lm_head, labels, wanted, num_items_in_batch, weight)
             if loss is not None:
                 return loss, None
         logits = self.lm_head(keep_logits(states, logits_to_keep))  # (B, T, V)
         if labels is None:
             return None, logits
         if row_loss is not None:
-            return loss_by_rows(logits, labels, row_loss, num_items_in_batch), logits
+            return loss_of_rows(logits, labels, row_loss, num_items_in_batch), logits
         return smoothed_cross_entropy(logits, labels, smoothing, num_items_in_batch), logits
-
-    def weight_of_loss(self) -> torch.Tensor | None:
-        """The weight of a plain `lm_head`, as autograd should have it in a step that computes no whole logits."""
-        # Autograd comes back last to what was made first: the gradients of rows (`tied_rows`, called later) are joined
-        # before they are added to that of the whole matrix, which torch copies for it once instead of twice.
-        return self.lm_head.weight.view_as(self.lm_head.weight) if is_plain(self.lm_head) else None
-
-    def tied_rows(
-        self, stack: Any, ids: torch.Tensor | None, embeddings: torch.Tensor | None
-    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """Ids (B, T) or embeddings (B, T, D) as they are, or embeddings whose gradient joins the output's."""
-        # It can be added to rows of the output's where both are one matrix, and the loss needs its product. torch
-        # would make another matrix of that size for each look-up, almost all of it zeros.
-        if ids is None:
-            return ids, embeddings
-        embedding: Any = getattr(stack, "embed_tokens", None)
-        head = self.lm_head
-        plain = type(embedding) is nn.Embedding and is_unchanged(embedding) and is_plain(head)
-        if not (self.training and plain and embedding.weight is head.weight):
-            return ids, embeddings
-        # Accelerators add sparse gradients in any order. Ids out of range are left to the message about them.
-        if ids.device.type != "cpu" or torch.compiler.is_compiling() or ids.max() >= len(head.weight) or ids.min() < 0:
-            return ids, embeddings
-        return None, F.embedding(ids, embedding.weight, sparse=True)
 
     def _resize_token_embeddings(
         self, new_num_tokens: int | None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
@@ -318,9 +323,12 @@ class VanillaTransformerPreTrainedModel(SharedBase):
         super().__init__(config, *args, **kwargs)
         if getattr(self, "reads_source", True):  # all but decoders
             self.main_input_name = input_name_of(config)
-        if isinstance(self, ShiftedLabels):
-            check_class_of_front_end(config, type(self))
-        check_kernel_of_positions(config)
+        name, kind = input_name_of(config), type(self)
+        if isinstance(self, ShiftedLabels) and kind.main_input_name != name:
+            raise ValueError(
+                f"{kind.__name__} reads {kind.main_input_name}, and the config's front_end={config.front_end!r} reads "
+                f"{name}; open it with {CLASSES_OF_INPUTS[name]}"
+            )
 
     def _init_weights(self, module: nn.Module) -> None:
         """
@@ -389,11 +397,6 @@ class StackOfLayers(StackEmbeddings, VanillaTransformerPreTrainedModel):
         if self.reads_source and config.is_encoder_decoder and config.cross_attention_type != "full":
             limits.append(config.max_position_embeddings)
         return min((limit for limit in limits if limit is not None), default=None)
-
-
-def tokens_of(labels: torch.Tensor) -> torch.Tensor:
-    """Labels (B, T) to 1 up to the last one of each sentence, and 0 for the padding behind it (B, T)."""
-    return (labels != -100).long().flip(1).cummax(dim=1).values.flip(1)
 
 
 def missing_target(name: str) -> str:

@@ -1,5 +1,5 @@
 """
-The loss of training, section 5.4: cross-entropy with label smoothing, from logits or in parts from the last states.
+The loss of training, section 5.4, in parts: from the last states, without all logits at once; other losses of rows.
 
 Shapes: B sentences, T target positions, N = B T, D = d_model, V vocabulary; K passes over the same sentences (one, but
 for R-Drop), R rows at a time.
@@ -12,7 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .parts import is_plain
+from .base_model import count_of
+from .parts import is_plain, is_unchanged
 
 
 # Logits that are in memory at once in training: 16 MiB in bfloat16. Fewer are slower, more need more memory.
@@ -37,28 +38,6 @@ class LossRows(NamedTuple):
 
 # What computes a loss: rows to the sum of their losses times their shares.
 RowLoss = Callable[[LossRows], torch.Tensor]
-
-
-def count_of(labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None) -> torch.Tensor | int:
-    """The divisor of a loss summed over labels: the number of labels other than -100, or the given one; at least 1."""
-    count = (labels != -100).sum() if num_items_in_batch is None else num_items_in_batch
-    return count.clamp(min=1) if isinstance(count, torch.Tensor) else max(1, count)
-
-
-def smoothed_cross_entropy(
-    logits: torch.Tensor,
-    labels: torch.Tensor,
-    label_smoothing: float,
-    num_items_in_batch: torch.Tensor | int | None = None,
-) -> torch.Tensor:
-    """Cross-entropy in nats with (1 - ε) of the weight on the label and ε spread over all V tokens, section 5.4."""
-    # Szegedy et al. 2016, arXiv 1512.00567, of logits (B, T, V) and labels (B, T), of which -100 is ignored. The sum
-    # is divided by `num_items_in_batch`, the labels of all accumulated batches, where it is given: then the gradient
-    # does not depend on how a batch is split.
-    loss = F.cross_entropy(
-        logits.flatten(0, 1).float(), labels.flatten(), reduction="sum", label_smoothing=label_smoothing
-    )
-    return loss / count_of(labels, num_items_in_batch)
 
 
 def softmax_and_log_sum(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -154,7 +133,6 @@ class LossByRows(torch.autograd.Function):
         return None if gradient is None else gradient.to(ctx.dtype), None, None, None
 
 
-@torch.compiler.disable  # torch would unroll the loop over the rows
 def loss_by_rows(
     logits: torch.Tensor,
     labels: torch.Tensor,
@@ -231,3 +209,28 @@ def projected_loss(
     states = states.reshape(-1, labels.numel(), states.shape[-1])
     weight = projection.weight if weight is None else weight
     return ProjectedLoss.apply(states, weight, projection.bias, labels.flatten(), row_loss, count, dtype)
+
+
+def weight_of_loss(head: Any) -> torch.Tensor | None:
+    """The weight of a plain output `head`, as autograd should have it in a step that computes no whole logits."""
+    # Autograd comes back last to what was made first: the gradients of rows (`tied_rows`, called later) are joined
+    # before they are added to that of the whole matrix, which torch copies for it once instead of twice.
+    return head.weight.view_as(head.weight) if is_plain(head) else None
+
+
+def tied_rows(
+    head: Any, stack: Any, ids: torch.Tensor | None, embeddings: torch.Tensor | None
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Ids (B, T) or embeddings (B, T, D) as they are, or embeddings whose gradient joins the output's."""
+    # It can be added to rows of the output's where both are one matrix, and the loss needs its product. torch
+    # would make another matrix of that size for each look-up, almost all of it zeros.
+    if ids is None:
+        return ids, embeddings
+    embedding: Any = getattr(stack, "embed_tokens", None)
+    plain = type(embedding) is nn.Embedding and is_unchanged(embedding) and is_plain(head)
+    if not (stack.training and plain and embedding.weight is head.weight):
+        return ids, embeddings
+    # Accelerators add sparse gradients in any order. Ids out of range are left to the message about them.
+    if ids.device.type != "cpu" or torch.compiler.is_compiling() or ids.max() >= len(head.weight) or ids.min() < 0:
+        return ids, embeddings
+    return None, F.embedding(ids, embedding.weight, sparse=True)

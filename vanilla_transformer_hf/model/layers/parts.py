@@ -13,10 +13,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import nn
-from transformers import initialization as init
 
-from ..config.front_ends import shortened_padding
-from ..configuration_vanilla_transformer import VanillaTransformerConfig
+from ..config.kinds import NORM_KINDS, Classes
 
 
 # Linear layers -------------------------------------------------------------------------------------------------------
@@ -174,82 +172,9 @@ class Dropout(nn.Dropout):
 
 
 # Norms: (width, eps) -> module ---------------------------------------------------------------------------------------
-class AuthorRMSNorm(nn.RMSNorm):
-    """x / (√mean(x²) + ε) · γ; Zhang and Sennrich 2019, arXiv 1910.07467, with ε where their code has it."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        states = x.float()
-        states = states / (states.square().mean(dim=-1, keepdim=True).sqrt() + self.eps)  # type: ignore[operator]  # the config has one
-        return states.to(x.dtype) * self.weight
-
-
-class TokenBatchNorm(nn.Module):
-    """(x - mean) / √(variance + ε) · γ + β of each feature over the tokens of a batch: arXiv 1502.03167."""
-
-    # Ioffe and Szegedy 2015; in evaluation with the running averages of mean and variance, as torch.nn.BatchNorm1d of
-    # the tokens without padding; each process of a distributed training has statistics of its own.
-
-    # The part that a batch has in the running averages.
-    momentum = 0.1
-    running_mean: torch.Tensor
-    running_variance: torch.Tensor
-    # Which positions are tokens (B, T), as `note_tokens` says before the layers of a stack run; None: all.
-    tokens: torch.Tensor | None = None
-
-    def __init__(self, width: int, eps: float):
-        super().__init__()
-        self.eps = eps
-        self.weight, self.bias = nn.Parameter(torch.empty(width)), nn.Parameter(torch.empty(width))
-        self.register_buffer("running_mean", torch.empty(width))
-        self.register_buffer("running_variance", torch.empty(width))
-        self.draw()
-
-    def draw(self) -> None:
-        """Make it the identity of standardised states, as before any training."""
-        for ones in (self.weight, self.running_variance):
-            init.ones_(ones)
-        for zeros in (self.bias, self.running_mean):
-            init.zeros_(zeros)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        mean, variance = self.statistics(x) if self.training else (self.running_mean, self.running_variance)
-        normalised = (x - mean) * torch.rsqrt(variance + self.eps)
-        return (normalised * self.weight + self.bias).to(x.dtype)
-
-    def statistics(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Mean and variance (D) over the tokens of the states (B, T, D), which also enter the running averages."""
-        states = x.to(torch.promote_types(x.dtype, torch.float32))
-        part = states.new_ones(x.shape[:-1]) if self.tokens is None else self.tokens.to(states.dtype)
-        part = part[..., None]  # 1 for a token, 0 for padding
-        count = part.sum()
-        mean = (states * part).sum(dim=(0, 1)) / count
-        variance = ((states - mean).square() * part).sum(dim=(0, 1)) / count
-        with torch.no_grad():
-            unbiased = variance * (count / (count - 1).clamp(min=1))
-            self.running_mean.lerp_(mean.to(self.running_mean), self.momentum)
-            self.running_variance.lerp_(unbiased.to(self.running_variance), self.momentum)
-        return mean, variance
-
-
-def note_tokens(stack: nn.Module, padding: torch.Tensor | None, length: int) -> None:
-    """Tell the norms of a stack in training which of the last `length` of `padding` (B, past + T) are tokens."""
-    if padding is not None and padding.dim() != 2:
-        raise ValueError(
-            f"attention_mask of shape {tuple(padding.shape)}: in training, norm_type='batch_norm' takes one of shape "
-            "(B, T), with 1 for a token and 0 for padding"
-        )
-    for module in stack.modules():
-        if isinstance(module, TokenBatchNorm):
-            module.tokens = None if padding is None else padding[:, -length:]
-
-
 # x / √(mean(x²) + ε) · γ is torch's RMSNorm.
-NORMS: dict[str, Callable[..., nn.Module]] = {
-    "layer_norm": nn.LayerNorm,
-    "rms_norm": nn.RMSNorm,
-    "rms_norm_author": AuthorRMSNorm,
-    "batch_norm": TokenBatchNorm,
-}
+NORMS = Classes(NORM_KINDS)
+NORMS |= {"layer_norm": nn.LayerNorm, "rms_norm": nn.RMSNorm}
 
 
 # Rows of tables, and the positions of tokens -------------------------------------------------------------------------
@@ -287,38 +212,6 @@ def check_padding_mask(padding: torch.Tensor | None, kind: str, note: str) -> No
             f"attention_mask of shape {tuple(padding.shape)}: {kind} attention takes one of shape (B, S), with 1 for "
             f"a token and 0 for padding{note}"
         )
-
-
-def check_positions(count: int, longest: int, kind: str, field: str) -> None:
-    """A `ValueError` if there are more positions than parameters for them, the config's field of this name."""
-    if count > longest:
-        raise ValueError(
-            f"{count:,} positions, and {kind} attention has {field}={longest:,}: cut the text, or train a model with "
-            "more positions"
-        )
-
-
-def pairs(padding: torch.Tensor) -> tuple[torch.Tensor, int]:
-    """The pair of neighbours that each position belongs to (B, S), and the number of pairs, S' = S // 2 + 1."""
-    # Pairs are counted from the first token of a sequence, so that padding on the left does not part neighbours.
-    check_padding_mask(padding, "an encoder with pooling, self-", "")
-    shift = padding.long().argmax(dim=1, keepdim=True) % 2
-    return (torch.arange(padding.shape[1], device=padding.device) + shift) // 2, padding.shape[1] // 2 + 1
-
-
-def pooled_padding(padding: torch.Tensor) -> torch.Tensor:
-    """1 for a pair with a token, 0 for other pairs: padding (B, S) to (B, S')."""
-    pair, count = pairs(padding)
-    return padding.long().new_zeros(padding.shape[0], count).scatter_reduce(1, pair, padding.long(), "amax")
-
-
-def memory_padding(config: VanillaTransformerConfig, padding: torch.Tensor | None) -> torch.Tensor | None:
-    """The padding of the encoder's output (B, S'), from that of the source (B, S) or of its frames."""
-    padding = shortened_padding(config, padding)
-    if padding is not None:
-        for _ in config.encoder_pooling or []:
-            padding = pooled_padding(padding)
-    return padding
 
 
 # Attention to a source by flash attention ----------------------------------------------------------------------------

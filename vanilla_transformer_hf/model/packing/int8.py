@@ -26,6 +26,7 @@ from .int8_products import (
     warn_once,
 )
 from .most_likely import ROWS_AT_ONCE
+from .packed import MAKERS, joined
 
 
 # Significant bits of a step. A whole number of at most 127 times such a step is exact in float32, so rounding a matrix
@@ -38,11 +39,6 @@ FEW_INT8_ROWS = 64
 # Outputs from which it is slower for more rows (512 inputs, 128 rows, one thread: 14.9 against 12.7 ms for 37,000,
 # 0.70 against 0.64 for 2,048).
 LARGE_INT8_MAP = 2**14
-
-
-def joined(weights: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The rows of all matrices (O, D) as one matrix; a single one is not copied."""
-    return weights[0] if len(weights) == 1 else torch.cat([*weights])
 
 
 def quantize_rows(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -163,3 +159,7 @@ def rounded_rows(states: torch.Tensor, most: int = LARGEST) -> tuple[torch.Tenso
 
 LAST_ROUNDED = LastResult(rounded_rows)
 REDUCED_ROUNDED = LastResult(partial(rounded_rows, most=LARGEST_REDUCED))
+MAKERS |= {
+    "int8": (int8_map_of_step, Int8Map),
+    "int8_reduced": (partial(int8_map_of_step, largest=LARGEST_REDUCED), partial(Int8Map, largest=LARGEST_REDUCED)),
+}

@@ -7,6 +7,7 @@ A packed matrix is a copy; a `WeightSignature` shows whether it is still up to d
 import copy
 import sys
 import weakref
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import cache, cached_property, partial
 from types import SimpleNamespace
@@ -16,11 +17,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from ..config.kinds import Classes, Kind
 from ..layers.parts import is_plain, is_unchanged
-from .int8 import Int8Map, int8_map_of_step, joined
-from .int8_products import LARGEST_REDUCED, fast_product, onednn_product, product_of_halves
+from .int8_products import fast_product, onednn_product, product_of_halves
 from .most_likely import ScreenedMostLikely, most_likely
-from .signature import WeightSignature
 
 
 # States (..., D) to x Wᵀ + b (..., O).
@@ -36,6 +36,11 @@ def is_packable(weight: torch.Tensor) -> bool:
         and torch.backends.mkldnn.is_available()
         and hasattr(torch.ops.mkldnn, "_linear_pointwise")
     )
+
+
+def joined(weights: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The rows of all matrices (O, D) as one matrix; a single one is not copied."""
+    return weights[0] if len(weights) == 1 else torch.cat([*weights])
 
 
 @cache
@@ -95,11 +100,8 @@ INT8_METHOD = "vanilla_transformer_int8"
 # From matrices whose outputs are concatenated, a bias or None and the operation after it.
 MakeProjection: TypeAlias = Callable[[Sequence[torch.Tensor], torch.Tensor | None, str], Projection]
 # Quantization of a search -> how it makes a map: of the few rows of a step, and of whole sequences.
-MAKERS: dict[str | None, tuple[MakeProjection, MakeProjection]] = {
-    None: (for_few_rows, pack),
-    "int8": (int8_map_of_step, Int8Map),
-    "int8_reduced": (partial(int8_map_of_step, largest=LARGEST_REDUCED), partial(Int8Map, largest=LARGEST_REDUCED)),
-}
+MAKERS = Classes({None: Kind(), **dict.fromkeys(("int8", "int8_reduced"), Kind(module="packing.int8"))})
+MAKERS[None] = for_few_rows, pack
 EXPECTED = "expected 'int8', 'int8_reduced' or None"
 
 
@@ -209,6 +211,66 @@ class StepProjections(SimpleNamespace):
         )
 
 
+# Whether a model still has the weights that its packed copies were made of ------------------------------------------
+# torch counts changes in place, but not those through `.data`, as of averages, merged adapters or swapped weights. So
+# some rows of every matrix are compared, too: who writes through `.data` changes whole matrices. What is not noticed
+# is a change of a few other rows through `.data`; after one, call `model.train()`, which drops them, and `eval()`.
+
+# Rows of a matrix that are compared: the first, the last and others at equal distances.
+SAMPLED_ROWS = 4
+# The same for the values of a vector; a shorter one is compared whole.
+SAMPLED_VALUES = 2**12
+# Bytes of a value -> integers of this width: compared bit by bit, NaN equals itself.
+INTEGERS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.int8}
+
+
+def local_part(tensor: torch.Tensor) -> torch.Tensor:
+    """What this process holds of a tensor, which may be distributed over several (DTensor)."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def sampled(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """Views of some rows of a matrix (O, D), or of some values of a vector (O); the first and the last among them."""
+    rows = local_part(tensor).detach()
+    most = SAMPLED_ROWS if rows.dim() > 1 else SAMPLED_VALUES
+    step = max(1, -(-(len(rows) - 1) // (most - 1)))
+    return [rows[:-1:step], rows[-1:]]
+
+
+def places_of(tensors: Sequence[torch.Tensor]) -> list[tuple[Any, ...]]:
+    """Which tensors these are, where their values lie, and how often torch saw them change."""
+    counts = [0 if tensor.is_inference() else tensor._version for tensor in tensors]
+    return [
+        (id(one), local_part(one).data_ptr(), one.dtype, one.shape, one.stride(), count)
+        for one, count in zip(tensors, counts, strict=True)
+    ]
+
+
+class WeightSignature:
+    """What distinguishes the present weights of a model from others."""
+
+    # What identifies its modules, compared with ==, and the weights that are packed, with their biases.
+
+    def __init__(self, modules: Any, tensors: Sequence[torch.Tensor]):
+        self.modules, self.places = modules, places_of(tensors)
+        # By width, so that each group is read as one matrix. The views keep their memory: no other tensor comes to lie
+        # at its address.
+        self.views = defaultdict[Any, list[torch.Tensor]](list)
+        for view in (view for tensor in tensors for view in sampled(tensor)):
+            self.views[view.device, view.dtype, view.shape[1:]].append(view)
+        self.values = self._read()
+
+    def _read(self) -> list[torch.Tensor]:
+        """The sampled values of each width, as integers."""
+        values = [torch.cat(views) for views in self.views.values()]
+        return [one.view(INTEGERS[one.itemsize]) for one in values]
+
+    def fits(self, modules: Any, tensors: Sequence[torch.Tensor]) -> bool:
+        """Whether these are the same modules and tensors, with the same values where they are compared."""
+        same = self.modules == modules and self.places == places_of(tensors)
+        return same and all(map(torch.equal, self.values, self._read()))
+
+
 class StepWeights:
     """A model's linear maps for the steps of a search, packed where that is faster."""
 
@@ -219,7 +281,8 @@ class StepWeights:
 
     def __init__(self, model: Any, quantization: str | None = None):
         self.model, self.quantization = weakref.proxy(model), quantization
-        self.of_step, self.of_sequence = MAKERS[quantization]
+        makers: tuple[MakeProjection, MakeProjection] = MAKERS[quantization]
+        self.of_step, self.of_sequence = makers
         self._copies: dict[int, Any] = {}
 
     @cached_property

@@ -60,6 +60,16 @@ class RelativePositionEncoding(PositionEncoding):
 
     is_relative = True
 
+    def __init__(self, config: VanillaTransformerConfig, stack: StackSizes) -> None:
+        super().__init__(config, stack)
+        name = config._attn_implementation or ""
+        if name.startswith(("flash", "flex")):
+            field = "position_encoding" if stack.name == "encoder" else "decoder_position_encoding"
+            raise ValueError(
+                f"attn_implementation={name!r} with {field}={stack.position_encoding!r}: this kernel cannot add the "
+                "scores of the position encoding; set attn_implementation to 'eager' or 'sdpa'"
+            )
+
     def bias(self, query_positions: torch.Tensor, key_positions: torch.Tensor) -> torch.Tensor:
         """The bias (B or 1, H, T, S) added to the scores of queries at (B or 1, T) and keys at (B or 1, S)."""
         return query_positions.new_zeros((), dtype=torch.float32)

@@ -31,22 +31,19 @@ LAST = "modeling_vanilla_transformer"  # has all others
 NOT_HERE = "saving.saved_code"
 # Imported so that transformers finds the class by its name; it travels with a model whose weights it rounded.
 INT8_QUANTIZER = "packing.int8_quantizer"
-PLACEHOLDERS = """class ConfigSavesCode:
-    pass
-
-
-class ModelSavesCode:
-    pass
-
-
-class TokenizerSavesCode:
+# Its classes, in the file that extends them.
+PLACEHOLDERS = {
+    "ConfigSavesCode": "class ConfigSavesCode:\n    pass\n\n\n",
+    "ModelSavesCode": "class ModelSavesCode:\n    pass\n\n\n",
+    "TokenizerSavesCode": """class TokenizerSavesCode:
     @staticmethod
     def check_files(files):
         # Nothing: who runs the code of a folder trusts its files, too.
         pass
 
 
-"""
+""",
+}
 HEADING = "# ==== "
 
 
@@ -117,7 +114,8 @@ def join_modules(modules: tuple[str, ...]) -> dict[str, str]:
             f"from .{home} import {', '.join(sorted(names))}\n"
             for home, names in sorted(borrowed.get(file, {}).items())
         )
-        + f"\n\n{PLACEHOLDERS}"
+        + "\n\n"
+        + "".join(text for name, text in PLACEHOLDERS.items() if any(name in body for body in bodies[file].values()))
         + "\n\n".join(bodies[file].values())
         for file in order
         if file in bodies

@@ -1,5 +1,5 @@
 """
-Beam search and diverse beam search.
+Beam search.
 
 The best candidates are found in two exact stages, not by a search through whole rows.
 
@@ -15,10 +15,13 @@ import torch.nn.functional as F
 
 from ..config.search_settings import LENGTH_PENALTIES
 from ..packing.most_likely import best_candidates
-from .constraints import NEVER
 from .incremental_decoder import resized
 from .plan import SearchPlan
 from .search import COLUMNS, NUMBER, PARENTS, RESULT, Rows, Search
+
+
+# Score of an empty place in the beam.
+NEVER = -1.0e9
 
 
 @dataclass
@@ -91,8 +94,8 @@ class BeamSearch(Search):
         padding = next((token for token in (plan.pad, *ends) if token is not None), -1)
         longest = int(plan.limits.max())
         given = torch.full(shape[:1], self.prompt_length, device=device)
-        if plan.constraints.prefixes is not None:
-            given = given + plan.constraints.prefixes.lengths
+        if plan.prefixes is not None:
+            given = given + plan.prefixes.lengths
         running = prompt[:, None].expand(-1, plan.beams, -1)
         running_scores = torch.zeros(shape, dtype=torch.float32, device=device)
         running_scores[:, 1:] = NEVER
@@ -111,7 +114,7 @@ class BeamSearch(Search):
             finished_lengths=lengths,
             finished_parents=prompt.new_full((*shape, longest - self.prompt_length), -1),
             # More than any phrase has, so that empty places of the beam come last.
-            finished_missing=None if plan.constraints.phrases is None else torch.full_like(lengths, 2**20),
+            finished_missing=None if plan.phrases is None else torch.full_like(lengths, 2**20),
         )
 
     def first_results(self) -> dict[str, torch.Tensor]:
@@ -128,14 +131,8 @@ class BeamSearch(Search):
     def has_nan(self) -> torch.Tensor:
         return (self.rows.running_scores + self.rows.finished_scores).isnan().any(dim=1)
 
-    def absorb(self, other: Any, rows: slice) -> None:
-        super().absorb(other, rows)
-        self.penalties = max(self.penalties, other.penalties, key=len)
-        if self.coverage_penalty:
-            self.rows.coverage = resized(self.rows.coverage, -1, size=self.decoder.source_length)
-
     def step(self) -> None:
-        rows, plan, phrases = self.rows, self.plan, self.constraints.phrases
+        rows, plan, phrases = self.rows, self.plan, self.plan.phrases
         if self._has_whole_vocabulary:
             found = self._candidates(self._log_probs())
         else:
@@ -173,11 +170,11 @@ class BeamSearch(Search):
         """Whether an option needs the scores of the whole vocabulary rather than those of a shortlist."""
         plan = self.plan
         reads_all = bool(plan.processors) or plan.keeps_rows or plan.config.do_sample
-        return reads_all or self.constraints.phrases is not None or plan.groups > 1
+        return reads_all or self.plan.phrases is not None or plan.groups > 1
 
     def _log_probs(self) -> torch.Tensor:
         """Log-probabilities of the next tokens of each running hypothesis (A, n, V)."""
-        tokens, shortlist = self.rows.running[:, :, -1], self.constraints.shortlist
+        tokens, shortlist = self.rows.running[:, :, -1], self.plan.shortlist
         if self.plan.keeps_rows:  # what reads the rows may keep them, so they are not in memory that is used again
             logits = self.decoder.next_logits(tokens).flatten(0, 1).float()
             logits = logits if shortlist is None else shortlist.spread(logits)
@@ -194,7 +191,7 @@ class BeamSearch(Search):
 
     def _candidates(self, log_probs: torch.Tensor) -> Candidates:
         """The best continuations, or some that are drawn, of log-probabilities (A, n, V)."""
-        rows, phrases = self.rows, self.constraints.phrases
+        rows, phrases = self.rows, self.plan.phrases
         if self.plan.config.do_sample:
             scores = (log_probs + rows.running_scores[..., None]).flatten(1)  # (A, n V)
             places = self._draw(scores, self.count)  # (A, K)
@@ -224,7 +221,7 @@ class BeamSearch(Search):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The best log-probabilities and columns (A, n, K) of the rows at `places`, as those of what is permitted."""
         # By shortlist and prefixes.
-        shortlist, prefixes = self.constraints.shortlist, self.constraints.prefixes
+        shortlist, prefixes = self.plan.shortlist, self.plan.prefixes
         if shortlist is not None and not self._has_whole_vocabulary:
             ids = shortlist.ids[ids]
         if prefixes is not None:
@@ -288,45 +285,6 @@ class BeamSearch(Search):
         rows.improvable = rows.improvable & (best > worst).any(dim=1, keepdim=True)
         done = ~rows.improvable[:, 0] | (length >= rows.limits)
         return done | rows.is_finished.all(dim=1) if plan.config.early_stopping is True else done
-
-
-class DiverseBeamSearch(BeamSearch):
-    """Diverse beam search with the Hamming diversity: Vijayakumar et al. 2016, arXiv 1610.02424, algorithm 1."""
-
-    # Section 5.1. Beams in groups, each a row with a beam search of its own. The groups of a sentence take turns at
-    # each step; a token's score is lowered by `diversity_penalty` for each hypothesis of earlier groups that continues
-    # with it. Scores include the penalties, as those of transformers 4 and of the authors' code do. The rows of a
-    # sentence follow each other.
-
-    def best(self) -> dict[str, torch.Tensor]:
-        groups, n_best = self.plan.groups, self.plan.config.num_return_sequences
-        lists = {name: tensor.unflatten(0, (-1, groups)).flatten(1, 2) for name, tensor in self.results.items()}
-        order = lists["finished_scores"].argsort(dim=1, descending=True, stable=True)[:, :n_best]  # (B, n_best)
-        return {name: take(tensor, order).flatten(0, 1) for name, tensor in lists.items()}
-
-    def _candidates(self, log_probs: torch.Tensor) -> Candidates:
-        rows, plan = self.rows, self.plan
-        sentences, groups = rows.places // plan.groups, rows.places % plan.groups
-        count = len(rows), self.count
-        found = Candidates(
-            scores=torch.empty(count, dtype=log_probs.dtype, device=log_probs.device),
-            parents=rows.places.new_empty(count),
-            tokens=rows.places.new_empty(count),
-        )
-        # Tokens that continue the hypotheses of earlier groups (B, n of all groups); -1 where a place is empty.
-        taken = rows.places.new_full((len(plan.prompt) // plan.groups, plan.groups * plan.beams), -1)
-        for group in range(plan.groups):
-            its = (groups == group).nonzero()[:, 0]  # (a)
-            before = taken[sentences[its], None].expand(-1, plan.beams, -1)
-            penalties = (before >= 0).to(log_probs.dtype) * -plan.options.diversity_penalty
-            own = log_probs[its].scatter_add(2, before.clamp(min=0), penalties)  # (a, n, V)
-            part = self._ranked(*self._likely(own, rows.places[its]), rows.running_scores[its])
-            _, chosen = going_on(part.scores, plan.ends(part.tokens), beams=plan.beams)
-            columns = slice(group * plan.beams, (group + 1) * plan.beams)
-            # Groups that are done have no hypotheses any more.
-            taken[sentences[its], columns] = part.tokens.gather(1, chosen).masked_fill(rows.written[its, None], -1)
-            found.scores[its], found.parents[its], found.tokens[its] = part.scores, part.parents, part.tokens
-        return found
 
 
 def going_on(scores: torch.Tensor, ends: torch.Tensor, beams: int) -> tuple[torch.Tensor, torch.Tensor]:

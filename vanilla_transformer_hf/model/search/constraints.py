@@ -7,14 +7,12 @@ Shapes: B sentences, A of them still in the batch, n beams, K candidates of each
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 
-
-# Score of an empty place in the beam.
-NEVER = -1.0e9
+from .beam import NEVER
+from .plan import SearchPlan
 
 
 def as_ids(ids: Any, name: str, vocab_size: int, ends: Sequence[int] = ()) -> list[int]:
@@ -221,54 +219,35 @@ class PhraseSearch:
                 self.states[row] = [advance(states[beam], token) for beam, token in zip(beams, added)]
 
 
-@dataclass
-class Constraints:
-    """The constraints of a call; None for kinds that the call does not use."""
-
-    prefixes: Prefixes | None = None
-    phrases: PhraseSearch | None = None
-    shortlist: Shortlist | None = None
-
-    @classmethod
-    def read(
-        cls,
-        asked: dict[str, Any],
-        batch: int,
-        beams: int,
-        ends: Sequence[int],
-        vocab_size: int,
-        device: torch.device,
-        groups: int = 1,
-    ) -> "Constraints":
-        """Read `prefixes`, `required_phrases` and `shortlist` of `generate()`, for B sentences with so many beams."""
-        # So many `groups` of beams are each a row of its own to the search.
-        made = cls()
-        if "prefixes" in asked:
-            prefixes = one_for_each(asked["prefixes"], "prefixes", batch=batch)
-            prefixes = [
-                as_ids(ids, f"prefixes[{row}]", vocab_size=vocab_size, ends=ends) for row, ids in enumerate(prefixes)
-            ]
-            made.prefixes = Prefixes([ids for ids in prefixes for _ in range(groups)], device)
-        if "required_phrases" in asked:
-            if beams < 2:
-                raise ValueError(f"required_phrases: needs num_beams of at least 2, not {beams}")
-            if groups > 1:
-                raise ValueError("required_phrases: not possible together with num_beam_groups")
-            phrases = []
-            for row, each in enumerate(one_for_each(asked["required_phrases"], "required_phrases", batch=batch)):
-                name = f"required_phrases[{row}]"
-                if not isinstance(each, (list, tuple)):
-                    raise ValueError(f"{name}: must be a list of phrases, not {str(each)[:40]}")
-                named = [(f"{name}[{number}]", phrase) for number, phrase in enumerate(each)]
-                phrases.append([as_ids(phrase, place, vocab_size=vocab_size, ends=ends) for place, phrase in named])
-                if [] in phrases[-1]:
-                    raise ValueError(f"{name}: a phrase is empty")
-            made.phrases = PhraseSearch(phrases, ends, beams=beams)
-        if "shortlist" in asked:
-            shortlist = set(as_ids(asked["shortlist"], "shortlist", vocab_size=vocab_size))
-            if not shortlist - {*ends}:
-                raise ValueError("shortlist: must name a token that does not end a sentence")
-            required = set() if made.phrases is None else made.phrases.tokens
-            ids = torch.tensor(sorted(shortlist | required | {*ends}), device=device)
-            made.shortlist = Shortlist(ids, vocab_size)
-        return made
+def read_constraints(plan: SearchPlan, model: Any) -> None:
+    """Read `prefixes`, `required_phrases` and `shortlist` of the call into its plan."""
+    asked, beams, ends = plan.request.requests, plan.config.num_beams, [] if plan.eos is None else plan.eos.tolist()
+    batch, vocab_size, device = len(plan.prompt) // plan.groups, model.config.vocab_size, model.device
+    if "prefixes" in asked:
+        prefixes = one_for_each(asked["prefixes"], "prefixes", batch=batch)
+        prefixes = [
+            as_ids(ids, f"prefixes[{row}]", vocab_size=vocab_size, ends=ends) for row, ids in enumerate(prefixes)
+        ]
+        plan.prefixes = Prefixes([ids for ids in prefixes for _ in range(plan.groups)], device)
+    if "required_phrases" in asked:
+        if beams < 2:
+            raise ValueError(f"required_phrases: needs num_beams of at least 2, not {beams}")
+        if plan.groups > 1:
+            raise ValueError("required_phrases: not possible together with num_beam_groups")
+        phrases = []
+        for row, each in enumerate(one_for_each(asked["required_phrases"], "required_phrases", batch=batch)):
+            name = f"required_phrases[{row}]"
+            if not isinstance(each, (list, tuple)):
+                raise ValueError(f"{name}: must be a list of phrases, not {str(each)[:40]}")
+            named = [(f"{name}[{number}]", phrase) for number, phrase in enumerate(each)]
+            phrases.append([as_ids(phrase, place, vocab_size=vocab_size, ends=ends) for place, phrase in named])
+            if [] in phrases[-1]:
+                raise ValueError(f"{name}: a phrase is empty")
+        plan.phrases = PhraseSearch(phrases, ends, beams=beams)
+    if "shortlist" in asked:
+        shortlist = set(as_ids(asked["shortlist"], "shortlist", vocab_size=vocab_size))
+        if not shortlist - {*ends}:
+            raise ValueError("shortlist: must name a token that does not end a sentence")
+        required = set() if plan.phrases is None else plan.phrases.tokens
+        ids = torch.tensor(sorted(shortlist | required | {*ends}), device=device)
+        plan.shortlist = Shortlist(ids, vocab_size)

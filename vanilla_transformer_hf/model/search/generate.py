@@ -23,37 +23,27 @@ from transformers.generation import (
 from ..config.attention_kinds import attends_to_pieces
 from ..config.front_ends import reads_tokens, shortened_padding, source_length
 from ..config.generation import VanillaTransformerGenerationConfig
+from ..config.kinds import part
 from ..config.search_settings import REQUESTS, SEARCH_OPTIONS, SearchOptions, Settings
 from ..packing.int8_quantizer import Int8Config  # noqa: F401  (transformers must know it when a folder is opened)
 from ..packing.packed import EXPECTED, MAKERS, StepWeights
 from ..releases.models import CACHE
-from .beam import BeamSearch, DiverseBeamSearch
+from .beam import BeamSearch
 from .host_generation import HostGenerationMixin
-from .incremental_decoder import Ensemble, IncrementalDecoder
+from .incremental_decoder import IncrementalDecoder
 from .plan import (
     KNOWN,
     SearchPlan,
     SearchRequest,
-    SentenceLimits,
-    check_ensemble,
     given,
     loop_obstacles,
     most_target_tokens,
     needs_whole_rows,
     obstacles,
     plan_lengths,
-    plan_search,
     replaced_method,
 )
-from .search import GreedySearch, Search, run_together
-
-
-# Arguments of `generate` about its sentences; the batches of a stream may differ only in these.
-OF_SENTENCES = (
-    "inputs", "input_ids", "inputs_embeds", "attention_mask", "encoder_outputs", "decoder_input_ids",
-    "decoder_attention_mask", "position_ids", "token_type_ids", "global_attention_mask", "labels", "prefixes",
-    "required_phrases", "input_features", "pixel_values",
-)  # fmt: skip
+from .search import GreedySearch, Search
 
 
 @dataclass
@@ -145,7 +135,15 @@ class VanillaTransformerGenerationMixin(HostGenerationMixin):
         kwargs = {name: value for name, value in kwargs.items() if name not in REQUESTS}
         if kwargs.get("custom_generate") is None:
             kwargs.pop("custom_generate", None)
-        self._check_arguments(inputs, kwargs, requests)
+        if requests.get("quantization") not in MAKERS.rows:
+            raise ValueError(f"quantization={requests['quantization']!r}: {EXPECTED}")
+        if requests and "custom_generate" in kwargs:
+            raise ValueError(f"{next(iter(requests))}: not possible together with custom_generate")
+        source_size, target_size = self.config.source_vocab_size or self.config.vocab_size, self.config.vocab_size
+        for ids in filter(torch.is_tensor, (inputs, kwargs.get("input_ids")) if reads_tokens(self.config) else ()):
+            check_token_ids(ids, source_size, name="input_ids")
+        if (prompt := kwargs.get("decoder_input_ids")) is not None:
+            check_token_ids(prompt, target_size, name="decoder_input_ids")
         if isinstance(kwargs.get("custom_generate"), str):  # the name of a repository whose code replaces the loop
             return super().generate(inputs, generation_config, logits_processor, stopping_criteria, *args, **kwargs)
         settings = Settings(dict(kwargs), given=generation_config, saved=self.generation_config)
@@ -190,23 +188,14 @@ class VanillaTransformerGenerationMixin(HostGenerationMixin):
             obstacle = found
         if own_option is not None and "custom_generate" not in kwargs:  # whose loop may have it
             raise ValueError(f"{own_option}: not possible together with {obstacle}")
-        if limits.of_sentences is not None:
-            stopping_criteria = [*(stopping_criteria or []), SentenceLimits(limits.of_sentences)]
-        return super().generate(inputs, generation_config, logits_processor, stopping_criteria, *args, **kwargs)
+        if (most := limits.of_sentences) is not None:
 
-    def _check_arguments(
-        self: Any, inputs: torch.Tensor | None, kwargs: dict[str, Any], requests: dict[str, Any]
-    ) -> None:
-        """A `ValueError` for a token id outside its vocabulary, or an option that no other loop supports."""
-        if requests.get("quantization") not in MAKERS:
-            raise ValueError(f"quantization={requests['quantization']!r}: {EXPECTED}")
-        if requests and "custom_generate" in kwargs:
-            raise ValueError(f"{next(iter(requests))}: not possible together with custom_generate")
-        source_size, target_size = self.config.source_vocab_size or self.config.vocab_size, self.config.vocab_size
-        for ids in filter(torch.is_tensor, (inputs, kwargs.get("input_ids")) if reads_tokens(self.config) else ()):
-            check_token_ids(ids, source_size, name="input_ids")
-        if (prompt := kwargs.get("decoder_input_ids")) is not None:
-            check_token_ids(prompt, target_size, name="decoder_input_ids")
+            def have_most(input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
+                rows = input_ids.shape[0] // len(most)
+                return input_ids.shape[1] >= most.to(input_ids.device).repeat_interleave(rows)
+
+            stopping_criteria = [*(stopping_criteria or []), have_most]
+        return super().generate(inputs, generation_config, logits_processor, stopping_criteria, *args, **kwargs)
 
     @torch.no_grad()
     def generate_stream(self: Any, batches: Iterable[dict[str, Any]], **kwargs: Any) -> Iterator[Any]:
@@ -224,18 +213,8 @@ class VanillaTransformerGenerationMixin(HostGenerationMixin):
         Raises:
             ValueError: As `generate`; or a batch has an argument that has to be the same for all.
         """
-
-        def works() -> Iterator[Any]:
-            for place, batch in enumerate(batches):
-                for name in batch:
-                    if name not in OF_SENTENCES:
-                        raise ValueError(
-                            f"batch {place}: {name} has to be the same for all batches; give it beside them"
-                        )
-                yield self.generate(**batch, **kwargs, place_in_stream=place)
-
-        for work in run_together(works()):
-            yield answer(work) if isinstance(work, Search) else work
+        works = part("search.together", "generate_stream()").run_together(self, batches, kwargs)
+        yield from (answer(work) if isinstance(work, Search) else work for work in works)
 
     def _lengths(
         self: Any, inputs: torch.Tensor | None, kwargs: dict[str, Any], settings: Settings
@@ -266,7 +245,7 @@ class VanillaTransformerGenerationMixin(HostGenerationMixin):
         name = self.main_input_name
         ids, embeddings = kwargs.get(name) if inputs is None else inputs, kwargs.get("inputs_embeds")
         is_read = kwargs.get("encoder_outputs") is not None
-        check_ensemble(self, request.models, has_source=ids is not None and not is_read)
+        request.check_ensemble(self, has_source=ids is not None and not is_read)
         extras = settings.get("output_attentions") or settings.get("output_hidden_states")
         if is_read or (ids is None) == (embeddings is None) or extras or hasattr(self, "hf_device_map"):
             return {}
@@ -325,7 +304,7 @@ class VanillaTransformerGenerationMixin(HostGenerationMixin):
                 attention_mask=None if mask is None else mask[:: plan.beams],
                 beams=plan.beams,
                 record_attention=records_attention,
-                shortlist=plan.shortlist,
+                shortlist=None if plan.shortlist is None else plan.shortlist.ids,
             )
             for model, packed, states in zip((self, *plan.request.models), weights, (memory, *others), strict=True)
         ]
@@ -346,12 +325,15 @@ def run_search(
     reasons = loop_obstacles(request, stopping_criteria, generation_config)
     if reason := next(reasons, None) or model._search_obstacle(kwargs):
         return reason
-    plan = plan_search(request, model, input_ids, logits_processor, stopping_criteria, generation_config)
+    plan = SearchPlan(request, model, input_ids, logits_processor, stopping_criteria, generation_config)
     weights = [each for each in request.weights if each is not None]
     decoders = model._decoders(plan, kwargs, weights or [StepWeights.of(model, request.requests.get("quantization"))])
-    kind = GreedySearch if generation_config.num_beams == 1 else DiverseBeamSearch if plan.groups > 1 else BeamSearch
-    search: Search = kind(Ensemble(decoders) if len(decoders) > 1 else decoders[0], plan)
-    if request.place_in_stream is not None and search.can_join:
+    kind: Any = GreedySearch if generation_config.num_beams == 1 else BeamSearch
+    if kind is BeamSearch and plan.groups > 1:
+        kind = part("search.together", "num_beam_groups").DiverseBeamSearch
+    together = part("search.together", "ensemble").Ensemble(decoders) if len(decoders) > 1 else decoders[0]
+    search: Search = kind(together, plan)
+    if request.place_in_stream is not None and part("search.together", "generate_stream()").can_join(search):
         return search
     search.run()
     return answer(search)

@@ -19,7 +19,7 @@ from ..packing.packed import StepWeights
 from .generate import VanillaTransformerGenerationMixin
 from .incremental_decoder import IncrementalDecoder
 from .layer_tensors import LayerTensors
-from .plan import SearchPlan, SearchRequest, check_ensemble
+from .plan import SearchPlan, SearchRequest
 
 
 class CausalDecoder(IncrementalDecoder):
@@ -64,9 +64,9 @@ class CausalDecoder(IncrementalDecoder):
             return
         self.filled = length
         shown = ((layer.keys.masked_fill(hidden, 0), layer.values.masked_fill(hidden, 0)) for layer in layers)
-        stored = ((self._turned(keys), values) for keys, values in shown)
+        stored = ((self.turned(keys), values) for keys, values in shown)
         self.keys, self.values = LayerTensors.copies(stored, self.mask.dtype)
-        self._resize(self.keys, self.values, size=slots)
+        self.resize(self.keys, self.values, size=slots)
         seen = torch.zeros_like(mask, dtype=self.mask.dtype).masked_fill(mask == 0, -math.inf)
         self.mask = torch.cat((seen[:, None].expand(-1, self.beams, -1), self.mask), dim=-1)
         if self.key_positions is not None:
@@ -98,7 +98,7 @@ class VanillaTransformerCausalGenerationMixin(VanillaTransformerGenerationMixin)
         if request.options.coverage_penalty:
             raise ValueError("coverage_penalty: needs a model with an encoder, but this model is decoder-only")
         ids = kwargs.get("input_ids") if inputs is None else inputs
-        check_ensemble(self, request.models, has_source=ids is not None)
+        request.check_ensemble(self, has_source=ids is not None)
         if not self.training:
             quantization = request.requests.get("quantization")
             request.weights = [StepWeights.of(model, quantization) for model in (self, *request.models)]
@@ -120,7 +120,8 @@ class VanillaTransformerCausalGenerationMixin(VanillaTransformerGenerationMixin)
     def _decoders(self: Any, plan: SearchPlan, kwargs: dict[str, Any], weights: list[StepWeights]) -> list[Any]:
         mask = kwargs.get("attention_mask")
         mask = torch.ones_like(plan.prompt) if mask is None else mask[:: plan.beams]
+        ids = None if plan.shortlist is None else plan.shortlist.ids
         return [
-            CausalDecoder(model, weights=packed, attention_mask=mask, beams=plan.beams, shortlist=plan.shortlist)
+            CausalDecoder(model, weights=packed, attention_mask=mask, beams=plan.beams, shortlist=ids)
             for model, packed in zip((self, *plan.request.models), weights, strict=True)
         ]

@@ -9,10 +9,9 @@ the beams were positions.
 Shapes: B sentences, n beams, S source positions, D = d_model, H heads, V vocabulary, N layers.
 """
 
-import copy
 import math
-from collections.abc import Callable, Sequence
-from functools import partial, reduce
+from collections.abc import Callable
+from functools import partial
 from itertools import repeat
 from typing import Any, NamedTuple
 
@@ -21,8 +20,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..config.stacks import heads_of_layers
-from ..layers.parts import is_unchanged, memory_padding
-from ..packing.most_likely import best_candidates, first_highest, most_likely
+from ..layers.parts import is_unchanged
+from ..packing.most_likely import best_candidates, most_likely
 from ..packing.packed import StepProjections, StepWeights, lacks_bfloat16
 from .layer_tensors import LayerTensors
 
@@ -66,11 +65,11 @@ class IncrementalDecoder:
         shortlist: torch.Tensor | None = None,  # ids of the tokens that get logits (V), all if None
     ):
         self._begin(model, weights, memory, len(memory), beams, record_attention, shortlist)
-        attention_mask = memory_padding(self.decoder.config, attention_mask)
+        attention_mask = self.decoder.memory_padding(attention_mask)
         crosses = [layer.encoder_attn for layer in self.decoder.layers]
         # One entry for each set of weights, M ≤ N: layers with the same weights have the same keys and values.
         projected = (cross.project_keys_values(memory, attention_mask) for cross in weights.crosses)
-        stored = ((self._turned(keys), values) for keys, values in projected)  # values (B, H, S, d_v)
+        stored = ((self.turned(keys), values) for keys, values in projected)  # values (B, H, S, d_v)
         self.source_keys, self.source_values = LayerTensors.copies(stored, self.mask.dtype)
         if attention_mask is not None and not crosses[0].attends_to_sums and not attention_mask.all():
             # A row of padding only would have no mean.
@@ -191,7 +190,7 @@ class IncrementalDecoder:
             output, after = own.step(query, key, value, self.sums[number])
             self.sums[number].copy_(after)
             return projections.out(output)
-        self._turned(self.keys[number])[:, :, step.slots] = (
+        self.turned(self.keys[number])[:, :, step.slots] = (
             key if position_bias is None else position_bias.kept_keys(key, states)
         )
         self.values[number][:, :, step.slots] = value
@@ -266,18 +265,9 @@ class IncrementalDecoder:
         for tensors in vars(self).values():
             if isinstance(tensors, LayerTensors):
                 tensors.keep(rows)
-        self._keep_masks(rows)
+        self.keep_masks(rows)
 
-    def part(self, rows: torch.Tensor) -> "IncrementalDecoder":
-        """A decoder of these sentences alone, which continues where this one is."""
-        part = copy.copy(self)
-        for name, tensors in vars(self).items():
-            if isinstance(tensors, LayerTensors):
-                setattr(part, name, LayerTensors([layer[rows] for layer in tensors.layers]))
-        part._keep_masks(rows)
-        return part
-
-    def _keep_masks(self, rows: torch.Tensor) -> None:
+    def keep_masks(self, rows: torch.Tensor) -> None:
         self.mask = self.mask[rows]
         self.source_mask = None if self.source_mask is None else self.source_mask[rows]
         if self.key_positions is not None and len(self.key_positions) > 1:
@@ -299,42 +289,15 @@ class IncrementalDecoder:
         """S."""
         return self.source_values[0].shape[2]
 
-    def absorb(self, other: "IncrementalDecoder", rows: slice, places: torch.Tensor) -> None:
-        """Replace the sentences at `places` by these sentences of `other`, which has not taken a token yet."""
-        self.begins = self.begins.repeat(len(self.mask) // len(self.begins), 1)
-        self.begins[places], self.mask[places] = self.length, -math.inf
-        if self.key_positions is not None:
-            self.key_positions = self.key_positions.repeat(len(self.mask) // len(self.key_positions), 1)
-        for tensors in filter(None, (self.keys, self.values, self.sums)):
-            tensors.put(places, repeat(0.0))  # a mask does not hide NaN
-        mask = self._whole_source_mask()
-        its = other._whole_source_mask()[rows].to(mask.dtype)
-        mask[places] = -math.inf
-        longest = max(used_length(mask), used_length(its))
-        mask = resized(mask, -1, size=longest, value=-math.inf)
-        mask[places] = resized(its, -1, size=longest, value=-math.inf)
-        self.source_mask = mask if mask.any() else None
-        self._resize(self.source_keys, self.source_values, size=longest)
-        keys = (self._turned(other._turned(layer[rows])) for layer in other.source_keys.layers)
-        values = (layer[rows] for layer in other.source_values.layers)
-        for tensors, new, dim in ((self.source_keys, keys, self.key_dim), (self.source_values, values, -2)):
-            tensors.put(places, (resized(layer.to(mask.dtype), dim, size=longest) for layer in new))
-
-    def _whole_source_mask(self) -> torch.Tensor:
-        """0 for a source token, -∞ for padding (B, 1, 1, S)."""
-        if self.source_mask is not None:
-            return self.source_mask
-        return self.source_keys[0].new_zeros(len(self.mask), 1, 1, self.source_length)
-
     def _columns(self, keys: torch.Tensor) -> torch.Tensor:
         """Keys as they are stored, as columns (B H, d_k, T)."""
         return keys if self.key_dim == -1 else keys.transpose(1, 2)
 
-    def _turned(self, keys: torch.Tensor) -> torch.Tensor:
+    def turned(self, keys: torch.Tensor) -> torch.Tensor:
         """Keys (..., T, d_k) in the layout in which they are stored, and back."""
         return keys if self.key_dim == -2 else keys.transpose(-2, -1)
 
-    def _resize(self, keys: LayerTensors, values: LayerTensors, size: int) -> None:
+    def resize(self, keys: LayerTensors, values: LayerTensors, size: int) -> None:
         """Cut keys and values to so many positions, or pad them with zeros."""
         keys.resize(self.key_dim, size)
         values.resize(-2, size)
@@ -355,7 +318,7 @@ class IncrementalDecoder:
         slots = self.filled + ROOM * self.beams
         if used.all():
             self.mask = resized(self.mask, -1, size=slots, value=-math.inf)
-            self._resize(self.keys, self.values, size=slots)
+            self.resize(self.keys, self.values, size=slots)
             self.key_positions = None if self.key_positions is None else resized(self.key_positions, -1, size=slots)
             return
         places = used.sort(dim=1, descending=True, stable=True).indices[:, : self.filled]  # (B, filled)
@@ -366,83 +329,6 @@ class IncrementalDecoder:
         self.values.rewrite(-2, slots, partial(pick, places, dim=-2))
         if self.key_positions is not None:
             self.key_positions = self.key_positions.expand(len(places), -1).gather(1, places)
-
-
-class Ensemble:
-    """Several decoders whose probabilities are averaged, of the same vocabulary and number of beams."""
-
-    # Each has read the same source with its own encoder. Names are those of `IncrementalDecoder`.
-
-    def __init__(self, decoders: Sequence[IncrementalDecoder]):
-        self.decoders = decoders
-
-    @property
-    def can_absorb(self) -> bool:
-        return all(decoder.can_absorb for decoder in self.decoders)
-
-    def read(self, prompt: torch.Tensor) -> None:
-        for decoder in self.decoders:
-            decoder.read(prompt)
-
-    @property
-    def states(self) -> torch.Tensor:
-        """The last states of all decoders, concatenated (B, n, sum of D)."""
-        return torch.cat([decoder.states for decoder in self.decoders], dim=-1)
-
-    @property
-    def attention(self) -> torch.Tensor:
-        """The mean of their attention (B, n, S)."""
-        return torch.stack([decoder.attention for decoder in self.decoders]).mean(dim=0)
-
-    @property
-    def source_mask(self) -> torch.Tensor | None:
-        return self.decoders[0].source_mask
-
-    @property
-    def source_length(self) -> int:
-        return self.decoders[0].source_length
-
-    def log_probs(self, tokens: torch.Tensor) -> torch.Tensor:
-        """The next tokens (B, n) to the logarithm of the mean of their probabilities (B, n, V), in float32."""
-        total = reduce(torch.logaddexp, [decoder.log_probs(tokens) for decoder in self.decoders])
-        return total - math.log(len(self.decoders))
-
-    next_logits = log_probs
-
-    def best_continuations(self, tokens: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        values, ids = best_candidates(self.log_probs(tokens).flatten(0, 1), count)
-        return values.unflatten(0, tokens.shape), ids.unflatten(0, tokens.shape)
-
-    def next_tokens(self, tokens: torch.Tensor) -> torch.Tensor:
-        return first_highest(self.log_probs(tokens)[:, 0])
-
-    def follow(self, parents: torch.Tensor) -> None:
-        for decoder in self.decoders:
-            decoder.follow(parents)
-
-    def keep_rows(self, rows: torch.Tensor) -> None:
-        for decoder in self.decoders:
-            decoder.keep_rows(rows)
-
-    @property
-    def is_full(self) -> bool:
-        return self.decoders[0].is_full
-
-    def used_slots(self) -> torch.Tensor:
-        return self.decoders[0].used_slots()
-
-    def part(self, rows: torch.Tensor) -> "Ensemble":
-        return Ensemble([decoder.part(rows) for decoder in self.decoders])
-
-    def absorb(self, other: "Ensemble", rows: slice, places: torch.Tensor) -> None:
-        for decoder, its in zip(self.decoders, other.decoders):
-            decoder.absorb(its, rows, places)
-
-
-def used_length(mask: torch.Tensor) -> int:
-    """Number of source positions up to the last one that some sentence uses, from the mask (B, 1, 1, S)."""
-    shown = (mask == 0).flatten(0, 2).any(dim=0)  # (S)
-    return max(1, int((shown * torch.arange(1, len(shown) + 1, device=shown.device)).max()))
 
 
 def resized(tensor: torch.Tensor, dim: int, size: int, value: float = 0.0) -> torch.Tensor:

@@ -6,8 +6,9 @@ Shapes: B sentences, n beams of each, A rows: sentences, or groups of their beam
 """
 
 import inspect
+import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -16,18 +17,18 @@ from transformers.generation import GenerationMixin
 from transformers.integrations import is_fsdp_managed_module
 from transformers.modeling_utils import PreTrainedModel
 
+from ..config.kinds import PACKAGE, part
 from ..config.search_settings import SearchOptions, Settings
 from ..packing.packed import StepWeights
 from ..releases.models import CACHE, CAPTURING
-from .constraints import Constraints
 from .host_generation import HostGenerationMixin
-from .logits_processors import COUNTING_PROCESSORS, PROCESSORS, host_name
 
 
-PACKAGE = __package__.removesuffix(".search")  # of the model's classes; in a saved folder, all are in one
 # Options that rank the hypotheses of a beam search, which the loops of transformers ignore.
 RANKING = ("length_penalty_type", "coverage_penalty", "num_beam_groups")
 
+# Arguments of `generate()` that say what the sentences of a call must have.
+CONSTRAINTS = ("prefixes", "required_phrases", "shortlist")
 # Arguments of the model that the search uses or that do not affect it, as those of the encoder, which has run before,
 # and of the loss: evaluation in transformers' Trainer passes whole batches on, with their labels.
 KNOWN = {
@@ -44,28 +45,65 @@ HOST_SETTINGS = (
 )
 
 
-class StepHook:
-    """A stopping criterion: a function that is called after each step of a search that runs to its end."""
+# transformers' logits processors, some of which run here without a copy of all scores --------------------------------
+# By their names, so that one that a release of transformers lacks breaks nothing.
+# Processors that treat each row alone, so that rows may leave the batch.
+PROCESSORS = {
+    "ExponentialDecayLengthPenalty",
+    "ForcedBOSTokenLogitsProcessor",
+    "ForcedEOSTokenLogitsProcessor",
+    "InfNanRemoveLogitsProcessor",
+    "LogitNormalization",
+    "MinLengthLogitsProcessor",
+    "MinNewTokensLengthLogitsProcessor",
+    "NoBadWordsLogitsProcessor",
+    "NoRepeatNGramLogitsProcessor",
+    "SequenceBiasLogitsProcessor",
+    "SuppressTokensAtBeginLogitsProcessor",
+    "SuppressTokensLogitsProcessor",
+    # Of sampling.
+    "EpsilonLogitsWarper",
+    "EtaLogitsWarper",
+    "MinPLogitsWarper",
+    "TemperatureLogitsWarper",
+    "TopKLogitsWarper",
+    "TopPLogitsWarper",
+    "TypicalLogitsWarper",
+}
+# Processors that count tokens from the end of the decoder prompt, which prefixes would move for each row.
+COUNTING_PROCESSORS = {
+    "ExponentialDecayLengthPenalty",
+    "ForcedEOSTokenLogitsProcessor",
+    "MinNewTokensLengthLogitsProcessor",
+    "SuppressTokensAtBeginLogitsProcessor",
+}
+# Processors that add biases, of which those of single tokens are added here.
+BIASES = ("NoBadWordsLogitsProcessor", "SequenceBiasLogitsProcessor")
 
-    # `generate()` runs it. It may wait, and ends the search by an exception. It does not decide which loop runs.
 
-    def __init__(self, function: Callable[[], None]):
-        self.function = function
-
-    def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
-        self.function()
-        return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
+def host_name(one: Any) -> str:
+    """The name of a processor or criterion that is transformers' own; empty for others, also those derived from it."""
+    kind = type(one)
+    return kind.__name__ if kind.__module__.startswith("transformers.generation.") else ""
 
 
-class SentenceLimits:
-    """A stopping criterion that ends hypotheses in transformers' loops at the most tokens of their sentence (B)."""
-
-    def __init__(self, limits: torch.Tensor):
-        self.limits = limits
-
-    def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
-        rows = input_ids.shape[0] // len(self.limits)
-        return input_ids.shape[1] >= self.limits.to(input_ids.device).repeat_interleave(rows)
+def process(processors: Any, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+    """Apply the processors to scores (R, V) that follow the ids (R, L); the scores may be overwritten."""
+    for one in processors:
+        name = host_name(one)
+        # In place, as these would take longer than the step itself.
+        if name == "MinLengthLogitsProcessor":
+            if ids.shape[1] < one.min_length:
+                scores[:, one.eos_token_id] = -math.inf
+        elif name == "MinNewTokensLengthLogitsProcessor":
+            if ids.shape[1] - one.prompt_length_to_skip < one.min_new_tokens:
+                scores[:, one.eos_token_id] = -math.inf
+        elif name in BIASES and one.prepared_bias_variables and not any(len(each) > 1 for each in one.sequence_bias):
+            tokens = [token for (token,) in one.sequence_bias]
+            scores[:, tokens] += scores.new_tensor(list(one.sequence_bias.values()))
+        else:
+            scores = one(ids, scores)
+    return scores
 
 
 # The call and its plan -----------------------------------------------------------------------------------------------
@@ -120,6 +158,11 @@ class SearchRequest:
         members: Sequence[Any] = self.requests.get("ensemble", ())
         return members
 
+    def check_ensemble(self, model: Any, has_source: bool) -> None:
+        """A `ValueError` if a member of the ensemble does not fit the model, or needs transformers' loop."""
+        if "ensemble" in self.requests:
+            part("search.together", "ensemble").check_ensemble(model, self.models, has_source)
+
     def own_option(self, beams: int) -> str | None:
         """An option of the call that transformers' loops do not support; None: they support all."""
         # A single hypothesis is not ranked, so a saved option for ranking does not prevent sampling.
@@ -130,95 +173,59 @@ class SearchRequest:
         return next(iter(self.requests), None)
 
 
-@dataclass
 class SearchPlan:
-    """All that a search needs beside its decoder."""
+    """All that a search needs beside its decoder, made of what `generate()` hands to a loop."""
 
-    request: SearchRequest
-    config: Any  # transformers' generation config
-    prompt: torch.Tensor  # first tokens of the hypotheses of each row (A, P)
-    limits: torch.Tensor  # largest number of tokens of a hypothesis of each row, prompt and prefix included (A)
-    beams: int  # hypotheses of each row
-    groups: int  # rows of each sentence, which follow each other: groups of beams, or samples
-    eos: torch.Tensor | None  # ids that end a sentence
-    pad: int | None  # id that fills ended hypotheses
-    processors: Sequence[Any]  # of logits
-    criteria: Sequence[Callable[..., torch.Tensor]]  # that are neither an end nor a length
-    outputs: Sequence[str]  # what of each step the call returns: "scores", "logits"
-    # Whether all rows stay to the end, as in transformers' loops, because something reads them together.
-    keeps_rows: bool
-    constraints: Constraints
-    after_step: Sequence[Callable[[], None]]  # called after each step of a search that runs to its end
+    # That are prompts (B n, P), logits processors, stopping criteria and transformers' generation config.
 
-    @property
-    def options(self) -> SearchOptions:
-        """Those that transformers does not have."""
-        return self.request.options
-
-    @property
-    def shortlist(self) -> torch.Tensor | None:
-        """Ids of the tokens that get logits; None: all."""
-        return None if self.constraints.shortlist is None else self.constraints.shortlist.ids
+    def __init__(
+        self, request: SearchRequest, model: Any, prompts: torch.Tensor, processors: Any, criteria: Any, config: Any
+    ) -> None:
+        self.request, self.options, self.config = request, request.options, config
+        # Rows of each sentence, which follow each other (groups of beams, or samples), and hypotheses of each row.
+        self.groups = self.options.num_beam_groups if config.num_beams > 1 else config.num_return_sequences
+        self.beams: int = max(1, config.num_beams // self.groups)
+        self.prompt = prompts[:: self.beams]  # first tokens of the hypotheses of each row (A, P)
+        # Ids that end a sentence, and the one that fills ended hypotheses.
+        self.eos: torch.Tensor | None = config._eos_token_tensor
+        self.pad = None if config._pad_token_tensor is None else int(config._pad_token_tensor)
+        # `Prefixes`, `PhraseSearch` and `Shortlist` of `constraints.py`; None for what the call does not ask.
+        self.prefixes: Any = None
+        self.phrases: Any = None
+        self.shortlist: Any = None
+        if constrained := next((name for name in CONSTRAINTS if name in request.requests), None):
+            part("search.constraints", constrained).read_constraints(self, model)
+        self.processors: Sequence[Any] = processors
+        # Of stopping criteria those that are neither an end nor a length, and what is called after each step of a
+        # search that runs to its end.
+        self.criteria = [each for each in criteria if is_own_criterion(each)]
+        self.after_step = [each.after_step for each in criteria if hasattr(each, "after_step")]
+        returned = ("scores", "logits") if config.return_dict_in_generate else ()
+        self.outputs = [name for name in returned if getattr(config, f"output_{name}")]  # of each step
+        # Whether all rows stay to the end, as in transformers' loops, because something reads them together.
+        self.keeps_rows = bool(self.criteria or self.outputs) or not all(map(treats_rows_alone, processors))
+        # Largest number of tokens of a hypothesis of each row, prompt and prefix included (A).
+        prefixes, asked = self.prefixes, request.limits
+        limits = torch.full(self.prompt.shape[:1], int(criteria.max_length or 0), device=prompts.device)
+        given = torch.zeros_like(limits) if prefixes is None else prefixes.lengths
+        if asked.counts_new_tokens:
+            limits = limits + given
+        if asked.of_sentences is not None:
+            limits = limits.minimum(asked.of_sentences.to(limits.device).repeat_interleave(self.groups) + given)
+        self.limits = limits.clamp(max=most_target_tokens(model))
+        if prefixes is not None:
+            for one in processors:
+                if host_name(one) in COUNTING_PROCESSORS:
+                    raise ValueError(f"prefixes: not possible together with {type(one).__name__}")
+            if len(full := (self.limits <= self.prompt.shape[1] + given).nonzero()):
+                row = int(full[0]) // self.groups
+                raise ValueError(f"prefixes[{row}]: leaves no room for another token within max_length")
 
     def ends(self, tokens: torch.Tensor) -> torch.Tensor:
         """Which of these tokens end a sentence."""
         if self.eos is None:
             return torch.zeros_like(tokens, dtype=torch.bool)
         return tokens == self.eos if len(self.eos) == 1 else torch.isin(tokens, self.eos)
-
-
-def plan_search(
-    request: SearchRequest, model: Any, prompts: torch.Tensor, processors: Any, criteria: Any, config: Any
-) -> SearchPlan:
-    """The plan for what `generate()` hands to a loop: prompts (B n, P), processors, criteria and its config."""
-    groups = request.options.num_beam_groups if config.num_beams > 1 else config.num_return_sequences
-    beams = max(1, config.num_beams // groups)
-    prompt = prompts[::beams]
-    eos, pad = config._eos_token_tensor, config._pad_token_tensor
-    constraints = Constraints.read(
-        request.requests,
-        batch=len(prompt) // groups,
-        beams=config.num_beams,
-        ends=[] if eos is None else eos.tolist(),
-        vocab_size=model.config.vocab_size,
-        device=model.device,
-        groups=groups,
-    )
-    prefixes, asked = constraints.prefixes, request.limits
-    limits = torch.full(prompt.shape[:1], int(criteria.max_length or 0), device=prompt.device)
-    given = torch.zeros_like(limits) if prefixes is None else prefixes.lengths
-    if asked.counts_new_tokens:
-        limits = limits + given
-    if asked.of_sentences is not None:
-        limits = limits.minimum(asked.of_sentences.to(limits.device).repeat_interleave(groups) + given)
-    limits = limits.clamp(max=most_target_tokens(model))
-    if prefixes is not None:
-        for one in processors:
-            if host_name(one) in COUNTING_PROCESSORS:
-                raise ValueError(f"prefixes: not possible together with {type(one).__name__}")
-        if len(full := (limits <= prompt.shape[1] + given).nonzero()):
-            row = int(full[0]) // groups
-            raise ValueError(f"prefixes[{row}]: leaves no room for another token within max_length")
-    own_criteria = [each for each in criteria if is_own_criterion(each)]
-    outputs = [
-        name for name in ("scores", "logits") if config.return_dict_in_generate and getattr(config, f"output_{name}")
-    ]
-    return SearchPlan(
-        request,
-        config,
-        prompt=prompt,
-        limits=limits,
-        beams=beams,
-        groups=groups,
-        eos=eos,
-        pad=None if pad is None else int(pad),
-        processors=processors,
-        criteria=own_criteria,
-        outputs=outputs,
-        keeps_rows=bool(own_criteria or outputs) or not all(map(treats_rows_alone, processors)),
-        constraints=constraints,
-        after_step=[one.function for one in criteria if isinstance(one, StepHook)],
-    )
 
 
 # Calls that need transformers' loops ---------------------------------------------------------------------------------
@@ -264,7 +271,8 @@ def treats_rows_alone(processor: Any) -> bool:
 
 def is_own_criterion(criterion: Any) -> bool:
     """Whether a criterion is to be asked whether sentences have ended."""
-    return host_name(criterion) not in ("EosTokenCriteria", "MaxLengthCriteria") and type(criterion) is not StepHook
+    is_known = host_name(criterion) in ("EosTokenCriteria", "MaxLengthCriteria")
+    return not is_known and not hasattr(criterion, "after_step")
 
 
 def called_methods(names: Sequence[str]) -> list[str]:
@@ -363,26 +371,3 @@ def needs_whole_rows(model: Any) -> bool:
     return any(
         part._forward_pre_hooks_with_kwargs for root in (stack, model.lm_head, *shared) for part in root.modules()
     )
-
-
-def check_ensemble(model: Any, members: Any, has_source: bool) -> None:
-    """A `ValueError` if a member of the ensemble does not fit the model, or needs transformers' loop."""
-    if not isinstance(members, (list, tuple)):
-        raise ValueError(f"ensemble: must be a list of models, not {type(members).__name__}")
-    if members and not has_source:
-        raise ValueError(f"ensemble: needs {model.main_input_name}, so that each model reads the source itself")
-    for number, member in enumerate(members):
-        name = f"ensemble[{number}]"
-        if not hasattr(member, "generate_stream"):
-            raise ValueError(f"{name}: {type(member).__name__} is not a model of this package")
-        own, other = model.config, member.config
-        for key in ("vocab_size", "source_vocab_size", "decoder_start_token_id", "front_end"):
-            found, expected = (getattr(each, key) for each in (other, own))
-            if key == "source_vocab_size":
-                found, expected = found or other.vocab_size, expected or own.vocab_size
-            if found != expected:
-                raise ValueError(f"{name}: its {key} is {found} and the model's is {expected}")
-        if member.device != model.device:
-            raise ValueError(f"{name}: it is on {member.device} and the model on {model.device}")
-        if (reason := why_not(member)) is not None:
-            raise ValueError(f"{name}: not possible together with {reason}")

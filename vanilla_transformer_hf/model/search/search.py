@@ -1,5 +1,5 @@
 """
-Greedy search and samples, the base of beam search, and several searches that run as one.
+Greedy search and samples, and the base of beam search.
 
 They return the results of transformers' own loops, but faster: a sentence that cannot change any more leaves the
 batch, and sentences of the next batch may take its place.
@@ -8,31 +8,21 @@ Shapes: A rows in the batch, each a sentence or, in diverse beam search, a group
 V vocabulary, L columns.
 """
 
-import copy
 from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
 from ..packing.most_likely import first_highest
 from .incremental_decoder import resized
-from .logits_processors import process
-from .plan import SearchPlan
+from .plan import SearchPlan, process
 
 
 # Sentences leave the batch as soon as those that have ended are this share of it; leaving copies what stays.
 LEAVING_SHARE = 1 / 8
-# Sentences join it as soon as there is room for this share of their own batch.
-JOINING_SHARE = 1 / 8
-# On a CPU, a sentence leaves the others if it needs more than twice the slots for keys and values that all but this
-# share of them need, and more than so many slots of theirs would be empty beyond that. Fewer are not worth the steps
-# of a batch of one.
-WIDE_SHARE, MOST_EMPTY_SLOTS = 1 / 8, 8192
 
 
 # Kinds of tensors (A, ...) in `Rows`; fields without a kind have a value or a vector for each row. Column numbers (A),
@@ -79,25 +69,6 @@ class Rows:
         made: dict[str, Any] = {name: tensor[rows] for name, tensor, _ in self.tensors()}
         return replace(self, **made)
 
-    def put(self, others: "Rows", places: torch.Tensor, unused: int, prompt_length: int) -> "Rows":
-        """Replace the rows at `places` by others, which have not begun: they have `prompt_length` columns."""
-        # So many `unused` columns in front, which no row needs any more, are dropped.
-        ahead = self.running.shape[-1] - unused - prompt_length
-        made: dict[str, Any] = {}
-        for name, old, kind in self.tensors():
-            new = getattr(others, name)
-            filler = 0
-            if kind.get("is_columns"):
-                filler = self.padding if kind["filler"] is None else kind["filler"]
-                old, new = old[..., unused:], F.pad(new, (ahead, 0), value=filler)
-            elif kind.get("is_number"):
-                old, new = old - unused, new + ahead
-            if old.dim() > 1:
-                longest = max(old.shape[-1], new.shape[-1])
-                old, new = resized(old, -1, size=longest, value=filler), resized(new, -1, size=longest, value=filler)
-            made[name] = old.index_copy(0, places, new)
-        return replace(self, **made)
-
 
 @dataclass
 class GreedyRows(Rows):
@@ -132,7 +103,7 @@ class Search(ABC):
     rows: Any
 
     def __init__(self, decoder: Any, plan: SearchPlan):
-        self.decoder, self.plan, self.constraints = decoder, plan, plan.constraints
+        self.decoder, self.plan = decoder, plan
         count, self.prompt_length = plan.prompt.shape
         # The searches that sentences belong to: this one, and those that have joined it.
         self.joined, self.searches = 0, {0: self}
@@ -195,84 +166,13 @@ class Search(ABC):
                 "they have none, use a floating-point type with a wider range, such as bfloat16 or float32"
             )
 
-    @property
-    def can_join(self) -> bool:
-        """Whether sentences may be at different steps."""
-        constraints = self.constraints
-        is_free = (
-            constraints.prefixes is None
-            and constraints.phrases is None
-            and "recorder" not in self.plan.request.requests
-        )
-        # Samples depend on how many are drawn at once.
-        is_free = is_free and not (self.plan.config.do_sample or self.plan.keeps_rows)
-        return self.decoder.can_absorb and self.prompt_length == 1 and is_free and self.plan.groups == 1
-
-    def absorb(self, other: "Search", rows: slice) -> None:
-        """Let these sentences of `other` take the places of some that are done."""
-        # `other` must not have begun and must have the same settings.
-        newcomers = other.rows.select(rows)
-        places = self._make_places(len(newcomers))
-        if self.searches.get(self.joined) is not other:
-            self.joined += 1
-            self.searches[self.joined] = other
-        self.decoder.absorb(other.decoder, rows, places)
-        # Columns in front of the sentence that began first are not needed any more.
-        unused = int(self.rows.begins.min())
-        self.rows = self.rows.put(newcomers, places=places, unused=unused, prompt_length=self.prompt_length)
-        self.rows.owners[places] = self.joined
-
-    def _make_places(self, count: int) -> torch.Tensor:
-        """So many rows that are done (count), those that began first before the others."""
-        done = self.rows.written.nonzero()[:, 0]
-        if len(done) < count or len(done) - count >= LEAVING_SHARE * len(self.rows):
-            # Too few, or far more: the batch becomes as large as needed. What stands at new places is overwritten.
-            running = (~self.rows.written).nonzero()[:, 0]
-            self.keep_rows(torch.cat((running, running.new_zeros(count))))
-            done = torch.arange(len(running), len(running) + count, device=running.device)
-        places: torch.Tensor = done[self.rows.begins[done].argsort()[:count]]
-        return places
-
-    def evict(self, other: "Search", rows: torch.Tensor) -> None:
-        """Drop these rows (r) of `other`, a search that has joined or this one; their results are not needed."""
-        owner = next((owner for owner, search in self.searches.items() if search is other), -1)
-        evicted = (self.rows.owners == owner) & torch.isin(self.rows.places, rows) & ~self.rows.written
-        if evicted.any():
-            other.unfinished -= int(evicted.sum())
-            self._drop_finished_searches()
-            self.rows.written = self.rows.written | evicted
-            self.keep_rows((~self.rows.written).nonzero()[:, 0])
-
     def keep_rows(self, rows: torch.Tensor) -> None:
         """Keep only these rows."""
         self.rows = self.rows.select(rows)
         if len(rows):
             self.decoder.keep_rows(rows)
 
-    def take_wide_rows(self) -> "Search | None":
-        """A search of the sentences that need far more keys and values than the others; None: there are none."""
-        # Such as one whose hypotheses repeat different phrases up to the limit of tokens; they leave this one, where
-        # there is as much room for each sentence as for the widest, in memory and in each product.
-        decoder = self.decoder
-        if not len(self.rows) or not decoder.is_full or self.rows.written.device.type != "cpu":
-            return None
-        used = decoder.used_slots().sum(dim=1)  # (A)
-        most = 2 * int(used.kthvalue(max(1, len(used) - int(WIDE_SHARE * len(used)))).values)
-        if (int(used.max()) - most) * len(used) <= MOST_EMPTY_SLOTS:
-            return None
-        wide = used > most
-        alone, running = copy.copy(self), (wide & ~self.rows.written).nonzero()[:, 0]
-        alone.rows, alone.decoder, alone.waits = self.rows.select(running), decoder.part(running), False
-        self.keep_rows((~wide).nonzero()[:, 0])
-        return alone if len(running) else None
-
-    def finish(self, alone: "Search | None") -> None:
-        """Search sentences that have left this search to their end."""
-        while alone is not None and len(alone.rows):
-            alone.step()
-        self._drop_finished_searches()
-
-    def _drop_finished_searches(self) -> None:
+    def drop_finished_searches(self) -> None:
         self.searches = {owner: search for owner, search in self.searches.items() if search.unfinished}
 
     def _alike(self, rows: torch.Tensor) -> Iterator[tuple["Search", int, torch.Tensor]]:
@@ -349,7 +249,7 @@ class Search(ABC):
                 search.is_nan[places] = is_nan[its]
             search.length = max(search.length, rows.running.shape[-1] - begin)
             search.unfinished -= int(its.sum())
-        self._drop_finished_searches()
+        self.drop_finished_searches()
         rows.written = rows.written | new
         share = 1 if self.plan.keeps_rows else LEAVING_SHARE
         if not self.waits and rows.written.sum() >= share * len(rows):
@@ -375,7 +275,7 @@ class GreedySearch(Search):
         return states.flatten(1).isnan().any(dim=1)
 
     def step(self) -> None:
-        shortlist, prefixes, rows = self.constraints.shortlist, self.constraints.prefixes, self.rows
+        shortlist, prefixes, rows = self.plan.shortlist, self.plan.prefixes, self.rows
         plan, draws = self.plan, self.plan.config.do_sample
         if draws or plan.processors or plan.outputs:
             logits = self.decoder.next_logits(rows.running[:, -1:])[:, 0].float()  # (A, V)
@@ -393,51 +293,3 @@ class GreedySearch(Search):
         rows.running = torch.cat((rows.running, tokens[:, None]), dim=1)
         done = (rows.running.shape[1] >= rows.limits) | plan.ends(tokens)
         self._dismiss(done | self._stopped(rows.running) if plan.criteria else done)
-
-
-def run_together(searches: Iterable[Any]) -> Iterator[Any]:
-    """Yield the searches when they are finished, in their order."""
-    # Sentences of the next one take the places of those that are done (continuous batching, Yu et al. 2022,
-    # usenix.org/conference/osdi22/presentation/yu); the batch never has more sentences or padded source tokens than
-    # the largest single search. The searches `can_join`, have the same settings, and are read one ahead; other objects
-    # are yielded unchanged.
-    begun: deque[Any] = deque()
-    together: Any = None
-    most_rows = most_tokens = 0
-
-    def those_done() -> Iterator[Any]:
-        while begun and not (isinstance(begun[0], Search) and begun[0].unfinished):
-            yield begun.popleft()
-
-    def all_begun() -> Iterator[Any]:
-        while begun:
-            yield from those_done()
-            if begun:
-                together.step()
-
-    for following in searches:
-        begun.append(following)
-        if not isinstance(following, Search):
-            yield from all_begun()
-            continue
-        size, length, entered = len(following.rows), following.decoder.source_length, 0
-        most_rows, most_tokens = max(most_rows, size), max(most_tokens, size * length)
-        if together is None:
-            together, entered = following, size
-            together.waits = True
-        while entered < size:
-            longest, left = max(together.decoder.source_length, length), size - entered
-            running = int((~together.rows.written).sum())
-            room = min(left, min(most_rows, most_tokens // longest) - running) if running else left
-            if room >= min(left, size * JOINING_SHARE):
-                together.absorb(following, slice(entered, entered + room))
-                entered += room
-            else:
-                together.step()
-                together.finish(together.take_wide_rows())
-                yield from those_done()
-        if following is not together:
-            following.decoder = None  # copied, and its last sentence may take long
-    if together is not None:
-        together.waits = False
-    yield from all_begun()

@@ -18,8 +18,7 @@ from transformers.modeling_outputs import (
 from transformers.utils.generic import TransformersKwargs, can_return_tuple
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
-from ..layers.base_model import VanillaTransformerPreTrainedModel, tied_output
-from ..layers.loss import smoothed_cross_entropy
+from ..layers.base_model import VanillaTransformerPreTrainedModel, smoothed_cross_entropy, tied_output
 from ..layers.parts import NORMS, Dropout
 from ..modeling_vanilla_transformer import VanillaTransformerEncoder
 from .base import SingleStackModel, of_one_stack
