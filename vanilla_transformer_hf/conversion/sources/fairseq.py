@@ -28,7 +28,6 @@ from .saved_model import FINAL_NORM_KEYS, STACK_KEYS
 # Dictionary.__init__: these come before the tokens of dict.txt.
 SPECIAL_TOKENS = ["<s>", "<pad>", "</s>", "<unk>"]
 BOS, PAD, EOS = 0, 1, 2
-TOKENS: dict[str, Any] = dict(zip(("bos_token", "pad_token", "eos_token", "unk_token"), SPECIAL_TOKENS))
 STACKS = ("encoder", "decoder")
 
 # transformer_legacy.base_architecture, TransformerConfig, TranslationConfig, GenerationConfig. None: see `_options`.
@@ -382,7 +381,10 @@ class Fairseq(Source):
             *backends.values(),
             src_lang=options["source_lang"],
             tgt_lang=options["target_lang"],
-            **TOKENS,
+            bos_token="<s>",
+            pad_token="<pad>",
+            eos_token="</s>",
+            unk_token="<unk>",
         )
 
     def to_generation_config(self, config: VanillaTransformerConfig) -> GenerationConfig:

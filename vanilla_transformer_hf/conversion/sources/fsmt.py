@@ -15,7 +15,6 @@ from ..formats import vocabularies
 from ..formats.files import read_json
 from ..formats.moses import abbreviations_of, add_moses
 from ..key_table import KeyTable
-from .fairseq import TOKENS
 from .saved_model import FIELDS, STACK_KEYS, SavedModel
 
 
@@ -80,7 +79,10 @@ class FSMT(SavedModel):
             *backends,
             src_lang=source_lang,
             tgt_lang=target_lang,
-            **TOKENS,
+            bos_token="<s>",
+            pad_token="<pad>",
+            eos_token="</s>",
+            unk_token="<unk>",
         )
 
     def decoding_notes(self) -> list[str]:
