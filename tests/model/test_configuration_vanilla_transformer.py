@@ -357,3 +357,16 @@ def test_a_saved_model_opens_with_each_auto_class(stacks, auto_class, prefix, ti
 @pytest.mark.parametrize("auto_map", [{"AutoConfig": "a.B"}, {"AutoModelForSeq2SeqLM": "mine.Model"}])
 def test_other_models_are_not_entered(auto_map, tiny_config):
     assert tiny_config(auto_map=auto_map).to_dict()["auto_map"] == auto_map
+
+
+def test_configs_of_other_defaults_have_the_checks_of_variants():
+    @strict
+    class PerformerConfig(VanillaTransformerConfig):
+        encoder_attention_type: str = "performer"
+
+    with pytest.raises(StrictDataclassClassValidationError, match="its weights are never computed"):
+        PerformerConfig(vocab_size=9, attention_dropout=0.1)
+
+
+def test_the_dropout_of_a_classifier_makes_no_variant():
+    assert "config.variants" not in VanillaTransformerConfig(vocab_size=9, classifier_dropout=0.2).modules

@@ -176,7 +176,7 @@ EXCLUDES = {
     "tokenizer": "tokenizer_name_or_path",
     "teacher": "r_drop",
     "load_best_model_at_end": "average_last average_best",
-    "eval_min_steps": "streaming",
+    "eval_min_steps": "streaming eval_delay",
     "average_last": "average_best moving_average",
     "average_best": "moving_average",
 }

@@ -424,7 +424,8 @@ class VanillaTransformerConfig(ConfigSavesCode, BaseConfig):  # type: ignore[mis
         rows += [POSITION_SCHEMES[self.position_encoding], POSITION_SCHEMES[str(self.decoder_position_encoding)]]
         rows += [FRONT_ENDS[self.front_end], NORM_KINDS[self.norm_type]]
         classes = [name.rpartition(".")[0] for name in classes_of(self).values()]
-        modules = {row.module for row in rows if row.module} | ({"config.variants"} if variant_of(self) else set())
+        modules = {row.module for row in rows if row.module}
+        modules |= {"config.variants"} if variant_of(self, VanillaTransformerConfig) else set()
         return tuple(dict.fromkeys([*classes, *sorted(modules)]))
 
     @property
@@ -450,7 +451,7 @@ class VanillaTransformerConfig(ConfigSavesCode, BaseConfig):  # type: ignore[mis
             ValueError: A value is out of range, or two exclude each other.
         """
         super().validate_architecture()
-        if message := next(conflicts(self), None):
+        if message := next(conflicts(self, VanillaTransformerConfig), None):
             raise ValueError(message)
 
     @property

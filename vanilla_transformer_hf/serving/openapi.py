@@ -137,16 +137,16 @@ def _schemas(limits: Limits, served: Served) -> Schema:
         "target": _enumeration(["", *choice.all_targets]),
     }
     model = {**_enumeration(["", *choice.names]), "description": "Else the first one with the languages."}
-    # Models that the field `model` names alone, and those that languages choose among without it.
-    named = [(None, choice), *((one.names, one) for one in served.alone)]
-    sources = [None, AUTO, *choice.all_sources]
-    without = _without(
-        [
-            {"model": names, **each}
-            for names, one in named
-            for each in refused(one.accepts, sources, choice.all_targets)
-        ]
-    )
+    # Languages choose among all models; or the field `model` names one, first without the languages of others.
+    wrong: list[Refusal] = []
+    for names, one in [(None, choice), *((one.names, one) for one in served.alone)]:
+        if sources := [language for language in choice.all_sources if language not in one.all_sources]:
+            wrong.append({"model": names, "source": sources})
+        if targets := [language for language in choice.all_targets if language not in one.all_targets]:
+            wrong.append({"model": names, "target": targets})
+        own = refused(one.accepts, [None, AUTO, *one.all_sources], one.all_targets)
+        wrong += [{"model": names, **each} for each in own]
+    without = _without(wrong)
     digits = map(str, range(MOST_ALTERNATIVES + 1))
     common: Schema = {
         "q": texts,

@@ -274,7 +274,7 @@ class OwnTrainingArguments:
     )
     eval_min_steps: int | None = _help(
         "steps between evaluations where an epoch has fewer, and between checkpoints of save_strategy epoch",
-        excludes={"streaming": "the length of an epoch is not known"},
+        excludes={"streaming": "the length of an epoch is not known", "eval_delay": "it counts epochs, or steps"},
         needs="eval_strategy=epoch",
         at_least=1,
     )

@@ -155,6 +155,7 @@ DECIDED = {
         *(name for name in ConfigArguments.__annotations__ if name not in CHANGEABLE_FIELDS),
     ),
     "metric_for_best_model": ("greater_is_better",),
+    "num_train_epochs": ("max_steps",),
     "encoder_from": _replaced_by_stack(free="decoder_"),
     "decoder_from": _replaced_by_stack(free="encoder_"),
     "teacher": ("vocab_size", "tokenizer_model", "separate_vocabularies", "target_lang_tags"),
@@ -192,8 +193,10 @@ EVALUATION_FIELDS = ("eval_steps", "load_best_model_at_end", "metric_for_best_mo
 def replaced_by(name: str, value: Any) -> tuple[str, ...]:
     """The fields that a field of this value excludes."""
     if name == "eval_strategy":
-        host, needed = (EVALUATION_FIELDS, name) if value == "no" else ((), f"{name}=")
-        return (*host, *(other for other, about in OPTIONS.items() if (about.needs or "").startswith(needed)))
+        needs = {other: about.needs for other, about in OPTIONS.items() if about.needs}
+        if value == "no":
+            return (*EVALUATION_FIELDS, *(other for other, needed in needs.items() if needed.startswith(name)))
+        return tuple(other for other, needed in needs.items() if needed.startswith(f"{name}="))
     if name == "model_type":
         return FIELDS_OF_OTHERS[value]
     if value in (None, False):

@@ -9,11 +9,12 @@ from typing import Any
 
 import torch
 from transformers import TrainerCallback, set_seed
+from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from ..common.matmul import set_matmul
 from ..publishing.model_card import NOT_TRAINED, TRAINED, CardFacts, public_settings
 from .checkpoints.averaging import AverageCheckpointsCallback, MovingAverageCallback
-from .checkpoints.files import EarlyStopping, LongerEpochs, TrainingInterrupted, checkpoints_in
+from .checkpoints.files import EarlyStopping, TrainingInterrupted, checkpoints_in
 from .checkpoints.resume import (
     RunRecord,
     Start,
@@ -197,6 +198,11 @@ def prepare_job(run: RunArguments, settings: dict[str, Any]) -> TrainingJob:
         ),
         **task.trainer_options(model, tokenizer),
     )
+    least = training.eval_min_steps
+    if least is not None and len(trainer.get_train_dataloader()) < least * training.gradient_accumulation_steps:
+        training.eval_strategy, training.eval_steps = IntervalStrategy.STEPS, least  # type: ignore[assignment]
+        if training.save_strategy == SaveStrategy.EPOCH:
+            training.save_strategy, training.save_steps = SaveStrategy.STEPS, least
     trainer.expect_final_scores(scored_data)
     return TrainingJob(task, folder, start, trainer, scored_data, lock)
 
@@ -204,8 +210,6 @@ def prepare_job(run: RunArguments, settings: dict[str, Any]) -> TrainingJob:
 def _make_callbacks(training: TranslationTrainingArguments, checkpoint: Path | None) -> list[TrainerCallback]:
     """The callbacks that fields ask for, of a run that continues from `checkpoint`, if any."""
     callbacks: list[TrainerCallback] = []
-    if training.eval_min_steps is not None:
-        callbacks.append(LongerEpochs())
     if training.early_stopping_patience is not None:
         callbacks.append(EarlyStopping(training.early_stopping_patience))
     if training.moving_average is not None:

@@ -67,7 +67,7 @@ class Limits(NamedTuple):
 class TextTranslator:
     """The base of [`Translator`], which says what its attributes are: texts in, translations out."""
 
-    search: TokenSearch  # whoever searches
+    search: TokenSearch  # from token ids to token ids; it is asked what options it has
 
     def __init__(self, tokenizer: Any, limits: Limits):
         self.tokenizer, self.source_prefix, self._limits = tokenizer, "", limits

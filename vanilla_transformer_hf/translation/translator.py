@@ -378,8 +378,8 @@ class Translator(TextModel):
     def begin(self, sources: Sequence[Sequence[int]], **generate_kwargs: Any) -> Search | torch.Tensor:
         """
         The search for translations of sources that all have tokens, before its first step, for callers that run the
-        steps themselves and let other searches join it (`Search.absorb`); or, if the model or the arguments do not
-        allow that, the sequences (B, n, T).
+        steps themselves and let others join it (`absorb` of `model/search/together.py`); or, if the model or the
+        arguments do not allow that, the sequences (B, n, T).
 
         Raises:
             ValueError: The arguments exclude each other or are out of range.

@@ -1,5 +1,7 @@
 """GPT-2 and GPT-1: folders that transformers itself saves, with and without the language-model head."""
 
+import json
+
 import pytest
 import torch
 from single_stacks import check_tokenizers, write_byte_bpe, write_gpt1_bpe
@@ -110,3 +112,12 @@ def test_what_cannot_be_expressed_is_refused_by_name(host, options, message, tmp
     with pytest.raises(ConversionError, match=message):
         convert("gpt2", tmp_path / "theirs", tmp_path / "ours")
     assert not (tmp_path / "ours").exists()
+
+
+@pytest.mark.parametrize("value", ["tanh", ["gelu"]])
+def test_a_wrong_activation_is_refused_by_name(value, tmp_path):
+    random_model(OpenAIGPTLMHeadModel, OpenAIGPTConfig).save_pretrained(tmp_path / "theirs")
+    path = tmp_path / "theirs" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"afn": value}))
+    with pytest.raises(ConversionError, match="afn"):
+        convert("gpt2", tmp_path / "theirs", tmp_path / "ours")

@@ -350,6 +350,13 @@ def test_what_a_call_asks_and_the_folder_lacks_names_the_package(tiny_model, tmp
     assert works == "1 tensor(True)"
 
 
+def test_what_a_generation_config_asks_of_each_call_travels(tiny_model):
+    model = tiny_model()
+    assert "search.together" not in model.modules_that_travel
+    model.generation_config.num_beam_groups = 2
+    assert "search.together" in model.modules_that_travel
+
+
 def test_a_saved_folder_opens_with_the_package_too(tiny_model, tmp_path):
     model = tiny_model()
     model.save_pretrained(tmp_path)

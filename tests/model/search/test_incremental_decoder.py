@@ -137,39 +137,12 @@ IN_BFLOAT16 = {
 def test_attention_of_bfloat16_is_in_float32_where_that_is_faster(tiny_model, source, fields, beams, monkeypatch):
     model = tiny_model(**fields).bfloat16()
     memory, tokens = model.get_encoder()(**source)[0], torch.randint(3, 90, (STEPS, 9, beams))
-
-    def found(few, lacks):
-        monkeypatch.setattr(incremental_decoder, "FEW_HYPOTHESES", few)
-        monkeypatch.setattr(incremental_decoder, "lacks_bfloat16", lambda: lacks)
+    types, found = [], []
+    for lacks in (False, True):
+        monkeypatch.setattr(incremental_decoder, "lacks_bfloat16", lambda lacks=lacks: lacks)
         decoder = IncrementalDecoder(model, StepWeights.of(model), memory, source["attention_mask"], beams)
-        states = torch.stack([decoder.step(each) for each in tokens])
-        assert states.dtype == torch.bfloat16
-        return decoder.keys[0].dtype, decoder.source_values[0].dtype, states
-
-    *types, expected = found(9 * beams - 1, False)
-    assert types == [torch.bfloat16] * 2
-    for few, lacks in ((9 * beams, False), (0, True)):
-        *types, states = found(few, lacks)
-        assert types == [torch.float32] * 2
-        torch.testing.assert_close(states, expected, rtol=0, atol=0.05)
-
-
-@pytest.mark.parametrize("first, own, its", [(5, torch.bfloat16, torch.float32), (3, torch.float32, torch.bfloat16)])
-@torch.no_grad()
-def test_sentences_join_others_whose_keys_are_of_another_type(tiny_model, source, first, own, its, monkeypatch):
-    """Four join five, or six do; the fewer ones have float32."""
-    monkeypatch.setattr(incremental_decoder, "FEW_HYPOTHESES", min(5, 9 - first))
-    monkeypatch.setattr(incremental_decoder, "lacks_bfloat16", lambda: False)
-    model, tokens = tiny_model().bfloat16(), torch.randint(3, 90, (6, STEPS))
-    memory, mask = model.get_encoder()(**source)[0], source["attention_mask"]
-
-    def reading(rows):
-        return IncrementalDecoder(model, StepWeights.of(model), memory[rows], mask[rows], 1)
-
-    decoder, late, alone = (reading(slice(*rows)) for rows in ((0, 5), (first, 9), (first, first + 2)))
-    assert (decoder.keys[0].dtype, late.keys[0].dtype) == (own, its)
-    decoder.step(tokens[:5, 0, None])
-    absorb_sources(decoder, late, slice(0, 2), torch.tensor([3, 1]))
-    for step in range(1, 2 * ROOM):
-        found = decoder.step(tokens[[0, 5, 2, 4, 3], step, None])
-        torch.testing.assert_close(found[[3, 1]], alone.step(tokens[4:6, step, None]), rtol=0, atol=0.05)
+        found.append(torch.stack([decoder.step(each) for each in tokens]))
+        types.append((decoder.keys[0].dtype, decoder.source_values[0].dtype))
+    assert types == [(torch.bfloat16,) * 2, (torch.float32,) * 2]
+    assert found[1].dtype == torch.bfloat16
+    torch.testing.assert_close(found[1], found[0], rtol=0, atol=0.05)

@@ -64,9 +64,9 @@ class GPT2(SavedModel):
         return table
 
     def unsupported(self) -> list[str]:
-        problems, options = super().unsupported(), self.settings
-        if "afn" in options and options["afn"] not in GPT1_ACTIVATIONS:
-            problems.append(f"afn={options['afn']!r}: must be one of {', '.join(GPT1_ACTIVATIONS)}")
+        problems, afn = super().unsupported(), self.settings.get("afn")
+        if not problems and afn is not None and afn not in GPT1_ACTIVATIONS:
+            return [f"afn={afn!r}: must be one of {', '.join(GPT1_ACTIVATIONS)}"]
         return problems
 
     def to_config(self) -> VanillaTransformerConfig:

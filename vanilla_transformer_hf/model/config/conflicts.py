@@ -47,17 +47,17 @@ VARIANT_FIELDS = (
 OF_VARIANTS: list[Callable[[Any], Iterator[str]]] = []
 
 
-def variant_of(config: Any) -> str | None:
-    """A field, and its value, that makes the model another than the paper's; None if there is none."""
+def variant_of(config: Any, paper: Any) -> str | None:
+    """A field, and its value, that makes the model another than that of this class of configs; None if none does."""
     for name in (*VARIANT_FIELDS, "position_encoding", "decoder_position_encoding", "norm_type", "encoder_d_model"):
-        plain = getattr(config, FOLLOWERS[name]) if name in FOLLOWERS else getattr(type(config), name)
-        if (value := getattr(config, name)) != plain:
+        plain = getattr(config, FOLLOWERS[name]) if name in FOLLOWERS else getattr(paper, name)
+        if name != "classifier_dropout" and (value := getattr(config, name)) != plain:
             return f"{name}={value!r}"
     return None
 
 
-def conflicts(config: Any) -> Iterator[str]:
-    """What is wrong, first with single fields; each check may rely on those before it."""
+def conflicts(config: Any, paper: Any) -> Iterator[str]:
+    """What is wrong, first with single fields; each check may rely on those before it. `paper` has its defaults."""
     if config.is_encoder_decoder and config.is_decoder:
         yield "is_decoder=True with is_encoder_decoder=True: set is_encoder_decoder=False, too"
     for name in (*POSITIVE, *(name for name in OPTIONS if name not in ANY_NUMBER)):
@@ -94,7 +94,7 @@ def conflicts(config: Any) -> Iterator[str]:
         least = POSITION_SCHEMES[kind].even_width
         if least > 1 and (size % 2 or size < least):
             yield f"{width}={size}: {name}={kind!r} needs an even one of at least {least}"
-    if (variant := variant_of(config)) is not None:
+    if (variant := variant_of(config, paper)) is not None:
         if not OF_VARIANTS:
             part("config.variants", variant)
         yield from OF_VARIANTS[0](config)

@@ -127,7 +127,9 @@ class ModelSavesCode(SavesCode):
             [INT8_QUANTIZER] if getattr(self, "quantization_method", None) == "vanilla_transformer_int8" else []
         )
         pipeline = ["pipeline_vanilla_transformer"] if self.translates else []
-        return tuple(dict.fromkeys([*model.config.modules, str(self.module_of_class), *quantizer, *pipeline]))
+        saved = getattr(self, "generation_config", None)  # whose groups of beams each call has
+        groups = ["search.together"] if (getattr(saved, "num_beam_groups", None) or 1) > 1 else []
+        return tuple(dict.fromkeys([*model.config.modules, str(self.module_of_class), *quantizer, *groups, *pipeline]))
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

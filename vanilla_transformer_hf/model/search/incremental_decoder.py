@@ -33,12 +33,6 @@ ROOM = 8
 # one core, with the search for the best, at once and by 100: 640 rows of 10,000 x 128 30.7 and 31.5 ms; of 37,000 x
 # 512, 300 rows 127 and 132 (by 25: 169), 640 rows 323 and 280.
 ROWS_OF_LOGITS = 100
-# Hypotheses up to which keys and values of a model in bfloat16 are kept in float32 on every CPU. oneDNN's products of
-# bfloat16 take as long for one head as for many (attention of one core with AVX-512, 8 heads of 64, bfloat16 and
-# float32, µs: 33 and 7.5 for one query and 32 positions, 40 and 31 for four and 160; 143 and 216 for 8 times these).
-# Without instructions for bfloat16 torch has a loop, and wakes its threads for each head (28 and 8; 281 and 33; 2,263
-# and 223).
-FEW_HYPOTHESES = 5
 
 
 class IncrementalDecoder:
@@ -102,9 +96,11 @@ class IncrementalDecoder:
         ]
         self.beams, self.length, self.filled = beams, 0, 0
         self.record_attention, self.attention = record_attention, states.new_zeros(1, dtype=torch.float32)
-        if states.dtype == torch.bfloat16 and states.device.type == "cpu":
-            is_slow = batch * beams <= FEW_HYPOTHESES or lacks_bfloat16()
-            states = states.new_empty(0, dtype=torch.float32 if is_slow else states.dtype)
+        if states.dtype == torch.bfloat16 and states.device.type == "cpu" and lacks_bfloat16():
+            # There torch's products of bfloat16 are a loop, and wake its threads for each head (attention of one core
+            # with AVX2, 8 heads of 64, bfloat16 and float32, µs: 28 and 8 for one query and 32 positions, 281 and 33
+            # for four and 160, 9,303 and 1,376 for 32 times these).
+            states = states.new_empty(0, dtype=torch.float32)
         self.attend = attend if record_attention else kernel_for(states, beams)
         # The dimension of positions. Keys are stored transposed where that is faster: small float32 products of rows
         # with rows take two to five times as long as those of rows with columns.
@@ -200,8 +196,8 @@ class IncrementalDecoder:
             output, _ = self.attend(query, keys, values, mask, own.scaling)
         else:
             keys, values, mask = by_heads(query, keys, values=values, mask=mask)
-            output, _ = position_bias.attend(own, query, keys, values, mask, scaling=own.scaling)
-            output = output.flatten(2)
+            output, _ = position_bias.attend(own, query.to(keys.dtype), keys, values, mask, scaling=own.scaling)
+            output = output.flatten(2).to(query.dtype)
         return projections.out(output)
 
     def _attend_to_source(self, layer: "StepLayer", states: torch.Tensor) -> torch.Tensor:
@@ -437,9 +433,9 @@ def attend_fused(
 
 def by_heads(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None) -> Any:
     """Of the arguments of `attend`: keys as rows (B, H, T, d_k), values (B, H, T, d_v), the mask (B, H, 1 or n, T)."""
-    # All in the type of queries.
-    found = keys.transpose(1, 2), values, mask
-    return [one if one is None else one.unflatten(0, query.shape[:2]).to(query.dtype) for one in found]
+    shape = query.shape[:2]
+    mask = mask if mask is None else mask.unflatten(0, shape)
+    return keys.transpose(1, 2).unflatten(0, shape), values.unflatten(0, shape), mask
 
 
 def kernel_for(states: torch.Tensor, beams: int) -> Callable[..., tuple[torch.Tensor, Any]]:

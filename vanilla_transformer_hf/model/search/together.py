@@ -184,9 +184,10 @@ class StepHook:
 
 def run_together(model: Any, batches: Iterable[dict[str, Any]], settings: dict[str, Any]) -> Iterator[Any]:
     """Yield the searches for the batches when they are finished, in their order."""
-    # Yu et al. 2022, usenix.org/conference/osdi22/presentation/yu. The batch never has more sentences or padded source
-    # tokens than the largest single search. The searches
-    # `can_join`, have the same settings, and are read one ahead; other objects are yielded unchanged.
+    # Sentences of the next one take the places of those that are done (Yu et al. 2022,
+    # usenix.org/conference/osdi22/presentation/yu). The batch never has more sentences or padded source tokens than
+    # the largest single search. The searches `can_join`, have the same settings, and are read one ahead; other objects
+    # are yielded unchanged.
     begun: deque[Any] = deque()
     together: Any = None
     most_rows = most_tokens = 0
@@ -316,17 +317,18 @@ def absorb_sources(decoder: Any, other: Any, rows: slice, places: torch.Tensor) 
         else each.source_mask
         for each in (decoder, other)
     )
-    its = its[rows].to(mask.dtype)
+    its = its[rows]
     mask[places] = -math.inf
     longest = max(used_length(mask), used_length(its))
     mask = resized(mask, -1, size=longest, value=-math.inf)
     mask[places] = resized(its, -1, size=longest, value=-math.inf)
     decoder.source_mask = mask if mask.any() else None
     decoder.resize(decoder.source_keys, decoder.source_values, size=longest)
-    keys = (decoder.turned(other.turned(layer[rows])) for layer in other.source_keys.layers)
-    values = (layer[rows] for layer in other.source_values.layers)
-    for tensors, new, dim in ((decoder.source_keys, keys, decoder.key_dim), (decoder.source_values, values, -2)):
-        tensors.put(places, (resized(layer.to(mask.dtype), dim, size=longest) for layer in new))
+    for tensors, new, dim in (
+        (decoder.source_keys, other.source_keys, decoder.key_dim),
+        (decoder.source_values, other.source_values, -2),
+    ):
+        tensors.put(places, (resized(layer[rows], dim, size=longest) for layer in new.layers))
 
 
 def used_length(mask: torch.Tensor) -> int:

@@ -18,7 +18,7 @@ import torch
 from torch import distributed
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, IntervalStrategy, SaveStrategy
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy
 
 from ...common.checksums import SUMS_FILE, digest_of_all, format_checksums, read_checksums, write_checksums
 from ...common.files import UNFINISHED, sync, sync_tree
@@ -210,17 +210,6 @@ class StopOnSignal(TrainerCallback):
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if received := self.received_by_any(args):
             raise TrainingInterrupted(received, state.global_step)
-
-
-class LongerEpochs(TrainerCallback):
-    """Evaluates, and saves, each `eval_min_steps` instead of after each epoch, if an epoch has fewer."""
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, train_dataloader: Any = None, **_: Any) -> None:
-        if len(train_dataloader) >= args.eval_min_steps * args.gradient_accumulation_steps:
-            return
-        args.eval_strategy, state.eval_steps = IntervalStrategy.STEPS, args.eval_min_steps
-        if args.save_strategy == SaveStrategy.EPOCH:
-            args.save_strategy, state.save_steps = SaveStrategy.STEPS, args.eval_min_steps
 
 
 class EarlyStopping(TrainerCallback):

@@ -133,9 +133,9 @@ def fields_of_pairs(
     folder: Path,
 ) -> dict[str, Any]:
     """Write a recipe's pairs mixed with synthetic ones; returns its fields to train on them, without train_target."""
-    # The rate repeats pairs: those that the text has twice are left out before.
-    pairs = write_mixed(data, real, files, rate, folder)
-    fields: dict[str, Any] = {"train_source": str(pairs), "drop_duplicates": False}
+    fields: dict[str, Any] = {"train_source": str(write_mixed(data, real, files, rate, folder))}
+    if rate is not None:  # which repeats pairs: those that the text had twice are left out before
+        fields["drop_duplicates"] = False
     if not data.corpus_name and not Path(str(data.train_source)).exists():  # a file is not named after its data set
         fields["corpus_name"] = data.train_source
     known = [*(data.source_tags or ()), *(f"<2{language}>" for language in data.target_lang_tags or ())]

@@ -42,7 +42,7 @@ from .task import Task
 USED_FIELDS = (
     *("task", *CORPUS_TEXTS, "source_lang", "corpus_name", "max_source_length", "preset", "tokenizer_name_or_path"),
     *("tokenizer_model", "unicode_normalization", "attn_implementation", "license", "card_example", "project_url"),
-    *("adam_first_moment", "threads"),
+    *("adam_first_moment", "threads", "eval_min_steps"),
 )
 
 

@@ -126,7 +126,7 @@ USED_FIELDS = (
         "generation_num_beams",
     ),
     *("license", "card_example", "project_url", "adam_first_moment", "curriculum_steps", "threads"),
-    *("average_last", "average_best", "moving_average", "early_stopping_patience"),
+    *("average_last", "average_best", "moving_average", "early_stopping_patience", "eval_min_steps"),
 )
 
 
