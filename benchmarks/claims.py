@@ -416,10 +416,10 @@ def run(arguments: argparse.Namespace) -> None:
     for name in names:
         if min(arguments.seeds, *getattr(arguments, name)) < 1:
             raise ValueError(f"--seeds and --{name} are 1 or more")
-    if arguments.json:
-        refuse_overwriting(arguments.json, [])
     if arguments.pictures:
         Path(arguments.pictures).mkdir(parents=True, exist_ok=True)  # now, not after all measurements
+    if arguments.json:
+        refuse_overwriting(arguments.json, [])
     torch.set_num_threads(1)
     found: dict[str, list[Row]] = {}
     for name in dict.fromkeys(arguments.claims):
