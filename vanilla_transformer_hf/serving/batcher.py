@@ -482,10 +482,11 @@ class Batcher:
                 turns[flow] = min(ready, key=lambda lane: lane.spent)
         if not turns:
             return None, ()
-        # Who comes anew begins with the least time that another has had.
-        kinds, spent = {is_alone for *_, is_alone in lanes_of}, dict[Flow | bool, float]()
-        groups: list[Collection[Flow | bool]] = [kinds, *([flow for flow in lanes_of if flow[-1] == k] for k in kinds)]
-        for equals in groups:
+        spent: dict[Flow | bool, float] = {}
+        alone = [flow for flow in lanes_of if flow[-1]]
+        others = [flow for flow in lanes_of if not flow[-1]]
+        equal: list[Collection[Flow | bool]] = [alone, others, {flow[-1] for flow in lanes_of}]
+        for equals in equal:  # who comes anew begins with the least time that another has had
             least = min((self._spent[each] for each in equals if each in self._spent), default=0.0)
             spent |= {each: self._spent.get(each, least) for each in equals}
         self._spent = spent
