@@ -139,6 +139,12 @@ def _passing(pairs: Iterable[Pair], rules: dict[str, Rule], report: CleaningRepo
             report.add(broken, number, source, target)
 
 
+def key_of_pair(source: str, target: str) -> int:
+    """A number of 64 bits that equal pairs have in common."""
+    text = f"{len(source)} {source}{target}".encode(errors="surrogatepass")
+    return int.from_bytes(blake2b(text, digest_size=8).digest(), "little", signed=True)
+
+
 def _rules(options: CleaningOptions, report: CleaningReport) -> dict[str, Rule]:
     """The rules of single pairs, in the order of `RULES`."""
     usual, seen, held_out = report.usual_ratio, set[int](), options.held_out
@@ -149,9 +155,8 @@ def _rules(options: CleaningOptions, report: CleaningReport) -> dict[str, Rule]:
         return max(lengths) >= SHORT and max(lengths) > options.max_length_ratio * min(lengths)
 
     def is_repeated(source: str, target: str) -> bool:
-        digest = blake2b(f"{len(source)} {source}{target}".encode(errors="surrogatepass"), digest_size=8).digest()
-        key, known = int.from_bytes(digest, "little"), len(seen)
-        seen.add(key)
+        known = len(seen)
+        seen.add(key_of_pair(source, target))
         return len(seen) == known
 
     rules: dict[str, Rule] = {

@@ -5,7 +5,6 @@ import math
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from typing import Any
 
 import datasets
@@ -19,6 +18,7 @@ from ...common.white_space import normalize_space
 from ..arguments import DataArguments
 from ..process import say
 from ..recipe import ConfigArguments, RunArguments
+from .cleaning import key_of_pair
 from .corpus import load_parallel_text
 from .parts import ROLES, Mixture, corpus_parts, rates_of
 
@@ -116,13 +116,8 @@ def _tokenize_batch(
     columns |= {"line": lines, "verdict": verdicts}
     columns["length"] = [max(len(ids), len(out)) for ids, out in zip(columns["input_ids"], columns["labels"])]
     if rules.drop_duplicates:
-        columns["hash"] = [_hash(source, target) for source, target in zip(*texts)]
+        columns["hash"] = [key_of_pair(source, target) for source, target in zip(*texts)]
     return columns | (dict(zip(SIDES, texts)) if keep_text else {})
-
-
-def _hash(source: str, target: str) -> int:
-    text = f"{len(source)} {source}{target}".encode(errors="surrogatepass")
-    return int.from_bytes(blake2b(text, digest_size=8).digest(), "little", signed=True)
 
 
 def _identity(tokenizer: PreTrainedTokenizerBase) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ from ...common.lines import read_lines
 from ...common.opening import open_tokenizer
 from ..arguments import DataArguments
 from ..checkpoints.resume import find_data_sums
+from ..data.cleaning import key_of_pair
 from ..data.corpora import load_corpora
 from ..data.corpus import iterate_texts
 from ..data.parts import refuse_several
@@ -59,7 +60,7 @@ def write_mixed(
         if data.drop_duplicates:
             rows = dict[int, int]()
             for row, pair in enumerate(zip(iterate_texts(corpus, "source"), iterate_texts(corpus, "target"))):
-                rows.setdefault(hash(pair), row)
+                rows.setdefault(key_of_pair(*pair), row)
             corpus = corpus.select(list(rows.values()))
         count = sum(1 for _ in read_lines(synthetic[1]))
         sizes = amounts(len(corpus), count, rate)
