@@ -395,7 +395,7 @@ class VanillaTransformerConfig(ConfigSavesCode, BaseConfig):  # type: ignore[mis
         for name, other in FOLLOWERS.items():
             if name in fields and fields[name] == fields.get(other):
                 fields[name] = None
-        for name in VARIANT_FIELDS:
+        for name in (*VARIANT_FIELDS, "classifier_dropout"):
             if fields.get(name) == getattr(type(self), name):
                 fields.pop(name, None)
         fields[VERSION_FIELD] = VERSION

@@ -40,7 +40,7 @@ VARIANT_FIELDS = (
     *("encoder_layer_sets", "decoder_layer_sets", "layer_sharing", "feed_forward_sharing", "projection_sharing"),
     *("decoder_attention_sharing", "encoder_heads_by_layer", "decoder_heads_by_layer", "cross_heads_by_layer"),
     *("encoder_pooling", "encoder_attention_type", "decoder_attention_type", "cross_attention_type"),
-    *("type_vocab_size", "is_decoder", "classifier_dropout", "front_end", "attention_score"),
+    *("type_vocab_size", "is_decoder", "front_end", "attention_score"),
     *OPTIONS,
 )
 # The checks of `variants.py`, which a saved folder has if its config names a variant.
@@ -51,7 +51,7 @@ def variant_of(config: Any, paper: Any) -> str | None:
     """A field, and its value, that makes the model another than that of this class of configs; None if none does."""
     for name in (*VARIANT_FIELDS, "position_encoding", "decoder_position_encoding", "norm_type", "encoder_d_model"):
         plain = getattr(config, FOLLOWERS[name]) if name in FOLLOWERS else getattr(paper, name)
-        if name != "classifier_dropout" and (value := getattr(config, name)) != plain:
+        if (value := getattr(config, name)) != plain:
             return f"{name}={value!r}"
     return None
 
