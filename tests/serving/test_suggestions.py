@@ -40,7 +40,7 @@ def test_suggestions_are_kept_and_read_as_a_corpus(client):
 
 @pytest.mark.parametrize("text", ["fünf + vier", "四 & fünf", "f%C3%BCnf ü", "%E4ä"])
 def test_forms_are_utf_8_whether_their_bytes_are_escaped_or_not(client, text):
-    """As `curl -d` sends them, and as browsers do."""
+    """`curl -d` sends the bytes of a form as they are, browsers escape them."""
     raw = text.replace("%", "%25").replace("&", "%26").replace("+", "%2B")
     for content in (f"q=one&s={raw}&source=en&target=de", urlencode({**PAIR, "q": "one", "s": text})):
         headers = {"content-type": "application/x-www-form-urlencoded"}

@@ -50,6 +50,13 @@ class AtStep(TrainerCallback):
             self.act(**kwargs)
 
 
+def train_to_signal(job, step):
+    """Train, or continue, until a signal comes while the step behind this one is computed."""
+    job.trainer.add_callback(AtStep(step, lambda **_: os.kill(os.getpid(), signal.SIGTERM), "on_step_begin"))
+    with pytest.raises(TrainingInterrupted, match=f"SIGTERM after step {step + 1}"):
+        job.trainer.train(resume_from_checkpoint=job.checkpoint)
+
+
 def same(model, other):
     weights = other.state_dict()
     return all(torch.equal(tensor, weights[name]) for name, tensor in model.state_dict().items())
@@ -150,9 +157,7 @@ def test_a_run_that_is_told_to_stop_ends_like_one_that_was_not(prepare, tmp_path
     assert settings.get("streaming") or 7 % (11 / whole.trainer.state.epoch), "stopped inside an epoch too"
     for step in (3, 6):
         part = prepare(**settings)
-        part.trainer.add_callback(AtStep(step, lambda **_: os.kill(os.getpid(), signal.SIGTERM), "on_step_begin"))
-        with pytest.raises(TrainingInterrupted, match=f"SIGTERM after step {step + 1}"):
-            part.trainer.train(resume_from_checkpoint=part.checkpoint)
+        train_to_signal(part, step)
     rest = prepare(**settings)
     assert rest.checkpoint.endswith("checkpoint-7")
     rest.trainer.train(resume_from_checkpoint=rest.checkpoint)
@@ -249,9 +254,7 @@ def test_evaluations_are_steps_apart_where_an_epoch_has_fewer(prepare, least, st
     """An epoch has two steps here. Checkpoints are those of evaluations, and a continued run has the same."""
     settings = {"eval_strategy": "epoch", "save_strategy": "epoch", "eval_min_steps": least, "max_steps": 7}
     job = prepare(**settings)
-    job.trainer.add_callback(AtStep(4, lambda **_: os.kill(os.getpid(), signal.SIGTERM), "on_step_begin"))
-    with pytest.raises(TrainingInterrupted, match="SIGTERM after step 5"):
-        job.trainer.train()
+    train_to_signal(job, 4)
     job = prepare(**settings)
     job.trainer.train(resume_from_checkpoint=job.checkpoint)
     assert [entry["step"] for entry in job.trainer.state.log_history if "eval_bleu" in entry] == steps
@@ -264,9 +267,7 @@ def test_a_mean_loss_that_is_logged_after_an_interruption_is_that_of_all_its_ste
     whole = prepare(output_dir=str(tmp_path / "whole"), **settings)
     whole.trainer.train()
     part = prepare(**settings)
-    part.trainer.add_callback(AtStep(5, lambda **_: os.kill(os.getpid(), signal.SIGTERM), "on_step_begin"))
-    with pytest.raises(TrainingInterrupted, match="SIGTERM after step 6"):
-        part.trainer.train()
+    train_to_signal(part, 5)
     rest = prepare(**settings)
     rest.trainer.train(resume_from_checkpoint=rest.checkpoint)
     losses = [[entry["loss"] for entry in job.trainer.state.log_history if "loss" in entry] for job in (whole, rest)]
@@ -280,9 +281,7 @@ def rates(job):
 def test_a_run_that_is_continued_with_another_learning_rate_trains_with_it(prepare, tmp_path, capsys):
     settings = {"max_steps": 6, "save_steps": 2, "eval_steps": 2, "adam_beta2": 0.98}
     first = prepare(**settings, learning_rate=0.01)
-    first.trainer.add_callback(AtStep(3, lambda **_: os.kill(os.getpid(), signal.SIGTERM), "on_step_begin"))
-    with pytest.raises(TrainingInterrupted):
-        first.trainer.train()
+    train_to_signal(first, 3)
     again = settings | {"learning_rate": 0.001, "adam_beta2": 0.9, "resume_from_checkpoint": "last"}
     job = prepare(**again)
     assert "From step 5 on, the run has other settings (learning_rate, adam_beta2)" in capsys.readouterr().out
@@ -303,9 +302,7 @@ def test_checkpoints_that_a_signal_left_are_not_averaged(prepare, tmp_path):
     whole = prepare(output_dir=str(tmp_path / "whole"), **settings)
     whole.trainer.train()
     part = prepare(**settings)
-    part.trainer.add_callback(AtStep(3, lambda **_: os.kill(os.getpid(), signal.SIGTERM), "on_step_begin"))
-    with pytest.raises(TrainingInterrupted, match="SIGTERM after step 4"):
-        part.trainer.train()
+    train_to_signal(part, 3)
     rest = prepare(**settings)
     rest.trainer.train(resume_from_checkpoint=rest.checkpoint)
     kept = {path.name for path in (tmp_path / "out" / "checkpoints").glob("checkpoint-*")}
