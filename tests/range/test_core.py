@@ -119,6 +119,13 @@ def test_every_loop_keeps_its_past(shipped, tokenizer, name):
         assert found[1] == TARGET
 
 
+@pytest.mark.parametrize("options", [{}, {"num_beams": 3}, {"output_hidden_states": True}], ids=str)
+def test_padding_without_a_mask_changes_no_translation(shipped, tokenizer, options):
+    batch = tokenizer([SOURCE, " ".join([SOURCE] * 3)], padding=True, return_tensors="pt")
+    tokens = shipped.generate(batch["input_ids"], max_new_tokens=20, **options)
+    assert tokenizer.decode(tokens[0], skip_special_tokens=True) == TARGET
+
+
 ALONE = """
 import json
 import sys

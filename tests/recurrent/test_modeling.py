@@ -121,6 +121,7 @@ def test_search_with_a_carried_state_finds_what_it_finds_without(model, sentence
     assert type(found.past_key_values) is RecurrentCache
     expected = model.generate(**sentences, **options, use_cache=False)
     assert torch.equal(found.sequences, expected.sequences)
+    assert torch.equal(model.generate(sentences["input_ids"], **options).sequences, found.sequences)
     if beams > 1:
         torch.testing.assert_close(found.sequences_scores, expected.sequences_scores, atol=1e-5, rtol=0)
 

@@ -148,6 +148,16 @@ def test_same_sequences_for_each_switch(decided_model, source, overrides, beams)
     same(decided_model(**overrides), source, num_beams=beams, max_new_tokens=12)
 
 
+@pytest.mark.parametrize("options", [{}, {"num_beams": 3}, {"output_attentions": True}, {"decoder_prompt_ids": [7]}])
+def test_padding_without_a_mask_is_no_part_of_a_source(decided_model, source, options):
+    model, ids = decided_model(attn_implementation="eager"), source["input_ids"]
+    found = [model.generate(ids, **options), model.generate(input_ids=ids, **options)]
+    expected = model.generate(**source, **options)
+    assert all(torch.equal(each, expected) for each in found)
+    (streamed,) = model.generate_stream([{"input_ids": ids}], **options)
+    assert torch.equal(streamed, expected)
+
+
 @pytest.mark.parametrize("beams", [1, 3])
 def test_decoder_prompts_and_no_mask(decided_model, source, beams):
     prompts = torch.randint(3, 90, (9, 4))
@@ -452,7 +462,7 @@ def test_each_sentence_has_a_limit_of_its_own(decided_model, source, beams):
     assert torch.equal(found, host(model).generate(**source, **options))
     shorter = model.generate(**source, **options, max_new_tokens=6)
     assert shorter.shape[1] == 7
-    without_mask = model.generate(source["input_ids"], **options)
+    without_mask = model.generate(source["input_ids"].clamp(min=3), **options)
     assert ((without_mask != 2).sum(1) == 1 + 11 + 2).all()
 
 

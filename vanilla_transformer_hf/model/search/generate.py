@@ -142,6 +142,7 @@ class VanillaTransformerGenerationMixin(HostGenerationMixin):
         source_size, target_size = self.config.source_vocab_size or self.config.vocab_size, self.config.vocab_size
         for ids in filter(torch.is_tensor, (inputs, kwargs.get("input_ids")) if reads_tokens(self.config) else ()):
             check_token_ids(ids, source_size, name="input_ids")
+        kwargs = self._masking_padding(inputs, kwargs)
         if (prompt := kwargs.get("decoder_input_ids")) is not None:
             check_token_ids(prompt, target_size, name="decoder_input_ids")
         if isinstance(kwargs.get("custom_generate"), str):  # the name of a repository whose code replaces the loop

@@ -1,4 +1,4 @@
-"""transformers' `generate()`, for all models of this package, without two of its surprises."""
+"""transformers' `generate()`, for all models of this package, without three of its surprises."""
 
 import copy
 from typing import Any
@@ -19,14 +19,26 @@ class HostGenerationMixin(GenerationMixin):
 
     - fills the sequences of a beam search that have ended with the padding id, also where that is 0, as greedy search
       does; transformers' loop takes 0 for none, and fills them with the end token;
-    - leaves `encoder_outputs` as they are; transformers repeats a caller's own for each beam.
+    - leaves `encoder_outputs` as they are; transformers repeats a caller's own for each beam;
+    - takes no padding of a source for tokens, also without an `attention_mask`; some releases of transformers do.
     """
 
-    def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def generate(self: Any, inputs: torch.Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
         """transformers' `generate`."""
         if (given := kwargs.get("encoder_outputs")) is not None:
             kwargs["encoder_outputs"] = copy.copy(given)
-        return super().generate(*args, **kwargs)
+        return super().generate(inputs, *args, **self._masking_padding(inputs, kwargs))
+
+    def _masking_padding(self: Any, inputs: torch.Tensor | None, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The arguments with the mask of a source (B, S) that has padding, if it has none and can have one."""
+        ids, config = kwargs.get("input_ids") if inputs is None else inputs, self.config
+        ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
+        is_read = any(kwargs.get(name) is not None for name in ("attention_mask", "encoder_outputs"))
+        if is_read or not config.is_encoder_decoder or config.pad_token_id in ends or not torch.is_tensor(ids):
+            return kwargs
+        is_token = ids != config.pad_token_id
+        is_whole = ids.is_floating_point() or is_token.all()  # sounds and images have no token ids
+        return kwargs if is_whole else {**kwargs, "attention_mask": is_token.long()}
 
     def prepare_inputs_for_generation(self: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """transformers' arguments of one step; also with the cache's older name, which PEFT looks for and replaces."""
