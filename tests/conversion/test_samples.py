@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from greedy import compare_greedy
 from kept_beside import kept_beside
 
 from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration, VanillaTransformerTokenizer
@@ -59,6 +58,49 @@ def check_pieces(tokenizer, record, source, target):
         assert tokenizer(text_target=text)["input_ids"][: len(ids)] == ids
 
 
+def own_tokens(ids, config):
+    """Ids of one output without the start token before and the end token and padding behind."""
+    if ids and ids[0] == config.decoder_start_token_id:
+        ids = ids[1:]
+    return ids[: ids.index(config.eos_token_id)] if config.eos_token_id in ids else ids
+
+
+def check_greedy(model, path, place, tokenizer):
+    """
+    The model finds the outputs of a `ref.json` beside the reference: ids, pieces (their ids are in `place`), or texts.
+
+    A toolkit cuts outputs at its limit, which is a number of tokens, or the source's length plus a number. The record
+    does not say which were cut. So an output that reaches such a limit, by the longest of the record, agrees if the
+    model's begins with it.
+    """
+    with np.load(path) as arrays:
+        source, mask = torch.from_numpy(arrays["src_ids"]).long(), torch.from_numpy(arrays["src_mask"]).long()
+    outputs = json.loads(path.with_name("ref.json").read_text(encoding="utf-8"))["greedy"]
+    assert len(outputs) == len(source) > 0
+    texts = all(isinstance(output, str) for output in outputs)
+    if texts:
+        ids = tokenizer(text_target=outputs)["input_ids"]
+    else:
+        ids = [
+            output if isinstance(output, list) else output.get("ids") or [place[piece] for piece in output["tokens"]]
+            for output in outputs
+        ]
+    longest = max(map(len, ids))
+    with torch.no_grad():
+        found = model.generate(source, attention_mask=mask, num_beams=1, max_new_tokens=longest + 1).tolist()
+    theirs = [own_tokens(output, model.config) for output in ids]
+    beyond = max(len(output) - int(length) for output, length in zip(theirs, mask.sum(1), strict=True))
+    written = tokenizer.batch_decode(found, skip_special_tokens=True) if texts else []
+    for row, (other, whole) in enumerate(zip(theirs, ids, strict=True)):
+        own = own_tokens(found[row], model.config)
+        if own == other or (texts and written[row] == outputs[row]):
+            continue
+        # Retokenized, a text that was cut within a word may have a token more or less.
+        assert len(whole) >= longest - 1 or len(other) >= int(mask[row].sum()) + beyond - texts, row
+        length = min(len(other), longest - 2)
+        assert written[row].startswith(outputs[row]) if texts else own[:length] == other[:length], row
+
+
 @of_all()
 def test_logits_pieces_and_outputs_are_those_of_the_toolkit(name, tmp_path):
     folder, source = PEERS / name, SOURCES[name.partition("-")[0]]
@@ -75,8 +117,7 @@ def test_logits_pieces_and_outputs_are_those_of_the_toolkit(name, tmp_path):
         tokenizer = VanillaTransformerTokenizer.from_pretrained(tmp_path / "out")
         source_pieces, pieces = pieces_of(name, tokenizer)
         check_pieces(tokenizer, record, source_pieces, pieces)
-    found = compare_greedy(model, folder / "ref.npz", pieces, tokenizer)
-    assert found.same == found.all > 0
+    check_greedy(model, folder / "ref.npz", pieces, tokenizer)
     with np.load(folder / "ref.npz") as arrays:
         batch = {"input_ids": arrays["src_ids"], "attention_mask": arrays["src_mask"]}
     batch = {key: torch.from_numpy(array).long() for key, array in batch.items()}

@@ -1,6 +1,7 @@
 """
-Small checkpoints with weights drawn by chance, under the names of any toolkit, and their logits by the plain forward:
-a test says where the toolkit keeps each part and what its options mean.
+Small checkpoints with weights drawn by chance, under the names of any toolkit, and their logits in float64 after the
+equations of "Attention Is All You Need" and what each toolkit documents. Nothing here knows the package: a test says
+where the toolkit keeps each part and what its options mean.
 """
 
 import math
@@ -8,10 +9,43 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
-from plain_forward import ACTIVATIONS, Stack, layer_norm, linear, sinusoid
 
 
-ACTIVATIONS = {**ACTIVATIONS, "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x)}
+ACTIVATIONS = {
+    "relu": lambda x: x.clamp(min=0),
+    "relu_squared": lambda x: x.clamp(min=0) ** 2,
+    "gelu": lambda x: x * 0.5 * (1 + torch.erf(x / math.sqrt(2))),
+    "gelu_tanh": lambda x: 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
+    "tanh": torch.tanh,
+    "linear": lambda x: x,
+    "swish": lambda x: x * torch.sigmoid(x),
+}
+
+Matrix = tuple[torch.Tensor, torch.Tensor | None]  # weight [out, in] and bias, or the two of a norm
+
+
+def sinusoid(position: int, width: int, layout: str) -> torch.Tensor:
+    """One position's encoding: "interleaved", "halves", or "inclusive" (halves, frequencies up to 1/10000 itself)."""
+    half = width // 2
+    steps = half - 1 if layout == "inclusive" else half
+    angles = torch.tensor([position / 10000 ** (i / steps) for i in range(half)], dtype=torch.float64)
+    if layout == "interleaved":
+        return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten()
+    return torch.cat((angles.sin(), angles.cos()))
+
+
+def linear(x: torch.Tensor, matrix: Matrix) -> torch.Tensor:
+    weight, bias = matrix
+    y = x @ weight.double().T
+    return y if bias is None else y + bias.double()
+
+
+def layer_norm(x: torch.Tensor, matrix: Matrix, eps: float) -> torch.Tensor:
+    weight, bias = matrix
+    centred = x - x.mean(-1, keepdim=True)
+    y = centred / torch.sqrt((centred**2).mean(-1, keepdim=True) + eps) * weight.double()
+    return y if bias is None else y + bias.double()
 
 
 def names_of(
@@ -72,6 +106,7 @@ class Toy:
     decoder: Side = field(default_factory=Side)
     sizes: tuple[int, int] = (11, 9)
     head_width: int | None = None
+    value_width: int | None = None  # of a head, where it is another one
     key_value_heads: int | None = None
     gated: bool = False
     eps: float = 1e-5
@@ -81,6 +116,8 @@ class Toy:
     norm: Callable = layer_norm
     norm_kinds: tuple[str, ...] = ("weight", "bias")
     embedding_norm: bool = False
+    no_word: int | None = None  # an id without a row, or whose row counts as zeros
+    added: torch.Tensor | float = 0.0  # to each embedding of a source
     logit_scale: float = 1.0
 
     def __post_init__(self):
@@ -112,15 +149,17 @@ class Toy:
         if side.positions == "learned":
             self._draw(stack, "positions", side.longest + self.offset, width)
         head = self.head_width or width // side.heads
-        wide = side.heads * head
-        narrow = (self.key_value_heads or side.heads) * head
+        groups, value = self.key_value_heads or side.heads, self.value_width or head
         for layer in range(side.layers):
             for attention in ("self_attn", "cross_attn") if stack == "decoder" else ("self_attn",):
                 read = self.encoder.width if attention == "cross_attn" else width
-                for part, rows, columns in (("q", wide, width), ("k", narrow, read), ("v", narrow, read)):
+                sizes = (("q", side.heads * head, width), ("k", groups * head, read), ("v", groups * value, read))
+                for part, rows, columns in sizes:
                     bias = part in side.biases.split()
                     self._draw(stack, f"{attention}.{part}", rows, columns, bias=bias, layer=layer)
-                self._draw(stack, f"{attention}.out", width, wide, bias="out" in side.biases, layer=layer)
+                self._draw(
+                    stack, f"{attention}.out", width, side.heads * value, bias="out" in side.biases, layer=layer
+                )
             for norm in ("norm1", "norm2", "norm3") if stack == "decoder" else ("norm1", "norm3"):
                 self._draw_norm(stack, norm, layer)
             bias = "ffn" in side.biases
@@ -143,8 +182,9 @@ class Toy:
         return self.tensors[f"{name}.{kinds[0]}"], self.tensors.get(f"{name}.{kinds[-1]}") if len(kinds) > 1 else None
 
     def embed(self, stack: str, ids: list[int]) -> torch.Tensor:
-        side = self.side(stack)
-        x = self.pair(stack, "embedding")[0][ids].double() * (math.sqrt(side.width) if side.scaled else 1.0)
+        side, table = self.side(stack), self.pair(stack, "embedding")[0].double()
+        x = torch.stack([torch.zeros(side.width).double() if token == self.no_word else table[token] for token in ids])
+        x = x * math.sqrt(side.width) if side.scaled else x
         for row in range(len(ids)):
             if side.positions == "learned":
                 x[row] += self.pair(stack, "positions")[0][row + self.offset]
@@ -152,48 +192,47 @@ class Toy:
                 x[row] += sinusoid(row + self.offset, side.width, side.positions)
         return self.norm(x, self.pair(stack, "embedding_norm"), self.eps) if self.embedding_norm else x
 
+    def attend(self, stack: str, name: str, x: torch.Tensor, memory: torch.Tensor, causal: bool) -> torch.Tensor:
+        """Attention of states (T, D) to a memory (S, D), whose keys and values may have fewer heads."""
+        heads = self.side(stack).heads
+        counts = {"q": heads, "k": self.key_value_heads or heads, "v": self.key_value_heads or heads}
+        q, k, v = (
+            linear(x if part == "q" else memory, self.pair(stack, f"{name}.{part}"))
+            .unflatten(-1, (count, -1))
+            .transpose(0, 1)
+            .repeat_interleave(heads // count, dim=0)
+            for part, count in counts.items()
+        )  # (H, T, d)
+        scores = q @ k.transpose(1, 2) / math.sqrt(q.shape[-1])
+        if causal:
+            scores = scores.masked_fill(torch.ones_like(scores).triu(1).bool(), -math.inf)
+        return linear((scores.softmax(dim=-1) @ v).transpose(0, 1).flatten(1), self.pair(stack, f"{name}.out"))
+
+    def feed_forward(self, stack: str, name: str, x: torch.Tensor) -> torch.Tensor:
+        inner = ACTIVATIONS[self.side(stack).activation](linear(x, self.pair(stack, f"{name}.ffn1")))
+        if self.gated:
+            inner = inner * linear(x, self.pair(stack, f"{name}.ffn3"))
+        return linear(inner, self.pair(stack, f"{name}.ffn2"))
+
     def run(self, stack: str, x: torch.Tensor, memory: torch.Tensor | None = None) -> torch.Tensor:
+        """Embeddings (T, D) to states (T, D); with the encoder's output (S, D) this is a decoder."""
         side = self.side(stack)
-        kind = ToyStack(
-            at=lambda part: self.pair(stack, part),
-            layers=side.layers,
-            heads=side.heads,
-            pre_norm=side.pre_norm,
-            activation=side.activation,
-            eps=self.eps,
-            alpha=side.alpha,
-            final_norm=side.final_norm,
-            norm=self.norm,
-        )
-        kind.key_value_heads, kind.gated = self.key_value_heads or side.heads, self.gated
-        return kind.run(x, memory)
+
+        def sublayer(x: torch.Tensor, norm: str, compute: Callable) -> torch.Tensor:
+            pair = self.pair(stack, norm)
+            if side.pre_norm:
+                return side.alpha * x + compute(self.norm(x, pair, self.eps))
+            return self.norm(side.alpha * x + compute(x), pair, self.eps)
+
+        for layer in range(side.layers):
+            own, cross = f"{layer}.self_attn", f"{layer}.cross_attn"
+            x = sublayer(x, f"{layer}.norm1", lambda y: self.attend(stack, own, y, y, memory is not None))  # noqa: B023
+            if memory is not None:
+                x = sublayer(x, f"{layer}.norm2", lambda y: self.attend(stack, cross, y, memory, False))  # noqa: B023
+            x = sublayer(x, f"{layer}.norm3", lambda y: self.feed_forward(stack, str(layer), y))  # noqa: B023
+        return self.norm(x, self.pair(stack, "final_norm"), self.eps) if side.final_norm else x
 
     def logits(self, source: list[int], target: list[int]) -> torch.Tensor:
-        memory = self.run("encoder", self.embed("encoder", source))
+        memory = self.run("encoder", self.embed("encoder", source) + self.added)
         states = self.run("decoder", self.embed("decoder", target), memory)
         return linear(states, self.pair("decoder", "output")) * self.logit_scale
-
-
-class ToyStack(Stack):
-    """A stack that may have a gate, and fewer heads of keys and values than of queries."""
-
-    gated = False
-    key_value_heads = 0
-
-    def attend(self, name: str, x: torch.Tensor, memory: torch.Tensor, causal: bool) -> torch.Tensor:
-        queries = linear(x, self.at(f"{name}.q")).chunk(self.heads, dim=-1)
-        keys, values = (linear(memory, self.at(f"{name}.{part}")).chunk(self.key_value_heads, dim=-1) for part in "kv")
-        outputs = []
-        for number, query in enumerate(queries):
-            shared = number * self.key_value_heads // self.heads
-            scores = query @ keys[shared].T / math.sqrt(query.shape[-1])
-            if causal:
-                scores = scores.masked_fill(torch.ones_like(scores).triu(1).bool(), -math.inf)
-            outputs.append(scores.softmax(dim=-1) @ values[shared])
-        return linear(torch.cat(outputs, dim=-1), self.at(f"{name}.out"))
-
-    def feed_forward(self, name: str, x: torch.Tensor) -> torch.Tensor:
-        inner = ACTIVATIONS[self.activation](linear(x, self.at(f"{name}.ffn1")))
-        if self.gated:
-            inner = inner * linear(x, self.at(f"{name}.ffn3"))
-        return linear(inner, self.at(f"{name}.ffn2"))

@@ -6,9 +6,8 @@ import math
 import pytest
 import torch
 import yaml
-from plain_forward import sinusoid
 from samples import agree, named_by, write_reference
-from toy import Side, Toy, names_of
+from toy import Side, Toy, names_of, sinusoid
 
 from vanilla_transformer_hf.conversion import ConversionError, convert
 

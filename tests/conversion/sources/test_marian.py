@@ -1,15 +1,16 @@
 """Marian: small models that Marian itself trained and scored, and models in its layout for every option."""
 
 import json
-import math
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import yaml
-from plain_forward import Stack, layer_norm, sinusoid
 from samples import files_on_the_card, named_by, write_reference
+from toy import Side, Toy, names_of
 
 from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration, VanillaTransformerTokenizer
 from vanilla_transformer_hf.conversion import ConversionError, convert
@@ -83,61 +84,73 @@ OPTIONS = {
     "no_positions": {"transformer-disable-position-embeddings": True},
     "guided": {"guided-alignment": "none", "transformer-guided-alignment-layer": "last"},
 }
-ACTIVATIONS = {"old_gelu": "quick_gelu", "new_gelu": "gelu", "relu": "relu"}
+# Of maps and of norms.
+KINDS, NORM_KINDS = {"weight": "W", "bias": "b"}, {"weight": "scale", "bias": "bias"}
+NORMS = (("self.norm", "ffn.norm"), ("self.norm", "context.norm", "ffn.norm"))
 
 
 def make(folder, **options):
-    """A model with weights drawn by chance, beside it vocab.yml; the options and the weights."""
+    """A model with weights drawn by chance, beside it vocab.yml; the options, the weights, and what they compute."""
     options = {**SETTINGS, **options}
     folder.mkdir(exist_ok=True)
-    old, width = options.pop("old", False), options["dim-emb"]
-    generator = torch.Generator().manual_seed(0)
-    weights = {}
-
-    def draw(name, *shape):
-        weights[name] = torch.randn(shape, generator=generator) * 0.3
-
-    def norm(name, suffix=""):
-        draw(f"{name}_ln_scale{suffix}", 1, width)
-        draw(f"{name}_ln_bias{suffix}", 1, width)
-
-    pieces = options["dim-vocabs"]
+    old, pieces = options.pop("old", False), options["dim-vocabs"]
     tied_all, tied, shared = (options.get(f"tied-embeddings{which}") for which in ("-all", "", "-src"))
-    if tied_all or shared:
-        draw("Wemb", pieces[1], width)
-    else:
-        draw("encoder_Wemb", pieces[0], width)
-        draw("decoder_Wemb", pieces[1], width)
-    if not (tied_all or tied):
-        draw("decoder_ff_logit_out_W" if old else "decoder_ff_logit_out_Wt", pieces[1], width)
-        if old:
-            weights["decoder_ff_logit_out_W"] = weights["decoder_ff_logit_out_W"].T.contiguous()
-    if not options.get("output-omit-bias"):
-        draw("decoder_ff_logit_out_b", 1, pieces[1])
-    if options.get("transformer-train-positions"):
-        draw("Wpos", 20, width)
-    suffix = "_pre" if options["transformer-preprocess"] else ""
-    for stack in ("encoder", "decoder"):
-        if "n" in options["transformer-postprocess-emb"]:
-            norm(f"{stack}_emb", "_pre")
-        if options.get("transformer-postprocess-top"):
-            norm(f"{stack}_top")
-        depth = options[f"{stack[:3]}-depth"]
-        numbers = set(options.get("transformer-tied-layers", range(1, depth + 1))) if stack == "decoder" else {1, 2}
-        for number in sorted(numbers) if stack == "decoder" else range(1, depth + 1):
-            name = f"{stack}_l{number}"
-            for part in ("self", "context") if stack == "decoder" else ("self",):
-                for letter in "qkvo":
-                    draw(f"{name}_{part}_W{letter}", width, width)
-                    draw(f"{name}_{part}_b{letter}", 1, width)
-                norm(f"{name}_{part}_Wo", suffix)
-            inner = options.get("transformer-decoder-dim-ffn", 24) if stack == "decoder" else 24
-            for index, shape in ((1, (width, inner)), (2, (inner, width))):
-                draw(f"{name}_ffn_W{index}", *shape)
-                draw(f"{name}_ffn_b{index}", 1, shape[1])
-            norm(f"{name}_ffn_ffn", suffix)
+    tables = ("Wemb", "Wemb") if tied_all or shared else ("encoder_Wemb", "decoder_Wemb")
+    output = tables[1] if tied_all or tied else "decoder_ff_logit_out_Wt"
+    names = names_of(
+        "layers", ("self", "self", "context"), "qkvo", NORMS, ("ffn.1", "ffn.2"), tables, output, ("top", "emb"),
+        ("Wpos", "Wpos"),
+    )  # fmt: skip
+    learned, none = (options.get(f"transformer-{name}") for name in ("train-positions", "disable-position-embeddings"))
+    gelu = "gelu" if "v1.12" in options["version"] else "quick_gelu"
+    activation = options["transformer-ffn-activation"]
+    side = Side(
+        width=options["dim-emb"],
+        heads=options["transformer-heads"],
+        pre_norm=bool(options["transformer-preprocess"]),
+        final_norm=bool(options.get("transformer-postprocess-top")),
+        activation=gelu if activation == "gelu" else activation,
+        scaled=not (learned or none),
+        positions="learned" if learned else "none" if none else "inclusive",
+    )
+    toy = Toy(
+        names,
+        replace(side, layers=options["enc-depth"]),
+        replace(side, layers=options["dec-depth"], ffn=options.get("transformer-decoder-dim-ffn", 24)),
+        sizes=pieces[:2],
+        eps=1e-6,
+        output_bias=not options.get("output-omit-bias"),
+        embedding_norm="n" in options["transformer-postprocess-emb"],
+        no_word=max(pieces),
+    )
+    weights = stored(toy.tensors, output, "_pre" if side.pre_norm else "")
+    if old and output not in tables:
+        weights["decoder_ff_logit_out_W"] = weights.pop(output).T.contiguous()
+    for layer, number in enumerate(options.get("transformer-tied-layers", ())):
+        for name in [name for name in toy.tensors if name.startswith(f"decoder.layers.{layer}.")]:
+            toy.tensors[name] = toy.tensors[name.replace(f"layers.{layer}.", f"layers.{number - 1}.")]
+        if number != layer + 1:
+            weights = {name: each for name, each in weights.items() if not name.startswith(f"decoder_l{layer + 1}_")}
     save(folder, options, weights)
-    return options, weights
+    return options, weights, toy
+
+
+def stored(tensors, output, suffix):
+    """The tensors under Marian's names: matrices of columns, and rows."""
+    found = {f"{output}.bias": "decoder_ff_logit_out_b"}
+    for name in tensors:
+        if match := re.fullmatch(r"(\w+)\.layers\.(\d+)\.(\w+)\.(\w+)\.(weight|bias)", name):
+            stack, layer, module, part, kind = match.groups()
+            place = f"{stack}_l{int(layer) + 1}_{module}"
+            norm = f"{place}_{'ffn' if module == 'ffn' else 'Wo'}_ln_{NORM_KINDS[kind]}{suffix}"
+            found[name] = norm if part == "norm" else f"{place}_{KINDS[kind]}{part}"
+        elif match := re.fullmatch(r"(\w+)\.(top|emb)\.(weight|bias)", name):
+            found[name] = f"{match[1]}_{match[2]}_ln_{NORM_KINDS[match[3]]}{'_pre' if match[2] == 'emb' else ''}"
+    return {
+        found.get(name, name.removesuffix(".weight")): tensor[None] if tensor.dim() == 1
+        else tensor.T.contiguous() if ".layers." in name else tensor
+        for name, tensor in tensors.items()
+    }  # fmt: skip
 
 
 def save(folder, options, weights):
@@ -153,66 +166,11 @@ def save(folder, options, weights):
     (folder / "decoder.yml").write_text(yaml.safe_dump({"vocabs": [f"/data/{name}" for name in names]}))
 
 
-def logits(options, weights, activation):
-    """The function of source and target ids to logits that transformer.h describes; an id behind all is no word."""
-    pre, width = bool(options["transformer-preprocess"]), options["dim-emb"]
-
-    def linear(name, part):
-        return weights[f"{name}_W{part}"].T, weights[f"{name}_b{part}"][0]
-
-    def norm(name):
-        suffix = "_pre" if f"{name}_ln_scale_pre" in weights else ""
-        return weights[f"{name}_ln_scale{suffix}"][0], weights[f"{name}_ln_bias{suffix}"][0]
-
-    def at(stack, part):
-        if part == "final_norm":
-            return norm(f"{stack}_top")
-        layer, part = part.split(".", 1)
-        numbers = options.get("transformer-tied-layers") if stack == "decoder" else None
-        name = f"{stack}_l{numbers[int(layer)] if numbers else int(layer) + 1}"
-        if part in ("norm1", "norm2"):
-            return norm(f"{name}_{'self' if part == 'norm1' else 'context'}_Wo")
-        if part == "norm3":
-            return norm(f"{name}_ffn_ffn")
-        if part.startswith("ffn"):
-            return linear(f"{name}_ffn", part[-1])
-        attention, projection = part.split(".")
-        return linear(f"{name}_{'self' if attention == 'self_attn' else 'context'}", projection[0])
-
-    def embed(stack, ids):
-        table = weights.get(f"{stack}_Wemb", weights.get("Wemb")).double()
-        rows = torch.stack([table[token] if token < len(table) else torch.zeros(width).double() for token in ids])
-        if "Wpos" in weights:
-            rows = rows + weights["Wpos"][: len(ids)].double()
-        elif not options.get("transformer-disable-position-embeddings"):
-            places = torch.stack([sinusoid(place, width, "inclusive") for place in range(len(ids))])
-            rows = rows * math.sqrt(width) + places
-        return layer_norm(rows, norm(f"{stack}_emb"), 1e-6) if f"{stack}_emb_ln_scale_pre" in weights else rows
-
-    def run(stack, ids, memory=None):
-        top = f"{stack}_top_ln_scale" in weights
-        depth, heads = options[f"{stack[:3]}-depth"], options["transformer-heads"]
-        return Stack(lambda part: at(stack, part), depth, heads, pre, activation, 1e-6, final_norm=top).run(
-            embed(stack, ids), memory
-        )
-
-    def forward(source, target):
-        states = run("decoder", target, run("encoder", source))
-        names = ("decoder_ff_logit_out_Wt", "decoder_ff_logit_out_W", "decoder_Wemb", "Wemb")
-        name = next(name for name in names if name in weights)
-        output = weights[name].double() if name == "decoder_ff_logit_out_W" else weights[name].double().T
-        bias = weights.get("decoder_ff_logit_out_b")
-        return states @ output if bias is None else states @ output + bias[0].double()
-
-    return forward
-
-
 @pytest.mark.parametrize("name", OPTIONS)
 def test_options(name, tmp_path):
-    options, weights = make(tmp_path, **OPTIONS[name])
-    forward = logits(options, weights, ACTIVATIONS.get(name, "swish"))
+    options, _, toy = make(tmp_path, **OPTIONS[name])
     pieces = options["dim-vocabs"]
-    write_reference(tmp_path / "ref.npz", forward, pieces, start=max(pieces))
+    write_reference(tmp_path / "ref.npz", toy.logits, pieces, start=max(pieces))
     done = convert("auto", tmp_path, tmp_path / "out", reference=tmp_path / "ref.npz")
     assert (done.source, done.reopened) == ("marian", 0) and done.reference <= 1e-5
     tokenizer = VanillaTransformerTokenizer.from_pretrained(tmp_path / "out")
@@ -255,7 +213,7 @@ def test_everything_that_cannot_be_expressed_is_listed_at_once(tmp_path):
 
 
 def test_values_of_another_type_are_named(tmp_path):
-    options, weights = make(tmp_path)
+    options, weights, _ = make(tmp_path)
     wrong = {"dim-emb": "16", "tied-embeddings-all": "no", "transformer-heads": True}
     save(tmp_path, {**options, **wrong, "label-smoothing": None}, weights)
     (tmp_path / "decoder.yml").write_text("vocabs: [source.vocab.yml, target.vocab.yml]\nbeam-size: wide\n")
@@ -274,8 +232,8 @@ def test_settings_of_the_decoder_are_kept(tmp_path):
 
 
 def test_compressed_files_are_read_too(tmp_path):
-    options, weights = make(tmp_path)
-    write_reference(tmp_path / "ref.npz", logits(options, weights, "swish"), options["dim-vocabs"], start=12)
+    _, _, toy = make(tmp_path)
+    write_reference(tmp_path / "ref.npz", toy.logits, toy.sizes, start=12)
     with np.load(tmp_path / "model.npz") as file:
         arrays = dict(file)
     np.savez_compressed(tmp_path / "model.npz", **arrays)
@@ -289,7 +247,7 @@ def test_a_vocabulary_of_another_length_is_told(tmp_path):
     (tmp_path / "source.vocab.yml").write_text(path.read_text())
     done = convert("marian", tmp_path, tmp_path / "shorter")
     assert sum("names 10 of 12 tokens" in note for note in done.notes) == 2
-    options, weights = make(tmp_path / "again", **{"dim-vocabs": [13, 13]})
+    options, weights, _ = make(tmp_path / "again", **{"dim-vocabs": [13, 13]})
     weights["Wemb"] = weights["Wemb"][:12]
     save(tmp_path / "again", options, weights)
     with pytest.raises(ConversionError, match="13 tokens, and Wemb has 12 rows"):

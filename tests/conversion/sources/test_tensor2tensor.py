@@ -1,14 +1,14 @@
 """tensor2tensor: checkpoints in its layout for every option. Real ones are in test_samples.py."""
 
 import json
-import math
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
-from plain_forward import Stack, sinusoid
 from samples import named_by, write_reference
 from tensorflow_writer import write_checkpoint
+from toy import Side, Toy, names_of
 
 from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration, VanillaTransformerTokenizer
 from vanilla_transformer_hf.conversion import ConversionError, convert
@@ -25,6 +25,7 @@ HPARAMS = {
     "shared_embedding_and_softmax_weights": True,
     "symbol_modality_num_shards": 16,
 }
+ATTENTIONS = ("self_attention", "encdec_attention")
 V1 = {"layer_preprocess_sequence": "none", "layer_postprocess_sequence": "dan"}
 UNTIED = {"shared_embedding_and_softmax_weights": False}
 OPTIONS = {
@@ -52,57 +53,67 @@ OPTIONS = {
 
 
 def make(folder, **options):
-    """A checkpoint with weights drawn by chance, slots of Adam, settings and vocabularies."""
+    """A checkpoint with weights drawn by chance, slots of Adam, settings and vocabularies; and what it computes."""
     folder.mkdir(exist_ok=True)
     pieces, names2, words = (options.pop(name, None) for name in ("pieces", "tensorflow_2", "words"))
     options = {**HPARAMS, **options}
-    width, inner = options["hidden_size"], options["filter_size"]
-    generator = torch.Generator().manual_seed(0)
-    weights = {}
-
-    def draw(name, *shape):
-        weights[name] = torch.randn(shape, generator=generator) * 0.3
-
-    def norm(name):
-        draw(f"{name}/layer_norm/layer_norm_scale", width)
-        draw(f"{name}/layer_norm/layer_norm_bias", width)
-
-    pre = "n" in options["layer_preprocess_sequence"].replace("none", "")
-    keys = options.get("attention_key_channels") or width
-    values = options.get("attention_value_channels") or width
-    for stack in ("encoder", "decoder"):
-        parts = ["self_attention", *(["encdec_attention"] if stack == "decoder" else []), "ffn"]
-        for layer in range(options.get(f"num_{stack}_layers") or options["num_hidden_layers"]):
-            for part in parts:
-                name = f"body/{stack}/layer_{layer}/{part}"
-                norm(f"{name}/layer_prepostprocess" if pre else f"{name}/layer_postprocess")
-                if part == "ffn":
-                    for number, shape in ((1, (width, inner)), (2, (inner, width))):
-                        draw(f"{name}/conv{number}/kernel", *shape)
-                        draw(f"{name}/conv{number}/bias", shape[1])
-                else:
-                    for letter, size in (("q", keys), ("k", keys), ("v", values)):
-                        draw(f"{name}/multihead_attention/{letter}/kernel", width, size)
-                    draw(f"{name}/multihead_attention/output_transform/kernel", values, width)
-        if pre:
-            norm(f"body/{stack}/layer_prepostprocess")
-        if options.get("pos") == "emb":
-            draw(f"body/{'inputs' if stack == 'encoder' else 'targets'}_positional_embedding", 20, width)
-    if options.get("use_target_space_embedding", True):
-        draw("body/target_space_embedding/kernel", 32, width)
-    sizes = [
-        -(-size // options.get("vocab_divisor", 1)) * options.get("vocab_divisor", 1) for size in pieces or (30, 30)
-    ]
+    width, heads, divisor = options["hidden_size"], options["num_heads"], options.get("vocab_divisor", 1)
+    sizes = [-(-size // divisor) * divisor for size in pieces or (30, 30)]
+    leaves = ("input_emb", "target_emb", "softmax")
     if options["shared_embedding_and_softmax_weights"]:
-        tables = {(size, "shared") for size in sizes}
-    else:
-        inputs = {"shared"} if options.get("shared_embedding") else {"input_emb"}
-        targets = {"shared"} if options.get("shared_embedding") else {"target_emb"}
-        tables = {(sizes[0], name) for name in inputs} | {(sizes[1], name) for name in {*targets, "softmax"}}
-    for size, leaf in sorted(tables):
-        draw(f"symbol_modality_{size}_{width}/{leaf}", size, width)
+        leaves = ("shared", "shared", "shared")
+    elif options.get("shared_embedding"):
+        leaves = ("shared", "shared", "softmax")
+    tables = [f"symbol_modality_{size}_{width}/{leaf}" for size, leaf in zip((*sizes, sizes[1]), leaves, strict=True)]
+    pre = "n" in options["layer_preprocess_sequence"].replace("none", "")
+    norm = f"layer_{'prepostprocess' if pre else 'postprocess'}.layer_norm"
+    names = names_of(
+        "layers",
+        ("self_attention", "self_attention", "encdec_attention"),
+        [f"multihead_attention.{part}" for part in ("q", "k", "v", "output_transform")],
+        [[f"{part}.{norm}" for part in (*attentions, "ffn")] for attentions in (ATTENTIONS[:1], ATTENTIONS)],
+        ("ffn.conv1", "ffn.conv2"),
+        tables[:2],
+        tables[2],
+        (norm, ""),
+        [f"body/{side}_positional_embedding" for side in ("inputs", "targets")],
+    )
+    side = Side(
+        width=width,
+        heads=heads,
+        ffn=options["filter_size"],
+        pre_norm=pre,
+        final_norm=pre,
+        scaled=options.get("multiply_embedding_mode", "sqrt_depth") == "sqrt_depth",
+        positions={"emb": "learned", "none": "none"}.get(options.get("pos"), "inclusive"),
+        longest=20,
+        biases="ffn",
+    )
+    depths = [options.get(f"num_{stack}_layers", options["num_hidden_layers"]) for stack in ("encoder", "decoder")]
+    toy = Toy(
+        names,
+        *(replace(side, layers=depth) for depth in depths),
+        sizes=sizes,
+        head_width=options.get("attention_key_channels", width) // heads,
+        value_width=options.get("attention_value_channels", width) // heads,
+        eps=1e-6,
+        norm_kinds=("layer_norm_scale", "layer_norm_bias"),
+        no_word=0,
+    )
+    weights = {}
+    for name, tensor in toy.tensors.items():
+        place = f"body/{name.replace('layers.', 'layer_').replace('.', '/')}"
+        if name.startswith(("encoder", "decoder")):
+            is_matrix = name.endswith("weight")
+            weights[place.replace("/weight", "/kernel")] = tensor.T.contiguous() if is_matrix else tensor
+        else:
+            weights[name.removesuffix(".weight")] = tensor
+    if options.get("use_target_space_embedding", True):
+        spaces = torch.randn(32, width, generator=torch.Generator().manual_seed(0))
+        weights["body/target_space_embedding/kernel"] = spaces
+        toy.added = spaces[options.get("target_space_id", 0)].double()
     save(folder, options, weights, pieces or (30,), names2, words)
-    return options, weights, sizes
+    return options, weights, toy
 
 
 def stored_name(name, tensorflow_2):
@@ -134,63 +145,10 @@ def save(folder, options, weights, pieces, tensorflow_2=False, words=False):
         (folder / (f"vocab.test.{language}" if len(pieces) == 2 else "vocab.test")).write_text(quoted)
 
 
-def logits(options, weights, sizes):
-    """The function of source and target ids to logits that models/transformer.py describes."""
-    width, eps = options["hidden_size"], 1e-6
-    pre = "n" in options["layer_preprocess_sequence"].replace("none", "")
-
-    def table(size, *leaves):
-        names = [f"symbol_modality_{size}_{width}/{leaf}" for leaf in leaves]
-        return next(weights[name] for name in names if name in weights).double()
-
-    def norm(name):
-        return weights[f"{name}/layer_norm/layer_norm_scale"], weights[f"{name}/layer_norm/layer_norm_bias"]
-
-    def at(stack, part):
-        if part == "final_norm":
-            return norm(f"body/{stack}/layer_prepostprocess")
-        layer, part = part.split(".", 1)
-        name = f"body/{stack}/layer_{layer}"
-        if part.startswith("norm"):
-            place = {"1": "self_attention", "2": "encdec_attention", "3": "ffn"}[part[-1]]
-            return norm(f"{name}/{place}/{'layer_prepostprocess' if pre else 'layer_postprocess'}")
-        if part.startswith("ffn"):
-            return weights[f"{name}/ffn/conv{part[-1]}/kernel"].T, weights[f"{name}/ffn/conv{part[-1]}/bias"]
-        attention, projection = part.split(".")
-        place = "self_attention" if attention == "self_attn" else "encdec_attention"
-        letter = "output_transform" if projection == "out" else projection
-        return weights[f"{name}/{place}/multihead_attention/{letter}/kernel"].T, None
-
-    def embed(stack, ids, rows):
-        x = torch.stack([rows[token] if token else torch.zeros(width).double() for token in ids])
-        if options.get("multiply_embedding_mode", "sqrt_depth") == "sqrt_depth":
-            x = x * math.sqrt(width)
-        if stack == "encoder" and "body/target_space_embedding/kernel" in weights:
-            x = x + weights["body/target_space_embedding/kernel"][options.get("target_space_id", 0)].double()
-        if options.get("pos") == "emb":
-            places = weights[f"body/{'inputs' if stack == 'encoder' else 'targets'}_positional_embedding"]
-            return x + places[: len(ids)].double()
-        if options.get("pos") == "none":
-            return x
-        return x + torch.stack([sinusoid(place, width, "inclusive") for place in range(len(ids))])
-
-    def run(stack, x, memory=None):
-        depth = options.get(f"num_{stack}_layers") or options["num_hidden_layers"]
-        heads = options["num_heads"]
-        return Stack(lambda part: at(stack, part), depth, heads, pre, "relu", eps, final_norm=pre).run(x, memory)
-
-    def forward(source, target):
-        memory = run("encoder", embed("encoder", source, table(sizes[0], "input_emb", "shared")))
-        states = run("decoder", embed("decoder", target, table(sizes[1], "target_emb", "shared")), memory)
-        return states @ table(sizes[1], "softmax", "shared").T
-
-    return forward
-
-
 @pytest.mark.parametrize("name", OPTIONS)
 def test_options(name, tmp_path):
-    options, weights, sizes = make(tmp_path, **OPTIONS[name])
-    write_reference(tmp_path / "ref.npz", logits(options, weights, sizes), sizes, start=0)
+    _, _, toy = make(tmp_path, **OPTIONS[name])
+    write_reference(tmp_path / "ref.npz", toy.logits, toy.sizes, start=0)
     done = convert("auto", tmp_path, tmp_path / "out", reference=tmp_path / "ref.npz")
     assert (done.source, done.reopened) == ("tensor2tensor", 0) and done.reference <= 1e-5
     tokenizer = VanillaTransformerTokenizer.from_pretrained(tmp_path / "out")
