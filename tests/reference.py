@@ -1,6 +1,6 @@
 """
 A second Transformer, written only from the equations of "Attention Is All You Need" (arXiv 1706.03762) and, for the
-switches that the paper does not have, from their definitions. One sentence at a time, one head at a time, in float64.
+switches that the paper does not have, from their definitions. One sentence at a time, in float64, without a cache.
 It shares nothing with the package but the names of the weights. `examples/plain_transformer.py` is the paper's model
 alone, in tensors of whole batches, to be read and run; this one is for the proof of every switch.
 """
@@ -178,106 +178,99 @@ class Reference:
         return lambda x: self.attention(f"{name}.self_attn", heads, x, x, causal, kind)
 
     def rotated(self, x: torch.Tensor, kind: str) -> torch.Tensor:
-        """Rows (T, d_k), of which the first features, as complex numbers, are multiplied by e^(i pos θ)."""
-        turned = int(x.shape[1] * self.fields.rotary_fraction) // 2 * 2
-        rows = []
-        for pos, row in enumerate(x):
-            row = row.clone()
-            for i in range(turned // 2):
-                first, second = (2 * i, 2 * i + 1) if kind == "rotary" else (i, i + turned // 2)
-                angle = pos / self.fields.rotary_base ** (2 * i / turned)
-                number = complex(row[first], row[second]) * complex(math.cos(angle), math.sin(angle))
-                row[first], row[second] = number.real, number.imag
-            rows.append(row)
-        return torch.stack(rows)
+        """Rows (H, T, d_k), of which the first features, as complex numbers, are multiplied by e^(i pos θ)."""
+        turned = int(x.shape[-1] * self.fields.rotary_fraction) // 2 * 2
+        is_interleaved = kind == "rotary"
+        first, second = (x[..., :turned:2], x[..., 1:turned:2]) if is_interleaved else x[..., :turned].chunk(2, dim=-1)
+        theta = self.fields.rotary_base ** (-torch.arange(0, turned, 2).double() / turned)
+        angles = torch.arange(x.shape[1]).double()[:, None] * theta
+        numbers = torch.complex(first, second) * torch.complex(angles.cos(), angles.sin())
+        pair = (numbers.real, numbers.imag)
+        pair = torch.stack(pair, dim=-1).flatten(-2) if is_interleaved else torch.cat(pair, dim=-1)
+        return torch.cat((pair, x[..., turned:]), dim=-1)
 
-    def bias(self, kind: str, stack: str, heads: int, head: int, query: int, key: int) -> float:
-        """What is added to the score of a query and a key."""
+    def bias(self, kind: str, name: str, heads: int, x: torch.Tensor) -> torch.Tensor | float:
+        """What is added to the scores (H, T, T) of states (T, D); `name` is stack.layers.N.self_attn."""
+        stack, _, layer, _ = name.split(".")
+        rows = torch.arange(len(x))
+        distances = rows[:, None] - rows  # of a query and a key
         if kind == "alibi":
             power = 2 ** int(math.log2(heads))
-            slope = 2 ** (-8 * (head + 1) / power) if head < power else 2 ** (-4 * (2 * (head - power) + 1) / power)
-            return -slope * abs(query - key)
+            exponents = [8 * (head + 1) / power for head in range(power)]
+            exponents += [4 * (2 * head + 1) / power for head in range(heads - power)]
+            return -(2.0 ** -torch.tensor(exponents, dtype=torch.float64))[:, None, None] * distances.abs()
         if kind == "t5_bias":
-            buckets = self.fields.relative_buckets // (1 if stack == "decoder" else 2)
-            distance = max(query - key, 0) if stack == "decoder" else abs(query - key)
-            half = buckets // 2
-            if distance >= half:
-                grown = (
-                    math.log(distance / half) / math.log(self.fields.max_relative_distance / half) * (buckets - half)
-                )
-                distance = min(half + int(grown), buckets - 1)
-            row = distance + (buckets if stack == "encoder" and key > query else 0)
-            return float(self.weights[f"{stack}.embed_positions.weight"][row, head])
+            table = self.weights[f"{stack}.embed_positions.weight"]
+            buckets = [[self.bucket(stack, distance) for distance in row] for row in distances.tolist()]
+            return table[torch.tensor(buckets)].permute(2, 0, 1)
         if kind == "distance_mlp":
-            distance = float(query - key)
-            x = torch.tensor([math.copysign(math.log(1 + abs(distance)), distance)], dtype=torch.float64)
+            y = (distances.sign() * torch.log(1 + distances.abs().double()))[..., None]
             for number in range(3):
-                x = self.linear(f"{stack}.embed_positions.maps.{number}", x)
-                x = ACTIVATIONS["silu"](x) if number < 2 else x
-            return float(x[head])
+                y = self.linear(f"{stack}.embed_positions.maps.{number}", y)
+                y = ACTIVATIONS["silu"](y) if number < 2 else y
+            return y.permute(2, 0, 1)
+        if kind == "gated_alibi":
+            # The logarithm of the product of the gates behind the first of the two, up to the second; a decoder has none
+            # of later keys.
+            weight, bias = (
+                self.weights[f"{stack}.embed_positions.{part}"][self.set_of(stack, int(layer))]
+                for part in ("weight", "gate_bias")
+            )
+            sums = -torch.log(1 + torch.exp(-(weight @ x.T + bias[:, None]))).cumsum(dim=-1)  # (2 H, T)
+            between = sums[:, :, None] - sums[:, None]
+            return torch.where(distances >= 0, between[:heads], -between[-heads:])
         return 0.0
+
+    def bucket(self, stack: str, distance: int) -> int:
+        """Raffel et al. 2020: half of the buckets for one distance each, the others grow with its logarithm."""
+        buckets = self.fields.relative_buckets // (1 if stack == "decoder" else 2)
+        first = buckets if stack == "encoder" and distance < 0 else 0
+        distance, half = max(distance, 0) if stack == "decoder" else abs(distance), buckets // 2
+        if distance < half:
+            return first + distance
+        grown = math.log(distance / half) / math.log(self.fields.max_relative_distance / half) * (buckets - half)
+        return first + min(half + int(grown), buckets - 1)
 
     def set_of(self, stack: str, layer: int) -> int:
         layers, sets = getattr(self.fields, f"{stack}_layers"), getattr(self.fields, f"{stack}_layer_sets")
         return set_of(layer, sets, layers, self.fields.layer_sharing)
 
-    def gates(self, name: str, x: torch.Tensor, heads: int, head: int, query: int, key: int) -> torch.Tensor:
-        """The logarithm of the product of the gates between a query and a key; `name` is stack.layers.N.self_attn."""
+    def shaw(self, name: str, table: str, length: int) -> torch.Tensor:
+        """What is added to keys or values (T, T, d) by how far they stand from the query."""
         stack, _, layer, _ = name.split(".")
-        row = head if key <= query else heads + head
-        number = self.set_of(stack, int(layer))
-        weight = self.weights[f"{stack}.embed_positions.weight"][number, row]
-        bias = self.weights[f"{stack}.embed_positions.gate_bias"][number, row]
-        product = torch.ones((), dtype=torch.float64)
-        for place in range(min(query, key) + 1, max(query, key) + 1):
-            product = product / (1 + torch.exp(-(weight @ x[place] + bias)))
-        return product.log()
-
-    def shaw(self, name: str, table: str, query: int, key: int) -> torch.Tensor:
-        """What is added to a key or value that stands so far from the query; `name` is stack.layers.N.self_attn."""
-        stack, _, layer, _ = name.split(".")
-        rows = self.weights[f"{stack}.embed_positions.{table}"][self.set_of(stack, int(layer))]
-        longest = len(rows) // 2
-        return rows[max(-longest, min(longest, key - query)) + longest]
-
-    def scores(self, name: str, head: int, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-        kind = self.fields.attention_score
-        if kind == "additive":
-            owner = name.replace("encoder_attn", "self_attn") if self.fields.decoder_attention_sharing else name
-            v = self.weights[f"{owner}.score_vector"][head]
-            return torch.stack([torch.stack([v @ torch.tanh(q + k) for k in keys]) for q in queries])
-        return queries @ keys.T / (math.sqrt(queries.shape[-1]) if kind == "scaled_dot" else 1.0)
+        vectors = self.weights[f"{stack}.embed_positions.{table}"][self.set_of(stack, int(layer))]
+        rows, longest = torch.arange(length), len(vectors) // 2
+        return vectors[(rows - rows[:, None]).clamp(-longest, longest) + longest]
 
     def attention(
         self, name: str, heads: int, x: torch.Tensor, memory: torch.Tensor, causal: bool, kind: str = "none"
     ) -> torch.Tensor:
-        queries = self.linear(f"{name}.q_proj", x).chunk(heads, dim=-1)
-        keys = self.linear(f"{name}.k_proj", memory).chunk(heads, dim=-1)
-        values = self.linear(f"{name}.v_proj", memory).chunk(heads, dim=-1)
-        outputs = []
-        for head, (q, k, v) in enumerate(zip(queries, keys, values, strict=True)):
-            if kind in ("rotary", "rotary_halves"):
-                q, k = self.rotated(q, kind), self.rotated(k, kind)
-            scores = self.scores(name, head, q, k)  # (T, S)
-            scale = 1 / math.sqrt(q.shape[-1]) if self.fields.attention_score == "scaled_dot" else 1.0
-            for query in range(len(scores)):
-                for key in range(len(k)):
-                    scores[query, key] += self.bias(kind, name.split(".")[0], heads, head, query, key)
-                    if kind == "gated_alibi" and (key <= query or not causal):
-                        scores[query, key] += self.gates(name, x, heads, head, query, key)
-                    if kind == "shaw":
-                        scores[query, key] += scale * (q[query] @ self.shaw(name, "keys", query, key))
-            if causal:
-                for row in range(scores.shape[0]):
-                    scores[row, row + 1 :] = -math.inf
-            exponentials = torch.exp(scores - scores.max(dim=-1, keepdim=True).values)
-            weights = exponentials / exponentials.sum(dim=-1, keepdim=True)
-            output = weights @ v
-            for query in range(len(q)) if kind == "shaw" else ():
-                for key in range(len(k)):
-                    output[query] += weights[query, key] * self.shaw(name, "values", query, key)
-            outputs.append(output)
-        return self.linear(f"{name}.out_proj", torch.cat(outputs, dim=-1))
+        q, k, v = (
+            self.linear(f"{name}.{part}_proj", states).unflatten(-1, (heads, -1)).transpose(0, 1)
+            for part, states in (("q", x), ("k", memory), ("v", memory))
+        )  # (H, T, d)
+        if kind in ("rotary", "rotary_halves"):
+            q, k = self.rotated(q, kind), self.rotated(k, kind)
+        if self.fields.attention_score == "additive":
+            owner = name.replace("encoder_attn", "self_attn") if self.fields.decoder_attention_sharing else name
+            vectors = self.weights[f"{owner}.score_vector"]  # (H, d)
+            scores = torch.tanh(q[:, :, None] + k[:, None]) @ vectors[:, None, :, None]
+            scores = scores.squeeze(-1)
+        else:
+            scores = q @ k.transpose(1, 2)  # (H, T, S)
+            if kind == "shaw":
+                scores = scores + torch.einsum("htd,tsd->hts", q, self.shaw(name, "keys", len(x)))
+            if self.fields.attention_score == "scaled_dot":
+                scores = scores / math.sqrt(q.shape[-1])
+        scores = scores + self.bias(kind, name, heads, x)
+        if causal:
+            scores = scores.masked_fill(torch.ones_like(scores).triu(1).bool(), -math.inf)
+        exponentials = torch.exp(scores - scores.max(dim=-1, keepdim=True).values)
+        weights = exponentials / exponentials.sum(dim=-1, keepdim=True)
+        output = weights @ v
+        if kind == "shaw":
+            output = output + torch.einsum("hts,tsd->htd", weights, self.shaw(name, "values", len(x)))
+        return self.linear(f"{name}.out_proj", output.transpose(0, 1).flatten(1))
 
 
 def smoothed_loss(logits: torch.Tensor, labels: list[int], label_smoothing: float) -> torch.Tensor:
