@@ -202,91 +202,6 @@ class VanillaTransformerVariantTest(VanillaTransformerSuite, unittest.TestCase):
         torch.testing.assert_close(model(**embeddings, **masks)[0], model(**inputs)[0])
 
 
-class VanillaTransformerRotaryTest(VanillaTransformerSuite, unittest.TestCase):
-    """As Llama: turned queries and keys, RMS norms before the sub-layers, SwiGLU."""
-
-    options = {
-        "position_encoding": "rotary",
-        "decoder_position_encoding": "rotary_halves",
-        "norm_type": "rms_norm",
-        "feed_forward_type": "gated",
-        "activation_function": "silu",
-        "encoder_norm_position": "pre",
-        "decoder_norm_position": "pre",
-    }
-
-
-class VanillaTransformerRelativeTest(VanillaTransformerSuite, unittest.TestCase):
-    """Vectors of distances in the encoder, biases of distances in the decoder, RMS norms as their authors'."""
-
-    options = {
-        "position_encoding": "shaw",
-        "decoder_position_encoding": "t5_bias",
-        "norm_type": "rms_norm_author",
-        "feed_forward_type": "gated",
-    }
-
-
-class VanillaTransformerGatesTest(VanillaTransformerSuite, unittest.TestCase):
-    """A network of distances in the encoder, gates in the decoder, segments."""
-
-    options = {
-        "position_encoding": "distance_mlp",
-        "decoder_position_encoding": "gated_alibi",
-        "type_vocab_size": 2,
-    }
-
-
-class VanillaTransformerHierarchicalTest(VanillaTransformerSuite, unittest.TestCase):
-    """Gates in the encoder, more positions than trained vectors in the decoder."""
-
-    options = {"position_encoding": "gated_alibi", "decoder_position_encoding": "hierarchical"}
-
-
-class VanillaTransformerWindowTest(VanillaTransformerSuite, unittest.TestCase):
-    """Windows in both stacks, narrower than the sequences."""
-
-    options = {
-        "encoder_attention_type": "window",
-        "decoder_attention_type": "window",
-        "attention_window": 3,
-    }
-
-
-class VanillaTransformerGlobalWindowTest(VanillaTransformerSuite, unittest.TestCase):
-    """Windows and global tokens in both stacks, with projections of their own in the encoder."""
-
-    options = {
-        "encoder_attention_type": "window_global",
-        "decoder_attention_type": "window_global",
-        "attention_window": 2,
-        "global_tokens": 2,
-    }
-
-
-class VanillaTransformerBlocksTest(VanillaTransformerSuite, unittest.TestCase):
-    """Blocks with their neighbours in the encoder, blocks of their own in the decoder."""
-
-    options = {"encoder_attention_type": "blocks", "decoder_attention_type": "chunk", "attention_block": 3}
-
-
-class VanillaTransformerChunksAndBlocksTest(VanillaTransformerSuite, unittest.TestCase):
-    """The same the other way round."""
-
-    options = {"encoder_attention_type": "chunk", "decoder_attention_type": "blocks", "attention_block": 3}
-
-
-class VanillaTransformerLshTest(VanillaTransformerSuite, unittest.TestCase):
-    """One bucket in both stacks: the suite compares kernels in bfloat16, where rounding moves tokens to others."""
-
-    options = {
-        "encoder_attention_type": "lsh",
-        "decoder_attention_type": "lsh",
-        "lsh_buckets": 1,
-        "lsh_chunk": 3,
-    }
-
-
 class VanillaTransformerChunkSummariesTest(VanillaTransformerSuite, unittest.TestCase):
     """Chunks with means of earlier ones in both stacks."""
 
@@ -329,34 +244,6 @@ class VanillaTransformerPerformerTest(VanillaTransformerSuite, unittest.TestCase
             super().test_init_weights_can_init_buffers()
 
 
-class VanillaTransformerMemoryTest(VanillaTransformerSuite, unittest.TestCase):
-    """Attention with a memory in the decoder."""
-
-    options = {
-        "decoder_attention_type": "recurrent",
-        "decoder_position_encoding": "none",
-        "memory_length": 4,
-    }
-
-
-class VanillaTransformerSynthesizerTest(VanillaTransformerSuite, unittest.TestCase):
-    """Scores of tokens in the encoder, of pairs of positions in the decoder."""
-
-    options = {"encoder_attention_type": "synthesizer_dense", "decoder_attention_type": "synthesizer_random"}
-
-
-class VanillaTransformerSynthesizersTurnedTest(VanillaTransformerSuite, unittest.TestCase):
-    """The same the other way round."""
-
-    options = {"encoder_attention_type": "synthesizer_random", "decoder_attention_type": "synthesizer_dense"}
-
-
-class VanillaTransformerLinformerTest(VanillaTransformerSuite, unittest.TestCase):
-    """Sums over as many positions as there are, so that weights have the shape that the suite expects."""
-
-    options = {"encoder_attention_type": "linformer", "cross_attention_type": "linformer", "linformer_k": 7}
-
-
 class VanillaTransformerPoolingTest(VanillaTransformerSuite, unittest.TestCase):
     """The second layer of the encoder has half the length."""
 
@@ -373,16 +260,55 @@ class VanillaTransformerPoolingTest(VanillaTransformerSuite, unittest.TestCase):
         self.assertEqual(outputs.cross_attentions[0].shape[-1], length // 2 + 1)
 
 
-class VanillaTransformerSharingTest(VanillaTransformerSuite, unittest.TestCase):
-    """Both layers of a stack, keys and values, both attentions of the decoder and all feed-forwards share weights."""
+def both(kind: str, **fields: Any) -> dict[str, Any]:
+    return {"encoder_attention_type": kind, "decoder_attention_type": kind, **fields}
 
-    options = {
-        "encoder_layer_sets": 1,
-        "decoder_layer_sets": 1,
-        "projection_sharing": "key_value",
-        "decoder_attention_sharing": True,
-        "feed_forward_sharing": "all",
-    }
+
+VARIANTS = {
+    # As Llama: rotated queries and keys, RMS norms before the sub-layers, SwiGLU.
+    "Rotary": {
+        **{"position_encoding": "rotary", "decoder_position_encoding": "rotary_halves", "norm_type": "rms_norm"},
+        **{"feed_forward_type": "gated", "activation_function": "silu"},
+        **{"encoder_norm_position": "pre", "decoder_norm_position": "pre"},
+    },
+    # Vectors of distances in the encoder, biases of distances in the decoder, RMS norms as their authors'.
+    "Relative": {
+        **{"position_encoding": "shaw", "decoder_position_encoding": "t5_bias"},
+        **{"norm_type": "rms_norm_author", "feed_forward_type": "gated"},
+    },
+    # A network of distances in the encoder, gates in the decoder, segments.
+    "Gates": {
+        **{"position_encoding": "distance_mlp", "decoder_position_encoding": "gated_alibi", "type_vocab_size": 2},
+    },
+    # Gates in the encoder, more positions than trained vectors in the decoder.
+    "Hierarchical": {"position_encoding": "gated_alibi", "decoder_position_encoding": "hierarchical"},
+    # Narrower than the sequences.
+    "Window": both("window", attention_window=3),
+    # With global tokens, which have projections of their own in the encoder.
+    "GlobalWindow": both("window_global", attention_window=2, global_tokens=2),
+    # Blocks with their neighbours, and blocks of their own.
+    "Blocks": {"encoder_attention_type": "blocks", "decoder_attention_type": "chunk", "attention_block": 3},
+    "ChunksAndBlocks": {"encoder_attention_type": "chunk", "decoder_attention_type": "blocks", "attention_block": 3},
+    # One bucket: the suite compares kernels in bfloat16, where rounding moves tokens to others.
+    "Lsh": both("lsh", lsh_buckets=1, lsh_chunk=3),
+    "Memory": {"decoder_attention_type": "recurrent", "decoder_position_encoding": "none", "memory_length": 4},
+    # Scores of tokens, and of pairs of positions.
+    "Synthesizer": {"encoder_attention_type": "synthesizer_dense", "decoder_attention_type": "synthesizer_random"},
+    "SynthesizersTurned": {
+        **{"encoder_attention_type": "synthesizer_random", "decoder_attention_type": "synthesizer_dense"},
+    },
+    # Sums over as many positions as there are, so that weights have the shape that the suite expects.
+    "Linformer": {"encoder_attention_type": "linformer", "cross_attention_type": "linformer", "linformer_k": 7},
+    # Layers of a stack, keys and values, both attentions of the decoder and all feed-forwards share weights.
+    "Sharing": {
+        **{"encoder_layer_sets": 1, "decoder_layer_sets": 1, "projection_sharing": "key_value"},
+        **{"decoder_attention_sharing": True, "feed_forward_sharing": "all"},
+    },
+}
+for name, options in VARIANTS.items():
+    name = f"VanillaTransformer{name}Test"
+    members = {"options": options, "__module__": __name__}
+    globals()[name] = type(name, (VanillaTransformerSuite, unittest.TestCase), members)
 
 
 class SourceAsTarget(VanillaTransformerForConditionalGeneration):
