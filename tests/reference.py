@@ -210,8 +210,8 @@ class Reference:
                 y = ACTIVATIONS["silu"](y) if number < 2 else y
             return y.permute(2, 0, 1)
         if kind == "gated_alibi":
-            # The logarithm of the product of the gates behind the first of the two, up to the second; a decoder has none
-            # of later keys.
+            # The logarithm of the product of the gates behind the first of the two, up to the second. A decoder has
+            # none of later keys.
             weight, bias = (
                 self.weights[f"{stack}.embed_positions.{part}"][self.set_of(stack, int(layer))]
                 for part in ("weight", "gate_bias")

@@ -22,7 +22,8 @@ MOST = {
     "explorer": (17, 3_530, 15),  # runs that are watched; recurrent models; what neurons write for
     "export": (10, 1_170, 5),  # the folder for transformers.js
     # Which fields can have the kind that an option needs; samples, scores and a user's processors in this search.
-    # Masks of padding that some releases do not make. Inputs of int8 in seven bits; samples of random bits; settings of a search without transformers.
+    # Inputs of int8 in seven bits; samples of random bits; settings of a search without transformers. Masks of padding
+    # that some releases do not make.
     # Parts that only some configs and calls need are apart, so that they stay out of the folders of others.
     "model": (74, 11_840, 65),
     "publishing": (7, 1_920, 15),
