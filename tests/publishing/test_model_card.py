@@ -39,6 +39,7 @@ SETTINGS = {
     "resume_from_checkpoint": "last",
     "hub_token": "hf_secret",
     "hub_model_id": "somebody/numbers",
+    "corrections": "suggestions/en-de.jsonl",
     "optim_args": "~/options",
     "tokens_per_step": 25000,
 }
@@ -228,7 +229,7 @@ def test_a_card_states_what_was_measured(facts, folder):
     ):
         assert text in card.text, text
     assert "![" not in card.text, "no curves there"
-    for text in ("/home", "somebody/", "hf_secret", "~/", "resume"):
+    for text in ("/home", "somebody/", "hf_secret", "~/", "resume", "suggestions"):
         assert text not in str(card), "nothing of the training machine"
     assert "Missing metadata" not in card.text and missing_facts(facts(), ModelFolder(folder).languages(facts())) == []
 

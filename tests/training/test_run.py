@@ -568,6 +568,7 @@ def test_attention_of_other_weights_is_refused_before_any_text_is_read(prepare, 
 BEST = {"load_best_model_at_end": False}
 LAST = {**BEST, "metric_for_best_model": None}
 GIVEN = {"tokenizer_name_or_path": "x", "vocab_size": None}
+NO_TOKENS = {"tokens_per_step": None, "per_device_train_tokens": None}
 
 
 # Which options need or exclude which others is in test_recipe.py; one of each is here.
@@ -600,6 +601,10 @@ GIVEN = {"tokenizer_name_or_path": "x", "vocab_size": None}
         ({**GIVEN, "unicode_normalization": "NFD"}, "unicode_normalization=NFD has no effect: the tokenizer is that"),
         ({"bpe_dropout": 0.1, "tokenizer_model": "wordpiece"}, "bpe_dropout=0.1 needs tokenizer_model=bpe"),
         ({"bpe_dropout": 1.5}, "bpe_dropout=1.5: must be a probability"),
+        (
+            {**NO_TOKENS, "by_pairs": {9: {"bpe_dropout": 0.1}}},
+            "bpe_dropout=0.1 has no effect: it needs tokens_per_step",
+        ),
         ({"num_beams": 0}, "num_beams"),
         ({"max_source_length": 1}, "max_source_length=1"),
         ({"d_model": 33}, "d_model"),

@@ -177,21 +177,21 @@ def read_wanted(arguments: argparse.Namespace, data: Any) -> Any:
     scores = chosen.needs_scores or options.get("num_beams") != 1
     options = {**options, "num_return_sequences": arguments.samples, "return_scores": scores}
     names = ("processes", "threads", "device", "dtype", "quantization", "batch_tokens", "window")
-    common = {name: getattr(arguments, name) for name in names}
+    streams = {name: getattr(arguments, name) for name in names}
     noise = None
     if arguments.search == "noised_beam":
         numbers = arguments.drop_words, arguments.replace_words, arguments.shuffle_words
         noise = Noise(*numbers, seed=arguments.search_seed)
     side: Any = "target" if arguments.target else "source"
     return SyntheticText(
-        ModelSearch(arguments.model, options, arguments.search_seed if is_random else None, **common),
+        ModelSearch(arguments.model, options, arguments.search_seed if is_random else None, streams),
         tuple(arguments.target or arguments.source),
         side,
         languages_of(arguments.model, side, data),
         chosen,
         noise,
         "" if side == "source" else arguments.tag,
-        None if arguments.round_trip is None else ModelSearch(arguments.round_trip, {"num_beams": 1}, **common),
+        None if arguments.round_trip is None else ModelSearch(arguments.round_trip, {"num_beams": 1}, streams=streams),
         arguments.keep_duplicates,
         arguments.max_lines,
     )

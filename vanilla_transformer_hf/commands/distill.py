@@ -42,8 +42,6 @@ def main(prog: str, argv: list[str]) -> None:
         help="threads of these together; auto: as many as there are idle cores (default: one for each core)",
     )
     arguments, others = parser.parse_known_args(argv)
-    if any(each.split("=")[0] == "--train_target" for each in others):
-        parser.error("--train_target has no effect: the student learns the teacher's translations of --train_source")
     from ..training.recipe import RecipeParser
     from ..training.synthetic.translations import translate_training_text
 
@@ -51,10 +49,12 @@ def main(prog: str, argv: list[str]) -> None:
     _, given, unset = recipes.read_line(others)
     recipe = recipes.override(recipes.read(path), given, unset, told=prog)
     run, _ = recipes.run(recipe, path)
+    if "train_target" in given and not run.data.reverse:
+        parser.error("--train_target has no effect: the student learns the teacher's translations of --train_source")
     if run.data.task != "translation":
         parser.error(f"the recipe has task={run.data.task}: only translation models are distilled")
-    shared = arguments.teacher_processes, arguments.teacher_threads
-    pairs = translate_training_text(run, arguments.teacher, arguments.n_best, arguments.teacher_beams, *shared)
+    streams = {"processes": arguments.teacher_processes, "threads": arguments.teacher_threads}
+    pairs = translate_training_text(run, arguments.teacher, arguments.n_best, arguments.teacher_beams, streams)
     print(f"teacher's translations: {pairs}", flush=True)
     source = str(run.data.train_source)
     fields = {"train_source": str(pairs)}

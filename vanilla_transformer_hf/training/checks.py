@@ -86,7 +86,9 @@ def check_run(run: RunArguments, settings: dict[str, Any]) -> None:
         reasons |= dict.fromkeys(PAIR_FIELDS, "task=denoising learns from train_text, and has no pairs")
     else:
         reasons |= dict.fromkeys(NOISE_FIELDS, "it needs task=denoising")
-    refuse_without_effect(settings, reasons)
+    rows: Any = run.data.by_pairs or {}
+    for values in (settings, *({**settings, **row} for row in rows.values())):  # a row needs what the run needs
+        refuse_without_effect(values, reasons)
     problems = check_metadata(CardData(license=run.model.license)) if run.training.push_to_hub else []
     problems += check_project_url(run.model.project_url)
     if problems:

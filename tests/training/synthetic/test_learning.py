@@ -1,6 +1,7 @@
 """`--reverse` exchanges the sides of every kind of corpus; tags such as <bt> reach tokenizers and models."""
 
 import json
+from pathlib import Path
 
 import datasets
 import pytest
@@ -9,7 +10,8 @@ from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerF
 from vanilla_transformer_hf.training.data.corpora import load_corpora
 from vanilla_transformer_hf.training.model import make_model
 from vanilla_transformer_hf.training.recipe import RecipeParser
-from vanilla_transformer_hf.training.synthetic.learning import again, amounts, evenly, parse_rate
+from vanilla_transformer_hf.training.synthetic import translations
+from vanilla_transformer_hf.training.synthetic.learning import again, amounts, evenly, parse_rate, write_mixed
 from vanilla_transformer_hf.training.tokenizer import get_tokenizer
 
 
@@ -54,6 +56,26 @@ def test_reverse_exchanges_the_sides_of_every_corpus(kind, tmp_path):
     assert found["source"][:] == GERMAN and found["target"][:] == ENGLISH
     assert (reverse.data.source_lang, reverse.data.target_lang) == ("de", "en")
     assert (reverse.data.max_source_length, reverse.data.max_target_length) == (9, 5)
+
+
+@pytest.mark.parametrize("kind", ["two files", "columns"])
+@pytest.mark.parametrize("direction", [[], ["--reverse"]])
+def test_a_student_reads_the_pairs_that_are_mixed_for_it(kind, direction, tmp_path):
+    """The synthetic ones are of its direction, too; and a teacher translates the sources of its direction."""
+    fields = ["--source_lang", "en", "--target_lang", "de", *direction]
+    files = ["--train_source", write(tmp_path / "a.en", ENGLISH), "--train_target", write(tmp_path / "a.de", GERMAN)]
+    if kind == "columns":
+        rows = [json.dumps({"left": one, "right": other}) for one, other in zip(ENGLISH, GERMAN)]
+        fields += ["--source_column", "left", "--target_column", "right"]
+        files = ["--train_source", write(tmp_path / "a.jsonl", rows)]
+    run = read(*files, *fields)
+    real, sides = load_corpora(run.data)["train"], (ENGLISH, GERMAN)
+    synthetic = Path(write(tmp_path / "s", ["made"])), Path(write(tmp_path / "t", ["found"]))
+    mixed = write_mixed(run.data, real, synthetic, None, tmp_path / "mixed")
+    found = load_corpora(read("--train_source", str(mixed), *fields).data)["train"]
+    source, target = sides[::-1] if direction else sides
+    assert sorted(zip(found["source"], found["target"])) == sorted([*zip(source, target), ("made", "found")])
+    assert translations._source_file(run.data, tmp_path).read_text(encoding="utf-8").splitlines() == source
 
 
 def tagged(tmp_path, *fields):

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from ...common.checksums import digest_of_all
-from ...common.command_line import AUTO, Count
+from ...common.column_names import SIDES
+from ...common.command_line import AUTO
 from ...common.corpus_files import find_reader, kind_of
 from ...common.files import open_output
 from ...common.lines import read_lines
@@ -37,31 +38,21 @@ class ModelSearch:
     # Arguments of `Translator.translate_stream`; None stands for what the model was saved with.
     options: dict[str, Any] = field(default_factory=dict)
     seed: int | None = None  # of samples; None: nothing is drawn
-    # As options of `translate`.
-    processes: Count = 1
-    threads: Count | None = None
-    device: str | None = None
-    dtype: str = "auto"
-    quantization: str | None = None
-    matmul: str = "auto"
-    batch_tokens: int | None = None
-    window: int | None = None
+    streams: dict[str, Any] = field(default_factory=dict)  # options of `translate`, such as `processes`, `dtype`
 
     def __post_init__(self) -> None:
         for name in ("processes", "threads", "batch_tokens", "window"):
-            if (value := getattr(self, name)) is not None and value != AUTO and value < 1:
+            if (value := self.streams.get(name)) is not None and value != AUTO and value < 1:
                 raise ValueError(f"{name}={value}: must be at least 1")
 
     @property
     def settings(self) -> dict[str, Any]:
         """All that the translations depend on besides the text."""
-        path = Path(self.model)
-        return {
-            "model": digest_of_teacher(path) if path.is_dir() else self.model,
-            **{name: value for name, value in self.options.items() if value is not None},
-            **{name: value for name in ("seed", "quantization") if (value := getattr(self, name)) is not None},
-            **({} if self.dtype == "auto" else {"dtype": self.dtype}),
-        }
+        path, dtype = Path(self.model), self.streams.get("dtype", "auto")
+        others = {"seed": self.seed, "quantization": self.streams.get("quantization")}
+        others["dtype"] = None if dtype == "auto" else dtype
+        known = {name: value for name, value in (self.options | others).items() if value is not None}
+        return {"model": digest_of_teacher(path) if path.is_dir() else self.model, **known}
 
 
 def translate_file(search: ModelSearch, lines: Path, output: Path) -> None:
@@ -71,9 +62,7 @@ def translate_file(search: ModelSearch, lines: Path, output: Path) -> None:
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     arguments = parser.parse_args(["--output", str(output)])
-    given = "model", "processes", "threads", "device", "dtype", "quantization", "matmul", "batch_tokens", "window"
-    for name in given:
-        setattr(arguments, name, getattr(search, name))
+    vars(arguments).update(search.streams, model=search.model)
     options = {"too_long": "split", "return_scores": False, **search.options}
     run_command(arguments, LineWork("translate", "brief", options, seed=search.seed), [str(lines)])
 
@@ -122,8 +111,9 @@ def is_made_with(record: Path, settings: dict[str, Any], made: Sequence[Path]) -
 
 
 def columns_of(data: DataArguments) -> tuple[str, str]:
-    """Names of source and target in JSON lines, as the recipe expects them."""
-    return data.source_column or "source", data.target_column or "target"
+    """Names of source and target in JSON lines, as the recipe expects them; with `reverse`, it exchanges the sides."""
+    source, target = SIDES[::-1] if data.reverse else SIDES
+    return data.source_column or source, data.target_column or target
 
 
 def write_pairs(path: Path, pairs: Iterable[tuple[str, str]], columns: tuple[str, str]) -> None:
@@ -149,11 +139,10 @@ def translate_training_text(
     teacher: str,
     n_best: int = 1,
     num_beams: int | None = None,
-    processes: Count = 1,
-    threads: Count | None = None,
+    streams: dict[str, Any] | None = None,
 ) -> Path:
     """Write pairs of training sources and the teacher's `n_best` translations as JSON lines, unless they are there."""
-    # Without `num_beams` it is the teacher's saved number, but at least `n_best`.
+    # Without `num_beams` it is the teacher's saved number, but at least `n_best`; `streams` are as in `ModelSearch`.
     for name, value in (("n_best", n_best), ("num_beams", num_beams)):
         if value is not None and value < 1:
             raise ValueError(f"{name}={value}: must be at least 1")
@@ -167,7 +156,7 @@ def translate_training_text(
     sources = _source_file(run.data, folder)
     beams = num_beams if num_beams is not None or n_best == 1 else max(4, n_best)
     options = {"num_beams": beams, "num_return_sequences": n_best}
-    search = ModelSearch(teacher, options, processes=processes, threads=threads, matmul=run.training.matmul)
+    search = ModelSearch(teacher, options, streams={**(streams or {}), "matmul": run.training.matmul})
     settings = {
         "teacher": search.settings["model"],
         "source_sha256": digest_of_all(sources),
@@ -186,7 +175,7 @@ def translate_training_text(
 
 def _source_file(data: DataArguments, folder: Path) -> Path:
     """A text file with one source per line: the recipe's, or one that is written here."""
-    given = Path(str(data.train_source))
+    given = Path(str((data.reverse and data.train_target) or data.train_source))
     if given.is_file() and find_reader(str(given)) is None and kind_of(str(given)) != ".parquet":
         return given
     written = folder / SOURCES
