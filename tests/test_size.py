@@ -30,7 +30,7 @@ MOST = {
     "recurrent": (5, 800, 5),
     "serving": (17, 3_830, 25),  # terms, memories and minimum risk of requests, suggestions
     # Differences of variants; runs while they grow; sizes by the number of pairs, and steps between evaluations.
-    "training": (50, 9_800, 125),
+    "training": (50, 9_750, 120),
     # Glossaries and memories; minimum Bayes risk and its n-best; a kept copy for CTranslate2 without torch.
     "translation": (53, 7_700, 70),
 }

@@ -44,18 +44,18 @@ class CleanedWeights:
 
 def find_weights(folder: Path) -> dict[str, Path | bytes | CleanedWeights]:
     """The files with the weights; a header with additional metadata is replaced by a clean one."""
-    check_one_set(folder)
-    single = folder / SAFE_WEIGHTS_NAME
-    if single.is_file():
-        return {single.name: without_metadata(single)}
+    files: dict[str, Path | bytes | CleanedWeights] = {
+        path.name: without_metadata(path) for path in weight_paths(folder)
+    }
+    if SAFE_WEIGHTS_NAME in files:
+        return files
     index = folder / SAFE_WEIGHTS_INDEX_NAME
     text, names = _read_index(index)
-    files = {name: folder / name for name in sorted(set(names.values()))}
-    for file_name, path in files.items():
+    for file_name in files:
         indexed = {tensor for tensor, place in names.items() if place == file_name}
-        if differing := sorted(read_header(path)[1].keys() ^ indexed):
-            raise ValueError(f"{path}: it and {index.name} disagree on whether it holds {differing[0]}.")
-    return {index.name: text, **{name: without_metadata(path) for name, path in files.items()}}
+        if differing := sorted(read_header(folder / file_name)[1].keys() ^ indexed):
+            raise ValueError(f"{folder / file_name}: it and {index.name} disagree on whether it holds {differing[0]}.")
+    return {index.name: text, **files}
 
 
 def weight_paths(folder: Path) -> list[Path]:

@@ -146,8 +146,6 @@ def make_generation_config(
             setattr(generation_config, name, value)
     if run.training.eval_max_extra_tokens and not hasattr(generation_config, "max_extra_tokens"):
         raise ValueError(f"eval_max_extra_tokens: models of type {config.model_type} do not have this option.")
-    if generation_config.num_beams is not None and generation_config.num_beams < 1:
-        raise ValueError(f"num_beams={generation_config.num_beams}: must be at least 1.")
     limit = None if getattr(generation_config, "max_extra_tokens", None) else run.data.max_target_length
     generation_config.update(
         max_length=None,

@@ -54,11 +54,16 @@ def get_tokenizer(run: RunArguments, corpus: Any, folder: Path, start: Start | N
             check_tokenizer(tokenizer)
         tokenizer = add_target_tags(tokenizer, new_tags(run.data))
         return add_noise_tokens(add_source_tags(tokenizer, run.data.source_tags), run.data)
+    return _kept(folder, lambda: _train_tokenizer(run, corpus))
+
+
+def _kept(folder: Path, train: Callable[[], PreTrainedTokenizerBase]) -> VanillaTransformerTokenizer:
+    """The tokenizer in a folder, which is trained and saved there once."""
     if not folder.exists():
-        tokenizer = _train_tokenizer(run, corpus)
+        tokenizer = train()
         with new_folder(folder) as unfinished:
             tokenizer.save_pretrained(unfinished)
-    kept: PreTrainedTokenizerBase = VanillaTransformerTokenizer.from_pretrained(folder)
+    kept: VanillaTransformerTokenizer = VanillaTransformerTokenizer.from_pretrained(folder)
     return kept
 
 
@@ -74,7 +79,8 @@ def tokenizer_of_texts(
         named: VanillaTransformerTokenizer = VanillaTransformerTokenizer.from_pretrained(name)
         prepare(named)
         return named
-    if not folder.exists():
+
+    def train() -> VanillaTransformerTokenizer:
         new = VanillaTransformerTokenizer.train(
             texts,
             vocab_size=run.config.get("vocab_size", VanillaTransformerConfig.vocab_size),
@@ -84,10 +90,9 @@ def tokenizer_of_texts(
         )
         prepare(new)
         new.model_max_length = model_max_length or new.model_max_length
-        with new_folder(folder) as unfinished:
-            new.save_pretrained(unfinished)
-    kept: VanillaTransformerTokenizer = VanillaTransformerTokenizer.from_pretrained(folder)
-    return kept
+        return new
+
+    return _kept(folder, train)
 
 
 def _train_tokenizer(run: RunArguments, corpus: Any) -> PreTrainedTokenizerBase:

@@ -149,7 +149,7 @@ BIAS = "model.encoder.layers.0.fc1.bias"
         ),
         (truncate("model.safetensors"), r"checkpoint-20/model.safetensors: damaged or incomplete \("),
         (truncate("config.json"), r"checkpoint-20/config.json: damaged JSON"),
-        (lambda folder: (folder / "model.safetensors").unlink(), r"checkpoint-20/model.safetensors: no such file"),
+        (lambda folder: (folder / "model.safetensors").unlink(), r"checkpoint-20: no model.safetensors there"),
         (lambda folder: (folder / "config.json").unlink(), r"checkpoint-20/config.json: no such file"),
     ],
 )

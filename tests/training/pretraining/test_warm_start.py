@@ -28,7 +28,7 @@ from vanilla_transformer_hf.training.pretraining.warm_start import (
     open_common_tokenizer,
 )
 from vanilla_transformer_hf.training.run import run_job
-from vanilla_transformer_hf.training.tasks.one_stack import add_mask, begin_with_end
+from vanilla_transformer_hf.training.tasks.one_stack import CausalLM, MaskedLM
 
 
 SIZES = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48}
@@ -39,14 +39,14 @@ SIZES |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_n
 def folders(tmp_path):
     """Folders of a masked and of a causal language model with one vocabulary."""
     tokenizer = VanillaTransformerTokenizer.train(["one two three", "eins zwei drei"], vocab_size=290)
-    add_mask(tokenizer)
+    MaskedLM.prepare(tokenizer)
     made = []
     for name, kind, more in (
         ("masked", VanillaTransformerForMaskedLM, {}),
         ("causal", VanillaTransformerForCausalLM, {"output_bias": True, "decoder_norm_position": "pre"}),
     ):
         if name == "causal":
-            begin_with_end(tokenizer)
+            CausalLM.prepare(tokenizer)
         model = kind(VanillaTransformerConfig(vocab_size=len(tokenizer), **{**SIZES, **more}))
         model.save_pretrained(tmp_path / name)
         tokenizer.save_pretrained(tmp_path / name)

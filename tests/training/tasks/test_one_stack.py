@@ -15,8 +15,6 @@ from vanilla_transformer_hf.training.run import prepare_job, run_job
 from vanilla_transformer_hf.training.tasks.one_stack import (
     CausalLM,
     MaskedLM,
-    add_mask,
-    begin_with_end,
     label_words,
     share_of_classes,
     share_of_tokens,
@@ -99,7 +97,7 @@ def test_a_run_leaves_a_folder_that_its_pipeline_opens(task, name, text, recipe,
 
 def test_a_tokenizer_of_another_task_is_prepared_for_this_one(recipe, tmp_path):
     """The texts of a language model that had the tokenizer of a masked one ended with two end tokens."""
-    for name, prepare in (("masked", add_mask), ("causal", begin_with_end)):
+    for name, prepare in (("masked", MaskedLM.prepare), ("causal", CausalLM.prepare)):
         tokenizer = VanillaTransformerTokenizer.train(TEXTS, vocab_size=290, show_progress=False)
         prepare(tokenizer)
         tokenizer.save_pretrained(tmp_path / name)

@@ -22,11 +22,12 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from ...common.files import check_new, new_file, new_folder
-from ...common.opening import check_one_set, is_own
+from ...common.opening import is_own
 from ...common.settings import LARGEST_LOG, read_object
 from ...evaluation.scores import is_meaningful
 from ...model.configuration_vanilla_transformer import VERSION_FIELD
 from ...publishing.model_card import FACTS_FILE, TRAINER_STATE_FILE, CardFacts, write_card
+from ...publishing.weight_files import weight_paths
 from .files import checkpoints_in
 
 
@@ -37,8 +38,6 @@ IGNORED_FIELDS = {"transformers_version", VERSION_FIELD, "_name_or_path"}
 def open_weights(path: Path) -> Any:
     try:
         return safe_open(path, framework="pt")
-    except FileNotFoundError as error:
-        raise FileNotFoundError(f"{path}: no such file; only weights saved as safetensors are read.") from error
     except SafetensorError as error:
         raise ValueError(f"{path}: damaged or incomplete ({error}).") from error
 
@@ -62,11 +61,7 @@ class CheckpointWeights:
             raise FileNotFoundError(f"{path}: no such file; is {self.folder} a checkpoint?") from error
         except ValueError as error:
             raise ValueError(f"{path}: damaged JSON ({error}).") from error
-        check_one_set(self.folder)
-        self.files, index = [SAFE_WEIGHTS_NAME], self.folder / SAFE_WEIGHTS_INDEX_NAME
-        if not (self.folder / SAFE_WEIGHTS_NAME).is_file() and index.is_file():
-            places = read_object(index, {"weight_map": dict})["weight_map"].values()
-            self.files = sorted({Path(str(name)).name for name in places})
+        self.files = [path.name for path in weight_paths(self.folder)]
         self.tensors = {}
         for name in self.files:
             file = open_weights(self.folder / name)

@@ -157,9 +157,9 @@ def tokenize_corpus(
         new_fingerprint=Hasher.hash((corpus._fingerprint, _identity(tokenizer), rules, kinds, "normalized")),
         desc="Tokenizing",
     )
-    verdicts = _column(data, "verdict").astype(np.int8)
+    verdicts = data.data.column("verdict").to_numpy().astype(np.int8)
     if rules.drop_duplicates:
-        hashes = _column(data, "hash")
+        hashes = data.data.column("hash").to_numpy()
         again = np.ones(len(hashes), dtype=bool)
         again[np.unique(hashes, return_index=True)[1]] = False
         verdicts[again & (verdicts < EMPTY)] = DUPLICATE
@@ -170,11 +170,6 @@ def tokenize_corpus(
     if len(kept) == 0:
         raise ValueError(f"no sentence pair is left of the {len(corpus):,} pairs of this corpus: {result}.")
     return result
-
-
-def _column(data: datasets.Dataset, name: str) -> np.ndarray:
-    values: np.ndarray = data.data.column(name).to_numpy()
-    return values
 
 
 def tokenize_stream(

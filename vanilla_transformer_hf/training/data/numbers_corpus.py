@@ -8,9 +8,7 @@ and seventy-eight" is "dreihundertfünfundvierzigtausendsechshundertachtundsiebz
 import datetime
 import os
 import random
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 from ...common.files import open_output
 
@@ -152,21 +150,20 @@ def write_labelled_corpus(
         pairs = make_look_up(look_up, seed)
     else:
         pairs = make_tagged(seed) if divisor is None else make_labelled(divisor, seed)
-    return _write_parts(folder, pairs, ("en", "class"))
+    return _write_parts(folder, _held_out(pairs) | {"train": pairs}, ("en", "class"))
+
+
+def _held_out(pairs: list[tuple[str, str]]) -> dict[str, list[tuple[str, str]]]:
+    """The last pairs, which are taken out, for validation and test."""
+    return {name: [pairs.pop() for _ in range(size)] for name, size in HELD_OUT.items()}
 
 
 def _write_parts(
-    folder: str | os.PathLike[str],
-    pairs: list[tuple[str, str]],
-    suffixes: tuple[str, str],
-    change: Any = list,
-    train: Any = list,
+    folder: str | os.PathLike[str], parts: dict[str, list[tuple[str, str]]], suffixes: tuple[str, str]
 ) -> dict[str, int]:
-    parts = {name: [pairs.pop() for _ in range(size)] for name, size in HELD_OUT.items()} | {"train": train(pairs)}
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     for name, part in parts.items():
-        parts[name] = part = change(part)
         for suffix, sentences in zip(suffixes, zip(*part)):
             with open_output(folder / f"{name}.{suffix}") as file:
                 file.writelines(f"{sentence}\n".encode() for sentence in sentences)
@@ -202,14 +199,12 @@ def write_numbers_corpus(
     if numbers_per_line is None and digits != 6:
         raise ValueError(f"digits={digits} has no effect without numbers_per_line.")
     pairs = make_pairs(seed) if numbers_per_line is None else make_lists(*numbers_per_line, digits, seed)
-    lines = partial(_as_lines, seed=seed) if numbers_per_line is None else list
+    parts = _held_out(pairs) | {"train": _as_lines(pairs, seed) if numbers_per_line is None else pairs}
     if not both_directions:
-        return _write_parts(folder, pairs, ("en", "de"), train=lines)
-
-    def tagged(part: list[tuple[str, str]]) -> list[tuple[str, str]]:
+        return _write_parts(folder, parts, ("en", "de"))
+    for name, part in parts.items():
         both = [(f"<2de> {english}", german) for english, german in part]
         both += [(f"<2en> {german}", english) for english, german in part]
         random.Random(seed).shuffle(both)
-        return both
-
-    return _write_parts(folder, pairs, ("source", "target"), tagged, lines)
+        parts[name] = both
+    return _write_parts(folder, parts, ("source", "target"))

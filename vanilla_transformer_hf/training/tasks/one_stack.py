@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -46,19 +46,6 @@ USED_FIELDS = (
 )
 
 
-def add_mask(tokenizer: VanillaTransformerTokenizer) -> None:
-    """Add the mask token to a tokenizer that has none."""
-    if tokenizer.mask_token is None:
-        tokenizer.add_special_tokens({"mask_token": MASK_TOKEN})
-
-
-def begin_with_end(tokenizer: VanillaTransformerTokenizer) -> None:
-    """Let texts begin with the end token, as in GPT-2, and not end with it: a prompt has no end."""
-    end, place = str(tokenizer.eos_token), tokenizer.eos_token_id
-    template = processors.TemplateProcessing(single=f"{end} $A", pair=f"{end} $A $B", special_tokens=[(end, place)])
-    tokenizer.backend_tokenizer.post_processor = template
-
-
 def best_ids(logits: Any, labels: Any) -> torch.Tensor:
     """The ids of the highest logits, so that evaluation does not keep logits."""
     found: torch.Tensor = (logits[0] if isinstance(logits, tuple) else logits).argmax(dim=-1)
@@ -89,11 +76,6 @@ def share_of_classes(prediction: EvalPrediction) -> dict[str, float]:
     }
 
 
-def whole_line(line: str) -> list[str]:
-    """The class of a text; it may contain spaces."""
-    return [line]
-
-
 def label_words(text: str, offsets: Sequence[tuple[int, int]], classes: Sequence[int]) -> list[int]:
     """One label per token: the first token of a word gets its class, the others are ignored, as in BERT."""
     # `offsets` are the start and end of each token in the text; a token may include the space before its word.
@@ -108,19 +90,19 @@ def label_words(text: str, offsets: Sequence[tuple[int, int]], classes: Sequence
     return labels
 
 
-def read_texts(data: Any, role: str, classes_of: Any) -> tuple[list[str], list[list[str]] | None]:
-    """The lines of a text, and the classes of each line if it has classes."""
+def read_texts(data: Any, role: str, by_word: bool) -> tuple[list[str], list[list[str]] | None]:
+    """The lines of a text, and, if it has classes, those of each line: of its words, or one, which may have spaces."""
     source, target = getattr(data, f"{role}_source"), getattr(data, f"{role}_target")
     texts = list(read_lines(source))
     if not texts:
         raise ValueError(f"{source} is empty: expected a text on each line.")
     if target is None:
         return texts, None
-    classes = [classes_of(line) for line in read_lines(target)]
+    classes = [line.split() if by_word else [line] for line in read_lines(target)]
     if len(classes) != len(texts):
         raise ValueError(f"{target} has {len(classes):,} lines and {source} {len(texts):,}: expected as many.")
     for number, (text, found) in enumerate(zip(texts, classes), start=1):
-        if classes_of is str.split and len(found) != len(text.split()):
+        if by_word and len(found) != len(text.split()):
             raise ValueError(
                 f"line {number:,} of {target} has {len(found):,} classes and that of {source} {len(text.split()):,} "
                 "words: expected a class for each word, separated by spaces."
@@ -132,9 +114,7 @@ class OneStack(Task):
     """An encoder alone or a decoder alone."""
 
     kind: Any  # class of the model
-    # What reads the classes in a line of `train_target`: `whole_line` for one of a text, `str.split` for one of a
-    # word; None if the task has no classes.
-    classes_of: Any = None
+    classified: Literal["line", "word"] | None = None  # what has a class in `train_target`, if anything
     ends = False  # whether texts end with the end token
     scores: Any = staticmethod(share_of_classes)  # of held-out texts, in percent
 
@@ -159,15 +139,15 @@ class OneStack(Task):
         check_evaluation(self.run, ("loss", "accuracy"))
         for role in ROLES:
             source, target = getattr(data, f"{role}_source"), getattr(data, f"{role}_target")
-            if source and self.classes_of and not target:
-                each = "each line" if self.classes_of is whole_line else "each word"
+            if source and self.classified and not target:
+                each = f"each {self.classified}"
                 raise ValueError(f"{role}_target is not given: name the file with the class of {each} of {source}.")
-            if target and not (source and self.classes_of):
+            if target and not (source and self.classified):
                 raise ValueError(f"{role}_target={target} has no effect with task={name}: remove it.")
 
     def load(self) -> dict[str, Any]:
-        data = self.run.data
-        texts = {role: read_texts(data, role, self.classes_of) for role in ROLES if getattr(data, f"{role}_source")}
+        data, by_word = self.run.data, self.classified == "word"
+        texts = {role: read_texts(data, role, by_word) for role in ROLES if getattr(data, f"{role}_source")}
         self.names = sorted(set(chain.from_iterable(texts["train"][1] or ())))
         return texts
 
@@ -187,7 +167,7 @@ class OneStack(Task):
 
     def examples(self, tokenizer: Any, texts: list[str], classes: list[list[int]] | None) -> list[dict[str, Any]]:
         """The collator's inputs: texts that are truncated, with the numbers of their classes."""
-        by_word, longest = self.classes_of is str.split, self.run.data.max_source_length - self.ends
+        by_word, longest = self.classified == "word", self.run.data.max_source_length - self.ends
         encoded = tokenizer(texts, truncation=True, max_length=longest, return_offsets_mapping=by_word)
         rows = encoded["input_ids"]
         if self.ends:
@@ -201,7 +181,7 @@ class OneStack(Task):
 
     def make_model(self, tokenizer: Any, data: dict[str, Any]) -> Any:
         run, labels = self.run, dict[str, Any]()
-        if self.classes_of:
+        if self.classified:
             labels["id2label"] = dict(enumerate(self.names))
             labels["label2id"] = {name: number for number, name in enumerate(self.names)}
         config = new_config(run, tokenizer, **labels)
@@ -221,7 +201,7 @@ class OneStack(Task):
         found = trainer.evaluate(data, metric_key_prefix=role)
         names = ("loss", "accuracy", "most_frequent")
         scores = {name: found[key] for name in names if (key := f"{role}_{name}") in found}
-        return scores if self.classes_of else {**scores, "perplexity": math.exp(scores["loss"])}
+        return scores if self.classified else {**scores, "perplexity": math.exp(scores["loss"])}
 
 
 @dataclass
@@ -243,7 +223,11 @@ class MaskedLM(OneStack):
 
     kind = VanillaTransformerForMaskedLM
     scores = staticmethod(share_of_tokens(0))
-    prepare = staticmethod(add_mask)
+
+    @staticmethod
+    def prepare(tokenizer: VanillaTransformerTokenizer) -> None:
+        if tokenizer.mask_token is None:
+            tokenizer.add_special_tokens({"mask_token": MASK_TOKEN})
 
     def collator(self, tokenizer: Any) -> Any:
         collator = DataCollatorForLanguageModeling(tokenizer, mlm=True, mlm_probability=0.15)
@@ -256,7 +240,14 @@ class CausalLM(OneStack):
     kind = VanillaTransformerForCausalLM
     ends = True
     scores = staticmethod(share_of_tokens(1))
-    prepare = staticmethod(begin_with_end)
+
+    @staticmethod
+    def prepare(tokenizer: VanillaTransformerTokenizer) -> None:
+        # Texts begin with the end token, as in GPT-2, and do not end with it: a prompt has no end.
+        end = str(tokenizer.eos_token)
+        tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{end} $A", pair=f"{end} $A $B", special_tokens=[(end, tokenizer.eos_token_id)]
+        )
 
     def collator(self, tokenizer: Any) -> Any:
         return DataCollatorForLanguageModeling(tokenizer, mlm=False)
@@ -266,7 +257,7 @@ class Classification(OneStack):
     """Texts have classes."""
 
     kind = VanillaTransformerForSequenceClassification
-    classes_of = staticmethod(whole_line)
+    classified = "line"
 
     def collator(self, tokenizer: Any) -> Any:
         return DataCollatorWithPadding(tokenizer)
@@ -276,7 +267,7 @@ class TokenClassification(OneStack):
     """Words have classes."""
 
     kind = VanillaTransformerForTokenClassification
-    classes_of = staticmethod(str.split)
+    classified = "word"
 
     def collator(self, tokenizer: Any) -> Any:
         return DataCollatorForTokenClassification(tokenizer)

@@ -50,14 +50,11 @@ class Translation(Task):
             joined = join_corpora(run, texts, {each: known[each].strip() for each in new_tags(run.data)})
             data = tokenize(joined, tokenizer, run)
             self.mixture = mix(run, texts, data["train"])
-            self.record(tokenizer, joined["train"], data["train"])
+            if self.translates:  # what translation has to know of the sentences of the training text
+                record_longest_source(tokenizer, run, data["train"])
+                record_sentences(tokenizer, run, joined["train"])
             self._tell([f"Warning: {doubt}" for doubt in find_doubts(run, tokenizer, joined, data)])
         return {role: corpus if role == "train" else by_length(corpus) for role, corpus in data.items()}
-
-    def record(self, tokenizer: Any, text: Any, train: Any) -> None:
-        """Keep in the tokenizer what translation has to know of the sentences of the training text."""
-        record_longest_source(tokenizer, self.run, train)
-        record_sentences(tokenizer, self.run, text)
 
     def make_model(self, tokenizer: Any, data: dict[str, Any]) -> Any:
         model = make_model(self.run, tokenizer)
@@ -86,9 +83,6 @@ class Denoising(Translation):
 
     def load(self) -> dict[str, Any]:
         return load_texts(self.run)
-
-    def record(self, tokenizer: Any, text: Any, train: Any) -> None:
-        pass
 
     def trainer_options(self, model: Any, tokenizer: Any) -> dict[str, Any]:
         return dict(make_denoising_collators(self.run, model, tokenizer))

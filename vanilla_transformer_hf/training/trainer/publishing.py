@@ -169,19 +169,8 @@ class PublishingMixin(Host):
         private: bool | None = None,
         **kwargs: Any,
     ) -> Any:
-        """
-        Publish the model as `hub.publish_folder` does, with its card and curves, and wait until it is there.
-
-        Args:
-            kwargs: Facts for the card, as fields of `CardFacts` or as transformers calls them (`finetuned_from`).
-
-        Returns:
-            Where it is (`hub.Published`); None on other processes than the first.
-
-        Raises:
-            PublishError: The upload failed.
-            TypeError: A fact has an unknown name.
-        """
+        """Publish the model as `hub.publish_folder` does, with card and curves; None in processes but the first."""
+        # `kwargs` are facts for the card, as fields of `CardFacts` or as transformers calls them (`finetuned_from`).
         self.callback_handler.on_push_begin(self.args, self.state, self.control)
         stated = _stated_facts(kwargs)
         if self.hub_model_id is None:
