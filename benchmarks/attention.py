@@ -21,7 +21,6 @@ are installed, local-attention, linformer and performer-pytorch.
 """
 
 import argparse
-import json
 import math
 import os
 from concurrent.futures import Executor, ProcessPoolExecutor
@@ -31,7 +30,7 @@ from typing import Any
 
 import torch
 
-from vanilla_transformer_hf.common.files import new_file, open_output, refuse_overwriting
+from vanilla_transformer_hf.common.files import open_output
 from vanilla_transformer_hf.common.matmul import (
     MATMULS,
     TOLERANCE,
@@ -43,6 +42,7 @@ from vanilla_transformer_hf.common.matmul import (
 
 from .attention_engines import ENGINES, HEADS, INSTALLED, KINDS, LAYERS, WIDTH, work_of
 from .generation_engine import forget_peak
+from .results import check_outputs, in_turns, write_json, write_picture
 from .turns import CLOCKS, peak_memory
 
 
@@ -152,13 +152,10 @@ def take_turns(
         name: work_of(kind_of(name), *places, width, arguments.clock, DTYPES[arguments.dtype], products)
         for name, products in kinds.items()
     }
-    turns: dict[str, list[float]] = {name: [] for name, work in works.items() if work is not None}
-    for _ in range(arguments.rounds + 1):
-        for name, seconds in turns.items():
-            seconds.append(works[name]())  # type: ignore[misc]
+    turns = in_turns({name: work for name, work in works.items() if work is not None}, arguments.rounds)
     found: dict[str, dict[str, Any]] = {}
     for name, seconds in turns.items():
-        found[name] = {"task": task, "length": length, "width": width, "kind": name, "seconds": median(seconds[1:])}
+        found[name] = {"task": task, "length": length, "width": width, "kind": name, "seconds": median(seconds)}
         if task != "layer":
             where = (kind_of(name), *places, arguments.dtype, kinds[name], arguments.threads)
             found[name]["mib"] = processes.submit(memory_of, *where).result()
@@ -168,7 +165,7 @@ def take_turns(
             same = [other for other in found if kind_of(other) == base]
             if same:
                 fastest = min(same, key=lambda other: found[other]["seconds"])
-                row["speed"][base] = median(a / b for a, b in zip(turns[fastest][1:], turns[name][1:]))
+                row["speed"][base] = median(a / b for a, b in zip(turns[fastest], turns[name]))
                 if found[base].get("mib"):
                     row["memory"][base] = row["mib"] / found[base]["mib"]
     return list(found.values())
@@ -243,13 +240,6 @@ def tables(rows: list[dict[str, Any]], about: str) -> str:
                 cells.append(f"{'n' if over == 'length' else 'd'}^{exponent(points):.2f}" if len(points) > 1 else "–")
             found.append(f"| `{name}` | {' | '.join(cells)} |")
     return "\n".join(found) + "\n"
-
-
-def draw(rows: list[dict[str, Any]], path: str) -> None:
-    """Write `figure_of` as PNG."""
-    figure = figure_of(rows)
-    with new_file(path) as place:
-        figure.savefig(place, format="png", dpi=100)
 
 
 def figure_of(rows: list[dict[str, Any]]) -> Any:
@@ -338,21 +328,14 @@ def add_legend(axes: Any, kinds: list[str]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """
-    Measure, print a line for each measurement and the exponents, write the numbers, and draw them.
-
-    Raises:
-        ValueError: A number is too small, or a width cannot be divided among the heads.
-    """
+    """Measure, print a line for each measurement and the exponents, write the numbers, and draw them."""
     numbers = (arguments.rounds, arguments.threads, arguments.window, arguments.layer_length, *arguments.lengths)
     if min(numbers) < 1:
         raise ValueError("--rounds, --threads, --window, --layer_length and --lengths are 1 or more")
     wrong = [width for width in arguments.widths if width < HEADS or width % HEADS]
     if wrong:
         raise ValueError(f"--widths {wrong[0]}: must be a multiple of {HEADS}, the number of heads")
-    for path in (arguments.markdown, arguments.json, arguments.picture):
-        if path:
-            refuse_overwriting(path, [])
+    check_outputs((arguments.markdown, arguments.json, arguments.picture))
     torch.set_num_threads(arguments.threads)
     about = f"{arguments.dtype}, {arguments.threads} threads, window {arguments.window}, {arguments.rounds} rounds"
     arguments.other_matmuls = []
@@ -370,8 +353,6 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.markdown:
         with open_output(arguments.markdown) as file:
             file.write(tables(rows, about).encode())
-    if arguments.json:
-        with open_output(arguments.json) as file:
-            file.write((json.dumps(rows, indent=2) + "\n").encode())
+    write_json(arguments.json, rows)
     if arguments.picture:
-        draw(rows, arguments.picture)
+        write_picture(arguments.picture, figure_of(rows))

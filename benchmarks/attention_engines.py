@@ -215,12 +215,8 @@ def work_of(
     dtype: torch.dtype = torch.float32,
     products: str = "default",
 ) -> Callable[[], float] | None:
-    """
-    A function that runs the task once and returns the seconds; None if the engine does not support the task.
-
-    Args:
-        products: Key of `common.matmul.MATMULS`, the library of float32 products.
-    """
+    """A function that runs the task once and returns the seconds; None if the engine does not support the task."""
+    # `products` is a key of `common.matmul.MATMULS`, the library of float32 products.
     torch.manual_seed(0)
     now = CLOCKS[clock]
     if length > (LARGEST_PROMPT if task == "token" else LARGEST).get(name, length):

@@ -20,7 +20,6 @@ the sequences of a batch.
 """
 
 import argparse
-import json
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -35,7 +34,6 @@ from transformers import DynamicCache
 
 from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerForCausalLM, VanillaTransformerModel
 from vanilla_transformer_hf.commands.compare import VARIANTS
-from vanilla_transformer_hf.common.files import open_output, refuse_overwriting
 from vanilla_transformer_hf.model.config.attention_kinds import SCALES
 from vanilla_transformer_hf.model.config.stacks import encoder_sizes
 from vanilla_transformer_hf.model.layers.norms import TokenBatchNorm
@@ -49,6 +47,7 @@ from vanilla_transformer_hf.training.comparison.comparison import read_variants
 from .claims_picture import table_of_training, write_pictures
 from .claims_training import SENTENCES, draw_batch, measure_runs, train
 from .predecessors import VOCABULARY, model_called, models
+from .results import check_outputs, write_json
 
 
 KEYS = 64
@@ -406,20 +405,14 @@ CLAIMS: dict[str, Callable[[argparse.Namespace], Iterator[Row]]] = {
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """
-    Measure, print a line for each row, and write the numbers.
-
-    Raises:
-        ValueError: A number is too small, or models or texts are missing.
-    """
+    """Measure, print a line for each row, and write the numbers."""
     names = ("d_k", "lengths", "widths", "chain_lengths", "speed_lengths", "speed_widths", "distances", "batches")
     for name in names:
         if min(arguments.seeds, *getattr(arguments, name)) < 1:
             raise ValueError(f"--seeds and --{name} are 1 or more")
     if arguments.pictures:
         Path(arguments.pictures).mkdir(parents=True, exist_ok=True)  # now, not after all measurements
-    if arguments.json:
-        refuse_overwriting(arguments.json, [])
+    check_outputs([arguments.json])
     torch.set_num_threads(1)
     found: dict[str, list[Row]] = {}
     for name in dict.fromkeys(arguments.claims):
@@ -436,6 +429,4 @@ def run(arguments: argparse.Namespace) -> None:
         print(table_of_training(found["training"]))
     if arguments.pictures:
         write_pictures(found, arguments.pictures)
-    if arguments.json:
-        with open_output(arguments.json) as file:
-            file.write((json.dumps(found, indent=1) + "\n").encode())
+    write_json(arguments.json, found)

@@ -9,7 +9,7 @@ import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from vanilla_transformer_hf.common.files import open_output
+from .results import write_picture
 
 
 Row = dict[str, Any]
@@ -167,8 +167,7 @@ DRAWINGS: dict[str, Callable[[list[Row]], Figure]] = {
 def write_pictures(found: dict[str, list[Row]], folder: str) -> None:
     """A picture for each claim: `claims_NAME.png`."""
     for name, rows in found.items():
-        with open_output(Path(folder) / f"claims_{name}.png") as file:
-            DRAWINGS[name](rows).savefig(file, format="png", dpi=110)
+        write_picture(Path(folder) / f"claims_{name}.png", DRAWINGS[name](rows), dpi=110)
 
 
 def table_of_training(rows: list[Row]) -> str:

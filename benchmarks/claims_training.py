@@ -95,10 +95,7 @@ def test_model(model: Any, lengths: tuple[int, int]) -> dict[str, Any]:
     right = (found == expected).all(dim=1)
     sizes = (labels != -100).sum(dim=1) - 1
     by_length = {int(size): right[sizes == size].double().mean().item() for size in sizes.unique()}
-    texts = [
-        [" ".join(str(token - FIRST) for token in row if token > END) for row in ids.tolist()]
-        for ids in (found, expected)
-    ]
+    texts = [[words_of(row) for row in ids.tolist()] for ids in (found, expected)]
     bleu = sacrebleu.corpus_bleu(texts[0], [texts[1]], tokenize="none", force=True).score
     return {"loss": loss, "exact": right.double().mean().item(), "bleu": bleu, "by_length": by_length}
 
@@ -122,12 +119,7 @@ def measure_runs(variants: dict[str, dict[str, Any]], arguments: Any) -> Iterato
 
 
 def read_runs(kept: Path, settings: dict[str, Any]) -> dict[tuple[str, int], dict[str, Any]]:
-    """
-    The finished runs of a file by their variant and seed.
-
-    Raises:
-        ValueError: One has other settings.
-    """
+    """The finished runs of a file by their variant and seed."""
     rows = [json.loads(line) for line in kept.read_text(encoding="utf-8").splitlines()] if kept.exists() else []
     if any(row["settings"] != settings for row in rows):
         raise ValueError(f"{kept}: runs with other settings than {settings}; give another --runs")

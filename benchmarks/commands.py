@@ -35,9 +35,9 @@ from vanilla_transformer_hf import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerTokenizer,
 )
-from vanilla_transformer_hf.common.files import open_output, refuse_overwriting
 from vanilla_transformer_hf.common.lines import read_lines
 
+from .results import check_outputs, write_json
 from .training import SIZES, some_threads
 from .turns import FOLDER, ROOT
 
@@ -126,12 +126,7 @@ def write_random(preset: str, model: Path, folder: Path) -> None:
 
 
 def write_peers(model: Path, folder: Path, against: list[str]) -> None:
-    """
-    Write the model for the other engines into `folder`.
-
-    Raises:
-        ConversionError, ExportError: An engine cannot express the model.
-    """
+    """Write the model for the other engines into `folder`."""
     from vanilla_transformer_hf.conversion.targets import export
     from vanilla_transformer_hf.export.export import export_for
     from vanilla_transformer_hf.translation.kept_copy import kept_copy
@@ -173,13 +168,7 @@ def commands(arguments: argparse.Namespace, model: Path, folder: Path, beams: in
 
 
 def run_once(command: Command, source: Path, threads: int, folder: Path) -> dict[str, Any]:
-    """
-    Numbers of a turn, and the lines that it wrote.
-
-    Raises:
-        ChildProcessError: The command has failed; the message has its last lines. Or it has not written a line for
-            each line that it read.
-    """
+    """Numbers of a turn, and the lines that it wrote."""
     output, numbers = folder / "output", folder / "numbers.json"
     files = ["--input", str(source), "--output", str(output), "--restart"] if command.has_files else []
     paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
@@ -248,10 +237,7 @@ def measure(rows: list[Command], source: Path, threads: int, arguments: argparse
 
 
 def check(arguments: argparse.Namespace, lines: list[str]) -> None:
-    """
-    Raises:
-        ValueError: A number is too small or too large, or the text has too few lines.
-    """
+    """Numbers are neither too small nor too large, and the text has enough lines."""
     if min(*arguments.lines, *arguments.beams, *arguments.threads, *arguments.processes, arguments.rounds) < 1:
         raise ValueError("--lines, --beams, --threads, --processes and --rounds are 1 or more")
     if max(arguments.lines) > len(lines):
@@ -259,17 +245,10 @@ def check(arguments: argparse.Namespace, lines: list[str]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """
-    Measure all numbers of lines, beams and threads; after each, print its table and write the numbers.
-
-    Raises:
-        ChildProcessError: A command has failed.
-        ValueError: Arguments are out of range.
-    """
+    """Measure all numbers of lines, beams and threads; after each, print its table and write the numbers."""
     lines = list(read_lines(arguments.source))
     check(arguments, lines)
-    if arguments.json:
-        refuse_overwriting(arguments.json, [arguments.source])
+    check_outputs([arguments.json], [arguments.source])
     measured: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as name:
         folder, model = Path(name), Path(arguments.model).resolve()
@@ -287,6 +266,4 @@ def run(arguments: argparse.Namespace) -> None:
             print_table(f"{count:,} lines, {beams} beams, {threads} threads{others}", found)
             about = {"lines": count, "beams": beams, "threads": threads, "busy": arguments.busy}
             measured += [about | row for row in found]
-            if arguments.json:
-                with open_output(arguments.json) as file:
-                    file.write(json.dumps({"measurements": measured}, indent=1).encode())
+            write_json(arguments.json, {"measurements": measured})

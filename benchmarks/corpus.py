@@ -31,15 +31,7 @@ def made_up_text(pairs: int, seed: int = 0) -> tuple[list[str], list[str]]:
 
 
 def write_corpus(folder: Path, source: str | None, target: str | None, vocab_size: int, pairs: int) -> float:
-    """
-    Write tokenizer and token ids into `folder`.
-
-    Returns:
-        Tokens of a target sentence, on average.
-
-    Raises:
-        ValueError: The two files have different numbers of lines.
-    """
+    """Write tokenizer and token ids into `folder`; returns the tokens of a target sentence, on average."""
     if source and target:
         sources, targets = list(read_lines(source)), list(read_lines(target))
         if len(sources) != len(targets):

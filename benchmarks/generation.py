@@ -48,12 +48,12 @@ from vanilla_transformer_hf import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerTokenizer,
 )
-from vanilla_transformer_hf.common.files import open_output, refuse_overwriting
 from vanilla_transformer_hf.common.lines import read_lines
 from vanilla_transformer_hf.common.matmul import MATMULS
 
 from .generation_models import random_model, write_models
 from .generation_torch import DTYPES
+from .results import check_outputs, write_json, write_picture
 from .training import SIZES, check_device, choose_products
 from .turns import CLOCKS, Engine, OutOfTimeError, TimeLimit, take_turns
 
@@ -182,12 +182,7 @@ def random_loads(arguments: argparse.Namespace, vocab_size: int) -> Iterator[Loa
 
 
 def natural_batches(folder: str, arguments: argparse.Namespace) -> list[list[list[int]]]:
-    """
-    Source ids of the text, in batches.
-
-    Raises:
-        ValueError: The text has no lines.
-    """
+    """Source ids of the text, in batches."""
     lines = [line for line in read_lines(arguments.source) if line.strip()]
     if not lines:
         raise ValueError(f"{arguments.source}: no text")
@@ -382,12 +377,7 @@ def measure_all(
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """
-    Set the defaults of arguments that depend on others.
-
-    Raises:
-        ValueError: Arguments contradict each other, or a number is too small.
-    """
+    """Set the defaults of arguments that depend on others."""
     if bool(arguments.model) != bool(arguments.source):
         raise ValueError("--model and --source are given together or not at all")
     arguments.loads = arguments.loads or (["fixed", "natural"] if arguments.model else ["fixed"])
@@ -409,12 +399,7 @@ def check(arguments: argparse.Namespace) -> None:
 
 
 def measurements(arguments: argparse.Namespace, rows: list[Row], limit: TimeLimit) -> Iterator[list[dict[str, Any]]]:
-    """
-    Yield the numbers of each load, with random and with trained weights.
-
-    Raises:
-        OutOfTimeError: The time limit was reached before an engine was ready.
-    """
+    """Yield the numbers of each load, with random and with trained weights."""
     for size in arguments.presets if "fixed" in arguments.loads else []:
         preset, sizes = SIZES[size]
         config = VanillaTransformerConfig.from_preset(preset, **sizes)
@@ -429,16 +414,10 @@ def measurements(arguments: argparse.Namespace, rows: list[Row], limit: TimeLimi
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """
-    Measure all loads. After each load, print its table and write the numbers; draw the picture at the end.
-
-    Raises:
-        ValueError: Arguments contradict each other, or a model cannot be written for an engine.
-    """
+    """Measure all loads. After each load, print its table and write the numbers; draw the picture at the end."""
     check(arguments)
     limit = TimeLimit(arguments.time_limit)
-    for output in filter(None, (arguments.json, arguments.picture)):
-        refuse_overwriting(output, [arguments.source])
+    check_outputs((arguments.json, arguments.picture), [arguments.source])
     logging.disable_progress_bar()  # progress bars of writing and loading weights
     torch.set_num_threads(max(arguments.threads))
     chosen, about = choose_products(arguments.device)
@@ -449,14 +428,11 @@ def run(arguments: argparse.Namespace) -> None:
     try:
         for part in measurements(arguments, rows, limit):
             found += part
-            if arguments.json:
-                with open_output(arguments.json) as file:
-                    file.write(json.dumps(about | {"measurements": found}, indent=1).encode())
+            write_json(arguments.json, about | {"measurements": found})
     except OutOfTimeError as error:
         limit.say(f"the time limit is reached before {error} is ready; what follows is left out")
     if arguments.picture:
         from .generation_picture import draw_growth  # matplotlib
 
-        with open_output(arguments.picture) as file:
-            drawn = [row for row in found if row["threads"] == max(arguments.threads)]
-            draw_growth(drawn, GROWTH).savefig(file, format="png", dpi=120)
+        drawn = [row for row in found if row["threads"] == max(arguments.threads)]
+        write_picture(arguments.picture, draw_growth(drawn, GROWTH), dpi=120)

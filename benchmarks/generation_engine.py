@@ -34,15 +34,8 @@ class Searcher(NamedTuple):
 
 # Name -> module with `open_NAME(settings)`. A module imports only its own engine, so that memory is measured
 # separately.
-ENGINES = {
-    "ours": ".generation_torch",
-    "batch_by_batch": ".generation_torch",
-    "host_search": ".generation_torch",
-    "static": ".generation_torch",
-    "marian": ".generation_torch",
-    "marian_static": ".generation_torch",
-    "ctranslate2": ".generation_ctranslate2",
-}
+OF_TORCH = ("ours", "batch_by_batch", "host_search", "static", "marian", "marian_static")
+ENGINES = dict.fromkeys(OF_TORCH, ".generation_torch") | {"ctranslate2": ".generation_ctranslate2"}
 
 
 def forget_peak() -> None:

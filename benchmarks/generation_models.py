@@ -104,9 +104,6 @@ def write_models(
     """
     Save `model` for `engines` in `folder`/NAME in float32, ours and MarianMT also in `folder`/DTYPE/NAME. A model that
     is opened in the type of its file maps the file.
-
-    Raises:
-        ConversionError: MarianMT cannot express a switch of the model, or does not give its logits.
     """
     model = model.float()
     model.save_pretrained(folder / "ours")

@@ -29,13 +29,8 @@ def draw_lines(axes: Axes, rows: list[dict[str, Any]], grows: str, value: str) -
 
 
 def draw_growth(found: list[dict[str, Any]], sections: dict[str, tuple[str, str]]) -> Figure:
-    """
-    Draw a column of two panels, speed and memory, for each measured model, section and search.
-
-    Args:
-        found: The measurements.
-        sections: Section -> the quantity that grows: its key in a measurement, and its name.
-    """
+    """Draw a column of two panels, speed and memory, for each measured model, section and search."""
+    # `sections`: section -> the quantity that grows, its key in a measurement and its name.
     columns: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for row in found:
         if row["section"] in sections:

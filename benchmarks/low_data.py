@@ -33,13 +33,14 @@ import torch
 import yaml
 
 from vanilla_transformer_hf.commands.train import RECIPES
-from vanilla_transformer_hf.common.files import new_file, open_output
+from vanilla_transformer_hf.common.files import new_file
 from vanilla_transformer_hf.common.lines import read_lines
 from vanilla_transformer_hf.evaluation.scores import read_predictions, score_translations
 from vanilla_transformer_hf.publishing.model_card import CardFacts
 from vanilla_transformer_hf.training.data.corpora import nearest_size
 
 from .claims_picture import draw_lines, panels
+from .results import write_picture
 from .turns import FOLDER, ROOT
 
 
@@ -84,12 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def write_text(arguments: argparse.Namespace) -> dict[str, dict[str, dict[str, str]]]:
-    """
-    The files of each size: role -> side -> path. The training text is the first pairs of one shuffled order.
-
-    Raises:
-        ValueError: Two sides have different numbers of lines, or there are fewer pairs than a size needs.
-    """
+    """The files of each size: role -> side -> path. The training text is the first pairs of one shuffled order."""
     folder = arguments.output / "text"
     folder.mkdir(parents=True, exist_ok=True)
     pairs: dict[str, list[tuple[str, str]]] = {}
@@ -229,9 +225,6 @@ def command_of(row: Row, folder: Path, text: Any, arguments: argparse.Namespace)
 def run_counted(command: list[str], folder: Path) -> Row:
     """
     Run a command with its output at the end of log.txt, and add its CPU seconds to those of earlier, stopped ones.
-
-    Raises:
-        ChildProcessError: The command has failed; the message has the log's last lines.
     """
     log, notes = folder / "log.txt", folder / "used.json"
     before: Row = json.loads(notes.read_text()) if notes.exists() else {"cpu_seconds": 0.0, "starts": 0}
@@ -302,13 +295,7 @@ def describe(row: Row) -> str:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """
-    Train what is not finished, print a row of a table for each, and draw all of them.
-
-    Raises:
-        ChildProcessError: A training has failed.
-        ValueError: JoeyNMT has no interpreter, or the text is too short.
-    """
+    """Train what is not finished, print a row of a table for each, and draw all of them."""
     if {"joeynmt", "joeynmt_own"} & {*arguments.systems} and not arguments.joeynmt:
         raise ValueError("--joeynmt: expected the interpreter of an environment with JoeyNMT 2.3")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
@@ -338,5 +325,4 @@ def run(arguments: argparse.Namespace) -> None:
             draw_lines(each, rows, "pairs", key, "system", is_log=False)
             each.set_xlabel("sentence pairs")
         axes[0].legend(frameon=False)
-        with open_output(arguments.picture) as file:
-            figure.savefig(file, format="png", dpi=120)
+        write_picture(arguments.picture, figure, dpi=120)

@@ -10,15 +10,14 @@ process holds, with Python and torch (about 300 MiB).
 """
 
 import argparse
-import json
 from itertools import product
 from typing import Any
 
 import torch
 
 from vanilla_transformer_hf import PRESETS, VanillaTransformerConfig
-from vanilla_transformer_hf.common.files import open_output, refuse_overwriting
 
+from .results import check_outputs, write_json
 from .training import SCRIPT_ENVIRONMENT, describe_device
 from .training_engine import COLUMNS
 from .turns import Engine
@@ -59,19 +58,13 @@ def peak_of_step(preset: str, tokens: int, dtype: str, arguments: argparse.Names
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """
-    Measure, print a row of a table for each preset and type as it is there, and write the numbers.
-
-    Raises:
-        ValueError: There is no CUDA device, or a batch has no room for a sentence of 16 tokens.
-    """
+    """Measure, print a row of a table for each preset and type as it is there, and write the numbers."""
     arguments.device = arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
     if arguments.device == "cuda" and not torch.cuda.is_available():
         raise ValueError("--device cuda: torch does not find a CUDA device")
     if min(arguments.tokens) < COLUMNS or arguments.threads < 1:
         raise ValueError(f"--tokens are {COLUMNS} or more, a sentence; --threads 1 or more")
-    if arguments.json:
-        refuse_overwriting(arguments.json, [])
+    check_outputs([arguments.json])
     device = describe_device(arguments.device)
     found: list[dict[str, Any]] = []
     columns = " | ".join(f"{tokens:,}" for tokens in arguments.tokens)
@@ -85,9 +78,7 @@ def run(arguments: argparse.Namespace) -> None:
             {"preset": preset, "dtype": dtype, "tokens": tokens, "peak_mib": peak}
             for tokens, peak in zip(arguments.tokens, row, strict=True)
         ]
-    if arguments.json:
-        with open_output(arguments.json) as file:
-            file.write(json.dumps({"device": device, "torch": torch.__version__, "peaks": found}, indent=1).encode())
+    write_json(arguments.json, {"device": device, "torch": torch.__version__, "peaks": found})
 
 
 def parameters(preset: str, vocab_size: int | None) -> str:

@@ -12,7 +12,6 @@ exponents are fitted to the times of a sentence over the lengths: 1 means that t
 """
 
 import argparse
-import json
 import math
 import time
 from collections.abc import Callable
@@ -24,10 +23,9 @@ from typing import Any
 import torch
 from transformers import AutoModelForSeq2SeqLM
 
-from vanilla_transformer_hf.common.files import new_file, open_output, refuse_overwriting
-
 from .attention import exponent
 from .generation_engine import forget_peak
+from .results import check_outputs, in_turns, write_json, write_picture
 from .turns import peak_memory
 
 
@@ -114,13 +112,9 @@ def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         for task in arguments.tasks:
             for length in arguments.lengths:
                 works = {name: work_of(name, task, length, arguments.batch) for name in arguments.models}
-                turns: dict[str, list[float]] = {name: [] for name in works}
-                for _ in range(arguments.rounds + 1):
-                    for name, seconds in turns.items():
-                        seconds.append(works[name]())
-                for name, seconds in turns.items():
+                for name, seconds in in_turns(works, arguments.rounds).items():
                     row: dict[str, Any] = {"task": task, "length": length, "model": name}
-                    row["seconds"] = median(seconds[1:])
+                    row["seconds"] = median(seconds)
                     if task == "training step":
                         row["tokens_per_second"] = arguments.batch * length / row["seconds"]
                         where = (name, task, length, arguments.batch, arguments.threads)
@@ -164,26 +158,18 @@ def draw(rows: list[dict[str, Any]], path: str) -> None:
         axes.yaxis.set_minor_formatter("")
         axes.grid(alpha=0.3)
         axes.legend(fontsize=7)
-    with new_file(path) as place:
-        figure.savefig(place, format="png", dpi=100)
+    write_picture(path, figure)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """
-    Measure, print a line for each measurement and the exponents, write the numbers, and draw them.
-
-    Raises:
-        ValueError: A number is too small, or no variant has this name.
-    """
+    """Measure, print a line for each measurement and the exponents, write the numbers, and draw them."""
     if min(arguments.rounds, arguments.threads, arguments.batch, *arguments.lengths) < 1:
         raise ValueError("--rounds, --threads, --batch and --lengths are 1 or more")
     arguments.models = arguments.models or list(models())
     for name in arguments.models:
         if name not in models():
             raise ValueError(f"--models {name}: expected one of {', '.join(models())}")
-    for path in (arguments.json, arguments.picture):
-        if path:
-            refuse_overwriting(path, [])
+    check_outputs((arguments.json, arguments.picture))
     torch.set_num_threads(arguments.threads)
     rows = measure(arguments)
     for task in arguments.tasks:
@@ -191,8 +177,6 @@ def run(arguments: argparse.Namespace) -> None:
             points = [(row["length"], row["seconds"]) for row in rows if (row["task"], row["model"]) == (task, name)]
             if not math.isnan(slope := exponent(points)):
                 print(f"{task:14} {name:14} grows with n^{slope:.2f}")
-    if arguments.json:
-        with open_output(arguments.json) as file:
-            file.write((json.dumps(rows, indent=2) + "\n").encode())
+    write_json(arguments.json, rows)
     if arguments.picture:
         draw(rows, arguments.picture)

@@ -14,7 +14,6 @@ clients that cancel, send malformed or oversized requests, or are slow, and meas
 """
 
 import argparse
-import json
 import statistics
 from collections import defaultdict
 from importlib.util import find_spec
@@ -23,9 +22,9 @@ from typing import Any
 from transformers.utils import logging
 
 from vanilla_transformer_hf import Translator
-from vanilla_transformer_hf.common.files import open_output, refuse_overwriting
 from vanilla_transformer_hf.common.lines import read_lines
 
+from .results import check_outputs, write_json
 from .serving_load import Load, Server
 
 
@@ -135,14 +134,8 @@ def show(row: dict[str, Any]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """
-    Measure, print a line for each measurement, and write the numbers.
-
-    Raises:
-        ValueError: The file has no short sentences, or an answer was wrong.
-    """
-    if arguments.json:
-        refuse_overwriting(arguments.json, [arguments.source])
+    """Measure, print a line for each measurement, and write the numbers."""
+    check_outputs([arguments.json], [arguments.source])
     logging.disable_progress_bar()
     lines = list(dict.fromkeys(line for line in read_lines(arguments.source) if line.strip()))
     texts = lines[: arguments.sentences]
@@ -170,9 +163,7 @@ def run(arguments: argparse.Namespace) -> None:
     finally:
         for server in servers.values():
             server.stop()
-        if arguments.json:
-            with open_output(arguments.json) as file:
-                file.write(json.dumps({"threads": arguments.threads, "measurements": rows}, indent=1).encode())
+        write_json(arguments.json, {"threads": arguments.threads, "measurements": rows})
     allowed = {"right", "long", "malformed", "oversized", "cancelled", "slow"}
     if wrong := {kind: count for row in rows for kind, count in row["answers"].items() if kind not in allowed}:
         raise ValueError(f"wrong answers: {wrong}")

@@ -33,16 +33,7 @@ WRONG = {
 
 
 class Server:
-    """
-    A server in a process of its own.
-
-    Args:
-        arguments: Arguments of the Python interpreter.
-        threads: Threads for matrix products.
-
-    Raises:
-        ChildProcessError: The process ended by itself; the message has its last lines of output.
-    """
+    """A server in a process of its own, of a Python interpreter with these arguments."""
 
     def __init__(self, arguments: Sequence[str], threads: int):
         paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
@@ -94,17 +85,10 @@ class Server:
 
 
 class Load:
-    """
-    Clients that translate sentences for some time.
+    """Clients that translate sentences, of which `expected` has the translations, for some time."""
 
-    Args:
-        address: The server's URL.
-        expected: Sentence -> its translation.
-
-    Attributes:
-        seconds: The latency of each answered request.
-        counts: The number of requests by outcome: "right", "wrong", or an unexpected status.
-    """
+    # `seconds` are the latency of each answered request, `counts` the requests by outcome: "right", "wrong", or an
+    # unexpected status.
 
     def __init__(self, address: str, expected: Mapping[str, str]):
         self.address, self.expected, self.texts = address, expected, list(expected)
@@ -112,15 +96,9 @@ class Load:
         self.counts: Counter[str] = Counter()
 
     def run(self, clients: int, seconds: float, long_text: str | None = None, makes_mistakes: bool = False) -> float:
-        """
-        Send requests, and return their number per second.
-
-        Args:
-            clients: The number of clients that send requests at the same time.
-            seconds: How long they send new requests.
-            long_text: A text of `expected` that one more client sends repeatedly; it is not counted.
-            makes_mistakes: Whether to send the invalid requests of `WRONG` too.
-        """
+        """Send requests of so many clients for so many seconds, and return their number per second."""
+        # `long_text`, one of `expected`, is sent by one more client again and again, and not counted; with
+        # `makes_mistakes` there are the invalid requests of `WRONG`, too.
         self.seconds.clear()
         return asyncio.run(self._run(clients, seconds, long_text, makes_mistakes))
 

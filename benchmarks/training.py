@@ -9,7 +9,6 @@ installed, with TF32 or without it:
 """
 
 import argparse
-import json
 import tempfile
 import time
 from itertools import product
@@ -20,7 +19,6 @@ from typing import Any, NamedTuple
 import torch
 
 from vanilla_transformer_hf import VanillaTransformerConfig
-from vanilla_transformer_hf.common.files import open_output, refuse_overwriting
 from vanilla_transformer_hf.common.matmul import (
     choose_matmul,
     describe_matmul,
@@ -28,6 +26,7 @@ from vanilla_transformer_hf.common.matmul import (
     probe_matmul,
 )
 
+from .results import check_outputs, write_json
 from .turns import CLOCKS, Engine, OutOfTimeError, TimeLimit, take_turns
 
 
@@ -89,12 +88,7 @@ def rows_of(dtype: str, chosen: str, device: str) -> list[Row]:
 
 
 def check_device(arguments: argparse.Namespace) -> None:
-    """
-    Set the default of --threads, which depends on the device.
-
-    Raises:
-        ValueError: The device is not there.
-    """
+    """Set the default of --threads, which depends on the device."""
     if arguments.device == "cuda" and not torch.cuda.is_available():
         raise ValueError("--device cuda: torch does not find a CUDA device")
     arguments.threads = arguments.threads or (some_threads() if arguments.device == "cpu" else some_threads()[-1:])
@@ -259,12 +253,7 @@ def print_table(found: list[dict[str, Any]], gflops: float, rate: float | None) 
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """
-    Measure all loads, print a table for each, and write the numbers.
-
-    Raises:
-        ValueError: Only one of --source and --target is given, a number is below 1, or there is no CUDA device.
-    """
+    """Measure all loads, print a table for each, and write the numbers."""
     from .corpus import MADE_UP_PAIRS, write_corpus  # imports datasets, which --help should not wait for
 
     if bool(arguments.source) != bool(arguments.target):
@@ -273,8 +262,7 @@ def run(arguments: argparse.Namespace) -> None:
     if min(arguments.rounds, arguments.block, arguments.tokens, arguments.sentences, *arguments.threads) < 1:
         raise ValueError("--rounds, --block, --tokens, --sentences and --threads are 1 or more")
     limit = TimeLimit(arguments.time_limit)
-    if arguments.json:
-        refuse_overwriting(arguments.json, filter(None, [arguments.source, arguments.target]))
+    check_outputs([arguments.json], [arguments.source, arguments.target])
     torch.set_num_threads(max(arguments.threads))
     chosen, about = choose_products(arguments.device)
     about["torch"] = torch.__version__
@@ -302,6 +290,4 @@ def run(arguments: argparse.Namespace) -> None:
                         continue
                     print_table(part, gflops_per_token(config), rate)
                     found += part
-                    if arguments.json:
-                        with open_output(arguments.json) as file:
-                            file.write(json.dumps(about | {"measurements": found}, indent=1).encode())
+                    write_json(arguments.json, about | {"measurements": found})

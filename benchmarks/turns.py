@@ -65,13 +65,8 @@ class Turns:
     The child's side: call `step` after every step; it waits for the parent at the end of each block. A child that
     measures by itself calls `report` instead.
 
-    Other output of the child is redirected from standard output to standard error.
-
-    Args:
-        block: Steps of a block.
-        clock: A name in `CLOCKS`.
-        finish: Called before the clock is read: it waits for work that a device does behind the program's back.
-        memory: Peak memory in MiB.
+    A block has `block` steps. `finish` is called before the clock is read: it waits for work that a device does behind
+    the program's back; `memory` is the peak in MiB. Other output goes from standard output to standard error.
     """
 
     def __init__(
@@ -100,12 +95,8 @@ class Turns:
         self._start = self.clock()
 
     def report(self, result: dict[str, Any]) -> dict[str, Any]:
-        """
-        Send a block's numbers and wait. Ends the process when the parent sends no more turns.
-
-        Returns:
-            The work of the next turn, empty if it is that of the last one.
-        """
+        """Send a block's numbers and wait for the work of the next turn, empty if it is that of the last one."""
+        # It ends the process when the parent sends no more turns.
         print(json.dumps(result), file=self._channel, flush=True)
         line = sys.stdin.readline()
         if not line:
@@ -118,12 +109,7 @@ class OutOfTimeError(Exception):
 
 
 class TimeLimit:
-    """
-    How long this process may take, and what it has done by when.
-
-    Args:
-        seconds: From the start of the process; None: without a limit.
-    """
+    """How long this process may take, from its start on (None: without a limit), and what it has done by when."""
 
     def __init__(self, seconds: float | None = None):
         import psutil  # not into the engines, whose memory is measured
@@ -149,15 +135,7 @@ class TimeLimit:
 class Engine:
     """
     The parent's side: a process that runs a module of this folder with its settings. Its first block is a warm-up, for
-    which `warm_up` waits; several engines can be started before that.
-
-    Args:
-        name: For messages.
-        module: Name of the module.
-        settings: Its settings.
-        threads: Of OpenMP.
-        environment: More variables of its environment.
-        limit: When it is ended.
+    which `warm_up` waits; several engines can be started before that. `name` is for messages.
     """
 
     def __init__(
@@ -186,13 +164,7 @@ class Engine:
         self._stdin, self._stdout = self._process.stdin, self._process.stdout
 
     def _read(self) -> dict[str, Any]:
-        """
-        What the process sends next.
-
-        Raises:
-            ChildProcessError: The process ended by itself; the message has its last lines.
-            OutOfTimeError: The time limit was reached.
-        """
+        """What the process sends next."""
         left = self.limit.left
         if left <= 0:
             raise OutOfTimeError(self.name)

@@ -11,7 +11,6 @@ the models are decoders without an encoder, and the sentences are their prompts.
 """
 
 import argparse
-import json
 import time
 from statistics import median
 from typing import Any
@@ -19,12 +18,12 @@ from typing import Any
 import torch
 
 from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerForCausalLM
-from vanilla_transformer_hf.common.files import open_output, refuse_overwriting
 from vanilla_transformer_hf.model.config.position_schemes import POSITION_SCHEMES
 from vanilla_transformer_hf.model.config.sharing import PROJECTIONS
 from vanilla_transformer_hf.model.layers.parts import NORMS
 
 from .generation_models import random_model
+from .results import check_outputs, write_json
 from .training import SIZES
 
 
@@ -76,12 +75,7 @@ def seconds(model: Any, ids: torch.Tensor, beams: int) -> float:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """
-    Measure, print a line for each variant and search, and write the numbers.
-
-    Raises:
-        ValueError: A variant is unknown, or a number is too small.
-    """
+    """Measure, print a line for each variant and search, and write the numbers."""
     preset, more = SIZES[arguments.preset]
     sizes = {"name": preset, **more}
     known = variants(sizes, arguments.causal)
@@ -89,8 +83,7 @@ def run(arguments: argparse.Namespace) -> None:
         raise ValueError(f"--only {' '.join(sorted(unknown))}: expected some of {', '.join(known)}")
     if min(arguments.rounds, arguments.threads, *arguments.beams) < 1:
         raise ValueError("--rounds, --threads and --beams are 1 or more")
-    if arguments.json:
-        refuse_overwriting(arguments.json, [])
+    check_outputs([arguments.json])
     torch.set_num_threads(arguments.threads)
     paper = model_of(sizes, arguments.causal)
     ids = torch.randint(3, paper.config.vocab_size, (SENTENCES, TOKENS))
@@ -108,6 +101,4 @@ def run(arguments: argparse.Namespace) -> None:
             ratio = median(mine / other for mine, other in pairs[1:])
             rows.append({"variant": name, "beams": beams, "seconds": own, "paper": its, "ratio": ratio})
             print(f"{name:<28} {beams:>5}  {own:7.3f}  {its:7.3f}  {ratio:5.2f}", flush=True)
-    if arguments.json:
-        with open_output(arguments.json) as file:
-            file.write((json.dumps(rows, indent=2) + "\n").encode())
+    write_json(arguments.json, rows)

@@ -71,12 +71,7 @@ def split(classes: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def write_digit_strips(folder: Path, *, language: str, train_size: int, test_size: int, seed: int) -> None:
-    """
-    Write the folders train, validation and test, of images that the others do not have.
-
-    Raises:
-        ValueError: scikit-learn is not installed.
-    """
+    """Write the folders train, validation and test, of images that the others do not have."""
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:

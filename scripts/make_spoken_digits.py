@@ -47,13 +47,7 @@ Digits = dict[str, list[tuple[int, int, np.ndarray]]]  # speaker -> digit, numbe
 
 
 def read_digits(source: Path) -> Digits:
-    """
-    The recordings of single digits.
-
-    Raises:
-        OSError: There is no such folder or archive.
-        ValueError: It has no recordings of that form, or one is silent or of another rate.
-    """
+    """The recordings of single digits."""
     found: Digits = defaultdict(list)
     with tempfile.TemporaryDirectory() as unpacked:
         if not source.is_dir():
@@ -110,12 +104,7 @@ def write_wave(path: Path, samples: np.ndarray, rate: int) -> None:
 def write_spoken_digits(
     source: Path, folder: Path, *, language: str, left_out: str | None, train_size: int, test_size: int, seed: int
 ) -> None:
-    """
-    Write the folders train, validation, test and, of the speaker who is left out, unseen.
-
-    Raises:
-        FileNotFoundError, ValueError: The recordings or the speaker are not there, or a speaker has none for a role.
-    """
+    """Write the folders train, validation, test and, of the speaker who is left out, unseen."""
     digits = read_digits(source)
     if left_out is not None and left_out not in digits:
         raise ValueError(f"left_out={left_out}: must be one of {', '.join(digits)}")

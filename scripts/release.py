@@ -18,12 +18,7 @@ TESTED_FILE = Path("outputs", "tested-commit")  # written by .ci/run
 
 
 def main(root: Path) -> str:
-    """
-    Make the tag and return what to do next.
-
-    Raises:
-        SystemExit: The commit cannot be released; the message has the reason and what to do.
-    """
+    """Make the tag and return what to do next."""
     if changes := git(root, "status", "--porcelain"):
         sys.exit(f"release: the tree has changes ({changes.splitlines()[0].strip()} …); commit or remove them.")
     commit = git(root, "rev-parse", "HEAD")
