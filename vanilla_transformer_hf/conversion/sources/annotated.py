@@ -15,7 +15,7 @@ position_offset: 0          # position number of the first token
 names: {ours: theirs}       # segments of names that are not among SEGMENTS, such as {layers: blocks, self_attn: mixer}
 ```
 
-py lists the settings that are common to all YAML files. Everything else is read from names and shapes.
+state_dicts.py lists the settings that are common to all YAML files. Everything else is read from names and shapes.
 They identify these kinds of code:
 
 - harvardnlp/annotated-transformer: pre-norm, x + Sublayer(Norm(x)), with a norm that divides by (std + ε), where std

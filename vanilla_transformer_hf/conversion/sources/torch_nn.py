@@ -22,7 +22,7 @@ names:
 ```
 
 nhead, norm_first, activation and layer_norm_eps may be one value or {encoder: …, decoder: …}. Depths, widths, biases,
-shared embeddings and final norms are read from the tensors. py lists the settings that are common to all
+shared embeddings and final norms are read from the tensors. state_dicts.py lists the settings that are common to all
 YAML files.
 """
 
