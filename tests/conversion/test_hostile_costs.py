@@ -82,26 +82,17 @@ def not_converted(source, folder, tmp_path, match, lines=4):
 # ------------------------------------------------------------------------------------ sizes that only a setting claims
 
 
-def set_in_json(file, *path):
+def set_in(file, *path):
+    """A change of a setting in a file of JSON or YAML."""
+    read, write = (json.loads, json.dumps) if file.endswith("json") else (yaml.safe_load, yaml.safe_dump)
+
     def change(folder, value):
-        content = json.loads((folder / file).read_text())
+        content = read((folder / file).read_text())
         place = content
         for name in path[:-1]:
             place = place.setdefault(name, {})
         place[path[-1]] = value
-        (folder / file).write_text(json.dumps(content))
-
-    return change
-
-
-def set_in_yaml(file, *path):
-    def change(folder, value):
-        content = yaml.safe_load((folder / file).read_text())
-        place = content
-        for name in path[:-1]:
-            place = place[name]
-        place[path[-1]] = value
-        (folder / file).write_text(yaml.safe_dump(content))
+        (folder / file).write_text(write(content))
 
     return change
 
@@ -130,21 +121,19 @@ def set_in_marian(name):
 
 # Source -> how its depth, width and heads are set.
 SIZES = {
-    "eole": [set_in_json("config.json", "model", "encoder", name) for name in ("layers", "hidden_size", "heads")],
+    "eole": [set_in("config.json", "model", "encoder", name) for name in ("layers", "hidden_size", "heads")],
     "fairseq": [
         set_in_pickle("checkpoint_best.pt", "cfg", f"decoder_{name}")
         for name in ("layers", "embed_dim", "attention_heads")
     ],
     "marian": [set_in_marian(name) for name in ("dec-depth", "dim-emb", "transformer-heads")],
-    "marianmt": [
-        set_in_json("config.json", name) for name in ("encoder_layers", "d_model", "encoder_attention_heads")
-    ],
-    "fsmt": [set_in_json("config.json", name) for name in ("decoder_layers", "d_model", "decoder_attention_heads")],
+    "marianmt": [set_in("config.json", name) for name in ("encoder_layers", "d_model", "encoder_attention_heads")],
+    "fsmt": [set_in("config.json", name) for name in ("decoder_layers", "d_model", "decoder_attention_heads")],
     "joeynmt": [
-        set_in_yaml("config.yaml", "model", "decoder", name) for name in ("num_layers", "hidden_size", "num_heads")
+        set_in("config.yaml", "model", "decoder", name) for name in ("num_layers", "hidden_size", "num_heads")
     ],
     "opennmt_py": [set_in_pickle("model_step_10.pt", "opt", name) for name in ("layers", "hidden_size", "heads")],
-    "tensor2tensor": [set_in_json("hparams.json", name) for name in ("num_hidden_layers", "hidden_size", "num_heads")],
+    "tensor2tensor": [set_in("hparams.json", name) for name in ("num_hidden_layers", "hidden_size", "num_heads")],
 }
 
 # How an error may call each of them.
@@ -169,7 +158,7 @@ def test_sizes_that_no_tensor_has(source, value, tmp_path):
 @pytest.mark.parametrize("heads", [0, -2, 10**9, 2**70])
 def test_heads_that_do_not_exist(source, heads, tmp_path):
     folder = write(source, tmp_path / "run")
-    set_in_yaml("settings.yaml", "nhead" if source == "torch_nn" else "h")(folder, heads)
+    set_in("settings.yaml", "nhead" if source == "torch_nn" else "h")(folder, heads)
     not_converted(source, folder, tmp_path, "nhead|heads|h:")
 
 

@@ -22,6 +22,9 @@ ACTIVATIONS = {
     "swish": lambda x: x * torch.sigmoid(x),
 }
 
+# Matrices that are one.
+EMBEDDING, OUTPUT = ("decoder.embedding", "encoder.embedding"), ("decoder.output", "decoder.embedding")
+
 Matrix = tuple[torch.Tensor, torch.Tensor | None]  # weight [out, in] and bias, or the two of a norm
 
 
@@ -170,6 +173,11 @@ class Toy:
             self._draw_norm(stack, "final_norm")
         if self.embedding_norm:
             self._draw_norm(stack, "embedding_norm")
+
+    @property
+    def sharing(self) -> str:
+        """Our name for what is one; two embeddings that are one beside another output are none of our kinds."""
+        return {(OUTPUT,): "decoder", (EMBEDDING, OUTPUT): "all"}.get(self.same, "none")
 
     def side(self, stack: str) -> Side:
         return self.encoder if stack == "encoder" else self.decoder

@@ -449,17 +449,6 @@ def test_few_calls_lead_to_a_product(tiny_config):
     assert len(first) <= 7 and len(calls) <= 330, (first, len(calls))
 
 
-def test_given_positions_are_used(tiny_model, batch):
-    model = tiny_model()
-    expected = logits_of(model, batch)
-    moved = model(
-        **batch, position_ids=torch.arange(7)[None] + 5, decoder_position_ids=torch.arange(6)[None] + 3
-    ).logits
-    same = model(**batch, position_ids=torch.arange(7)[None], decoder_position_ids=torch.arange(6)[None]).logits
-    torch.testing.assert_close(same[real(batch)], expected[real(batch)])
-    assert not torch.allclose(moved[real(batch)], expected[real(batch)], atol=1e-2)
-
-
 def test_position_encodings_have_no_weights_but_the_trained_ones(tiny_config):
     trained = {"learned", "hierarchical", "t5_bias", "shaw", "gated_alibi", "distance_mlp"}
     for name in POSITION_SCHEMES.keys() - {"sinusoidal_grid"}:

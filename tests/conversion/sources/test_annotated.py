@@ -7,7 +7,7 @@ import pytest
 import torch
 import yaml
 from samples import agree, named_by, write_reference
-from toy import Side, Toy, names_of, sinusoid
+from toy import EMBEDDING, OUTPUT, Side, Toy, names_of, sinusoid
 
 from vanilla_transformer_hf.conversion import ConversionError, convert
 
@@ -97,7 +97,6 @@ LOOSE = names_of(
 )
 LOOSE = {stack: {part: f"transformer.{name}" for part, name in parts.items()} for stack, parts in LOOSE.items()}
 
-SHARED = (("decoder.embedding", "encoder.embedding"), ("decoder.output", "decoder.embedding"))
 PRE = {"pre_norm": True, "final_norm": True}
 HARVARD_TOY = {"names": HARVARD, "eps": 1e-6, "norm": unbiased_norm, "norm_kinds": ("a_2", "b_2"), "output_bias": True}
 JADORE_TOY = {"names": JADORE, "eps": 1e-6, "embedding_norm": True}
@@ -106,7 +105,7 @@ NO_BIASES, FFN = {"scaled": False, "biases": ""}, {"scaled": False, "biases": "f
 # Kind -> fields of both sides, fields of the whole, settings, largest difference.
 KINDS = {
     "harvard": (PRE, HARVARD_TOY, {}, 2e-5),
-    "harvard_shared": (PRE, {**HARVARD_TOY, "same": SHARED}, {}, 2e-5),
+    "harvard_shared": (PRE, {**HARVARD_TOY, "same": (EMBEDDING, OUTPUT)}, {}, 2e-5),
     "harvard_sizes": (
         {**PRE, "layers": 3, "heads": 2, "ffn": 40, "activation": "gelu"},
         HARVARD_TOY,
@@ -123,14 +122,14 @@ KINDS = {
     "norm_inside_epsilon": ({"scaled": False}, {"names": NORM_INSIDE, "eps": 1e-2}, {"layer_norm_eps": 0.01}, 1e-5),
     "nlp_tutorial": ({"scaled": False}, {"names": NLP_TUTORIAL}, {}, 1e-5),
     "jadore": (FFN, JADORE_TOY, {}, 1e-5),
-    "jadore_shared": (FFN, {**JADORE_TOY, "same": SHARED, "logit_scale": 0.25}, {}, 1e-5),
+    "jadore_shared": (FFN, {**JADORE_TOY, "same": (EMBEDDING, OUTPUT), "logit_scale": 0.25}, {}, 1e-5),
     "jadore_scaled_embedding": (
         {"biases": "ffn"},
-        {**JADORE_TOY, "same": SHARED},
+        {**JADORE_TOY, "same": (EMBEDDING, OUTPUT)},
         {"scale_emb_or_prj": "emb"},
         1e-5,
     ),
-    "jadore_nothing_scaled": (FFN, {**JADORE_TOY, "same": SHARED}, {"scale_emb_or_prj": "none"}, 1e-5),
+    "jadore_nothing_scaled": (FFN, {**JADORE_TOY, "same": (EMBEDDING, OUTPUT)}, {"scale_emb_or_prj": "none"}, 1e-5),
     "jadore_wide_heads": (FFN, {**JADORE_TOY, "head_width": 6}, {}, 1e-5),
     "hyunwoongko": (
         {"scaled": False},

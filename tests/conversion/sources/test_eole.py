@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from samples import agree, files_on_the_card, named_by
-from toy import Side, Toy, names_of
+from toy import EMBEDDING, OUTPUT, Side, Toy, names_of
 
 from vanilla_transformer_hf import VanillaTransformerTokenizer
 from vanilla_transformer_hf.conversion import ConversionError, convert
@@ -35,7 +35,6 @@ SPECIALS = ["<unk>", "<blank>", "<s>", "</s>"]
 WORDS = {"src": [*SPECIALS, "one", "two", "three", "four", "five"], "tgt": [*SPECIALS, "eins", "zwei", "drei"]}
 BASE = {"architecture": "transformer", "hidden_size": 16, "layers": 2, "heads": 4, "transformer_ff": 24}
 SIDE = Side(pre_norm=True, final_norm=True, biases="")
-EMBEDDING, OUTPUT = ("decoder.embedding", "encoder.embedding"), ("decoder.output", "decoder.embedding")
 LEARNED = {"position_encoding_type": "Learned", "n_positions": 12}
 LEARNED_SIDE = {"positions": "learned", "scaled": False}
 
@@ -158,8 +157,7 @@ def test_option(name, tmp_path):
     toy, model, words = make(name)
     folder = write(tmp_path / "run", toy, model, words)
     done = agree("eole", folder, tmp_path, toy.logits, toy.sizes)
-    expected = {(): "none", (EMBEDDING,): "none", (OUTPUT,): "decoder", (EMBEDDING, OUTPUT): "all"}[toy.same]
-    assert done.config.embedding_sharing == expected
+    assert done.config.embedding_sharing == toy.sharing
 
 
 def test_normalized_learned_positions(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from samples import agree, files_on_the_card, named_by
-from toy import Side, Toy, names_of
+from toy import EMBEDDING, OUTPUT, Side, Toy, names_of
 
 from vanilla_transformer_hf import VanillaTransformerTokenizer
 from vanilla_transformer_hf.conversion import ConversionError, convert
@@ -40,7 +40,6 @@ BASE = {
     "attention_dropout": [0.1],
 }
 SIDE = Side(pre_norm=True, final_norm=True, biases="")
-EMBEDDING, OUTPUT = ("decoder.embedding", "encoder.embedding"), ("decoder.output", "decoder.embedding")
 
 # Options -> what they mean: fields of both sides, fields of the whole.
 OPTIONS = {
@@ -100,8 +99,7 @@ def test_option(name, tmp_path):
     toy, options, words = make(name)
     folder = write(tmp_path / "run", toy, options, words)
     done = agree("opennmt_py", folder, tmp_path, toy.logits, toy.sizes)
-    expected = {(): "none", (EMBEDDING,): "none", (OUTPUT,): "decoder", (EMBEDDING, OUTPUT): "all"}[toy.same]
-    assert done.config.embedding_sharing == expected
+    assert done.config.embedding_sharing == toy.sharing
 
 
 @pytest.mark.parametrize("pattern", ["model_step_10.safetensors", "model_step_10.00.safetensors"])

@@ -6,6 +6,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 from host_search import forbid_host_loops, host, same
+from test_modeling_vanilla_transformer import SWITCHES
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, StoppingCriteria
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
@@ -67,19 +68,10 @@ def test_same_sequences_as_the_hosts_loops(decided_model, source, options, small
 
 
 RELATIVE = {
-    "rotary": {"position_encoding": "rotary"},
-    "rotary_halves": {"position_encoding": "rotary_halves", "rotary_fraction": 0.5, "decoder_norm_position": "pre"},
-    "t5_bias": {"position_encoding": "t5_bias", "relative_buckets": 8, "max_relative_distance": 6},
-    "alibi": {"position_encoding": "alibi"},
-    "shaw": {"position_encoding": "shaw", "max_relative_distance": 3},
-    "gated_alibi": {"position_encoding": "gated_alibi"},
-    "distance_mlp": {"position_encoding": "distance_mlp", "decoder_norm_position": "pre"},
+    **{name: SWITCHES[name] for name in ("rotary", "rotary_halves", "t5_bias", "alibi", "shaw", "gated_alibi")},
+    **{name: SWITCHES[name] for name in ("distance_mlp", "swiglu", "reglu_and_geglu", "segments", "rms_norm")},
+    **{name: SWITCHES[name] for name in ("rms_norm_author", "dot_with_a_bias", "universal")},
     "hierarchical": {"position_encoding": "hierarchical", "max_position_embeddings": 8},
-    "swiglu": {"feed_forward_type": "gated", "activation_function": "silu"},
-    "reglu": {"feed_forward_type": "gated"},
-    "segments": {"type_vocab_size": 2},
-    "rms_norm": {"norm_type": "rms_norm"},
-    "rms_norm_author": {"norm_type": "rms_norm_author", "decoder_norm_position": "pre"},
     "pruned": {
         **{"decoder_layers": 3, "position_encoding": "shaw", "max_relative_distance": 3, "attention_bias": True},
         **{"encoder_heads_by_layer": [2, 4], "decoder_heads_by_layer": [1, 3, 1], "cross_heads_by_layer": [4, 2, 1]},
