@@ -3,6 +3,7 @@ What clients of LibreTranslate send and read. The requests were recorded from Ma
 code, LibreTranslate's own page, and libretranslatepy.
 """
 
+import json
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -211,6 +212,16 @@ def test_a_file_is_translated_and_fetched(serve):
     assert settings["filesTranslation"] and {".txt", ".docx", ".odt"} < set(settings["supportedFilesFormat"])
 
 
+def test_forms_bring_glossaries_and_memories(serve):
+    client = serve()
+    aids = {"glossary": json.dumps({"two": "vier"}), "memory": json.dumps({"one five": "UNO"})}
+    answer = client.post("/translate_file", data=aids, files={"file": ("a.txt", b"one five\ntwo one")})
+    assert "X-Ignored-Fields" not in answer.headers
+    first, second = client.get(answer.json()["translatedFileUrl"]).text.splitlines()
+    assert first == "UNO" and "vier" in second
+    assert client.post("/translate", data={"q": "one five", **aids}).json() == {"translatedText": "UNO"}
+
+
 @pytest.mark.parametrize(
     ("form", "upload", "status", "message"),
     [
@@ -223,6 +234,8 @@ def test_a_file_is_translated_and_fetched(serve):
         ({}, ("a.txt", b"\n" * 3000), 413, "the body has more than 2,000 bytes"),
         ({"target": "fr"}, ("a.txt", b"two"), 400, "target: 'fr' is not a target language"),
         ({"model": "x"}, ("a.txt", b"two"), 400, "model: 'x' is not a model here"),
+        ({"glossary": "two"}, ("a.txt", b"two"), 400, "glossary: must be an object of texts"),
+        ({"memory": "[1]"}, ("a.txt", b"two"), 400, "memory: must be an object of texts"),
     ],
 )
 def test_files_that_cannot_be_translated_are_one_line(serve, form, upload, status, message):

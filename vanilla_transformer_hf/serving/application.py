@@ -241,7 +241,7 @@ class Service:
         if not self.limits.file_bytes:
             raise RequestError("files are not translated here", status=403)
         body = await self._fields(request, self.limits.file_bytes, forms=(MULTIPART,), takes_json=False)
-        wanted = read_file_request(body)
+        wanted = read_file_request(body, self.limits)
         client = self._client(request, wanted.api_key)
         upload = body.get("file")
         if not isinstance(upload, UploadFile) or not upload.filename:

@@ -216,6 +216,8 @@ def _schemas(limits: Limits, served: Served) -> Schema:
             },
             model=model,
             encoding={**TEXT, "format": "encoding", "description": "Of text that is not UTF-8, such as cp1252."},
+            glossary=entries,
+            memory=entries,
             **languages,
         )
         | {"additionalProperties": True, **without},  # such as LibreTranslate's api_key

@@ -5,14 +5,16 @@ Requests and answers in the two protocols of translation clients.
   detectedLanguage}. `model`, `stream`, `glossary`, `memory`, `matches` and `mbr` are ours; unknown fields are ignored,
   as there.
   POST /suggest {q, s, source, target, api_key} → {success}.
-  POST /translate_file {file, source, target, api_key} → {translatedFileUrl}. `encoding`, of a file that is not UTF-8,
-  is ours.
+  POST /translate_file {file, source, target, api_key} → {translatedFileUrl}. `glossary`, `memory` and `encoding`, of a
+  file that is not UTF-8, are ours.
 - Hugging Face: POST / or /models/NAME {inputs, parameters} → [{translation_text}].
 
 Both become a `TranslationRequest`. An invalid request raises a `RequestError` that names the field.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -53,7 +55,7 @@ LIBRETRANSLATE_FIELDS = (
 # Entries of a glossary or memory that a request brings.
 MOST_ENTRIES = 1000
 SUGGESTION_FIELDS = ("q", "s", "source", "target", "api_key", "model", "secret")
-FILE_FIELDS = ("file", "source", "target", "api_key", "model", "encoding", "secret")
+FILE_FIELDS = ("file", "source", "target", "api_key", "model", "encoding", "secret", "glossary", "memory")
 # What a text may be.
 FORMATS = ("text", "html")
 # The value of `source` with which the language of the texts is detected.
@@ -114,19 +116,16 @@ def read_libretranslate(body: Mapping[str, Any], limits: Limits) -> TranslationR
     markup = "text" if body.get("format") in (None, "") else body["format"]
     if markup not in FORMATS:
         raise RequestError(f"must be {' or '.join(map(repr, FORMATS))}, got {shown(markup)}", "format")
-    given = body.get("alternatives")
-    alternatives = 0
-    if given is not None and given != "":
-        alternatives = _number(given, "alternatives", int, 0, MOST_ALTERNATIVES, takes_text=True)
+    given = 0 if body.get("alternatives") in (None, "") else body["alternatives"]
+    alternatives = _number(given, "alternatives", int, 0, MOST_ALTERNATIVES, takes_text=True)
     return TranslationRequest(
         texts,
         is_list,
         **_common(body, LIBRETRANSLATE_FIELDS),
+        **_aids(body, limits),
         alternatives=alternatives,
         stream=_switch(body, "stream"),
         is_html=markup == "html",
-        glossary=_entries(body, "glossary", limits, partial(Glossary, forms=None)),
-        memory=_entries(body, "memory", limits, Memory),
         lists_matches=_switch(body, "matches"),
         mbr=_minimum_risk(body, alternatives + 1),
     )
@@ -138,22 +137,26 @@ def _common(body: Mapping[str, Any], known: Sequence[str]) -> dict[str, Any]:
     return {**found, "ignored": tuple(name for name in body if name not in known)}
 
 
+def _aids(body: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
+    """The glossary and the memory that a request brings."""
+    glossary = _entries(body, "glossary", limits, partial(Glossary, forms=None))
+    return {"glossary": glossary, "memory": _entries(body, "memory", limits, Memory)}
+
+
 def _entries(body: Mapping[str, Any], name: str, limits: Limits, make: Callable[[list[tuple[str, str]]], Any]) -> Any:
     """A glossary or memory of an object of texts and their translations; None without one."""
     value = body.get(name)
     if value is None or value == "":
         return None
+    if isinstance(value, str):  # of a form
+        with suppress(ValueError, RecursionError):
+            value = json.loads(value)
     if not isinstance(value, Mapping) or not all(isinstance(each, str) for each in value.values()):
         raise RequestError("must be an object of texts and their translations", name)
-    if (
-        len(value) > MOST_ENTRIES
-        or sum(len(source) + len(target) for source, target in value.items()) > limits.characters
-    ):
-        raise RequestError(
-            f"more than {MOST_ENTRIES:,} entries or {limits.characters:,} characters; a request may have so many",
-            name,
-            413,
-        )
+    characters = sum(len(source) + len(target) for source, target in value.items())
+    if len(value) > MOST_ENTRIES or characters > limits.characters:
+        most = f"{MOST_ENTRIES:,} entries or {limits.characters:,} characters"
+        raise RequestError(f"more than {most}; a request may have so many", name, 413)
     if any(as_text(text) != text for pair in value.items() for text in pair):
         raise RequestError("has a lone surrogate, which is not a character", name)
     try:
@@ -181,14 +184,14 @@ def _minimum_risk(body: Mapping[str, Any], n_best: int) -> MinimumRisk | None:
         raise RequestError(str(error), "mbr") from None
 
 
-def read_file_request(body: Mapping[str, Any]) -> TranslationRequest:
+def read_file_request(body: Mapping[str, Any], limits: Limits) -> TranslationRequest:
     """The fields of a form beside its file, which brings the texts."""
     encoding = _optional_text(body, "encoding")
     try:
         checked_encoding(encoding and text_encoding(encoding))
     except (LookupError, ValueError):
         raise RequestError(f"must be an encoding of text such as cp1252, got {shown(encoding)}", "encoding") from None
-    return TranslationRequest([], True, **_common(body, FILE_FIELDS), encoding=encoding)
+    return TranslationRequest([], True, **_common(body, FILE_FIELDS), **_aids(body, limits), encoding=encoding)
 
 
 def read_suggestion(body: Mapping[str, Any], limits: Limits) -> tuple[TranslationRequest, str]:
@@ -254,10 +257,8 @@ def read_hugging_face(body: Mapping[str, Any], limits: Limits) -> TranslationReq
     inner = _object(parameters, "generate_parameters", "parameters.")
     _check_names(inner, (*SEARCH_PARAMETERS, "num_return_sequences"), prefix="parameters.generate_parameters.")
     known = {**SEARCH_PARAMETERS, "num_return_sequences": (int, 1, MOST_ALTERNATIVES)}
-    options = {
-        **_numbers(parameters, known, "parameters."),
-        **_numbers(inner, known, "parameters.generate_parameters."),
-    }
+    options = _numbers(parameters, known, "parameters.")
+    options |= _numbers(inner, known, "parameters.generate_parameters.")
     _object(body, "options")
     return TranslationRequest(
         texts,
