@@ -9,7 +9,6 @@ import os
 import subprocess
 import threading
 import time
-from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -19,7 +18,7 @@ from starlette.requests import Request
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from vanilla_transformer_hf.serving.application import ServedModel, Service, counted, create_application
+from vanilla_transformer_hf.serving.application import ServedModel, by_languages, counted, create_application
 from vanilla_transformer_hf.serving.batcher import Batcher
 from vanilla_transformer_hf.serving.http import RequestError
 from vanilla_transformer_hf.serving.metrics import Metrics, forget_dead_workers
@@ -235,12 +234,11 @@ def test_a_target_is_named_by_its_language_its_tag_or_the_texts(serve):
     tokenizer = copy.deepcopy(model.batcher.translator.tokenizer)
     tokenizer.add_tokens(["<de>"], special_tokens=True)
     model.batcher.translator.tokenizer = tokenizer
-    chosen = SimpleNamespace(models={"one": model})
     for texts, target in (([], "<de>"), (["<de> one", ""], None)):
-        assert Service._by_languages(chosen, TranslationRequest(texts, True, target=target)) is model
+        assert by_languages(TranslationRequest(texts, True, target=target), [model]) is model
     for texts in (["<de> one", "one"], [""], []):  # empty texts name no language
         with pytest.raises(RequestError, match="name one of en-deu, en-fra"):
-            Service._by_languages(chosen, TranslationRequest(texts, True))
+            by_languages(TranslationRequest(texts, True), [model])
 
 
 def test_texts_without_letters_come_back_and_suspicious_translations_are_marked(serve):

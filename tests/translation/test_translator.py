@@ -476,7 +476,9 @@ def test_blank_lines_have_an_empty_alignment(translator):
 def test_batches_of_alignments_are_as_small_as_those_of_translations(translator, monkeypatch):
     sizes, read = [], alignment.attention_to_source
     monkeypatch.setattr(
-        alignment, "attention_to_source", lambda model, ids, **rest: sizes.append(len(ids)) or read(model, ids, **rest)
+        alignment,
+        "attention_to_source",
+        lambda model, input_ids, **rest: sizes.append(len(input_ids)) or read(model, input_ids, **rest),
     )
     translator.translate(MIXED, return_alignments=True, batch_size=2)
     assert sizes == [2, 2, 2]

@@ -10,13 +10,11 @@ import torch.nn.functional as F
 from .interventions import hooked, stack_of
 from .requests import AttentionRequest, GridRequest, HeadRequest, MixingRequest, RequestError
 from .results import AttentionResult, GridResult, HeadResult, MixingResult
-from .subject import Pass, Subject, check_ours
+from .subject import Pass, Subject
 
 
 # Largest allowed difference between shown weights and those of the model.
 CLOSE = 1e-6
-# Tensors of each head, in the order of the computation.
-INSIDE = ("query", "key", "value", "products", "scaled", "mask", "weights", "mixed")
 
 
 def attention(subject: Subject, request: AttentionRequest) -> AttentionResult:
@@ -61,64 +59,58 @@ def mixing(subject: Subject, request: MixingRequest) -> MixingResult:
 @torch.no_grad()
 def head(subject: Subject, request: HeadRequest) -> HeadResult:
     """What one head computes."""
-    check_ours(subject, request)
-    found = subject.forced(request)
+    found = subject.forced(request, needs_ours=True)
     place = found.copy.place(request.part, request.layer)
     layer = stack_of(found.copy.model, request.part).layers[place]
     module = layer.encoder_attn if request.part == "cross" else layer.self_attn
-    steps = AttentionSteps(module, found)
-    if request.head >= steps.query.shape[1]:
-        raise RequestError("head", f"{request.head} is not a head: the layer has {steps.query.shape[1]}")
-    used = found.attentions(request.part)[place]
-    if steps.weights.shape != used.shape or (steps.weights - used).abs().max() > CLOSE:
+    inside, output = attention_steps(module, found)
+    if request.head >= (heads := inside["query"].shape[1]):
+        raise RequestError("head", f"{request.head} is not a head: the layer has {heads}")
+    weights, used = inside["weights"], found.attentions(request.part)[place]
+    if weights.shape != used.shape or (weights - used).abs().max() > CLOSE:
         raise RequestError("layer", "its weights are not the softmax of products of queries and keys")
     one = request.head
     width = module.d_v
     part_of_output = module.out_proj.weight[:, one * width : (one + 1) * width].float()
-    shown: dict[str, Any] = {name: getattr(steps, name)[0, one].float() for name in INSIDE}
+    shown: dict[str, Any] = {name: each[0, one].float() for name, each in inside.items()}
     return HeadResult(
         *found.sides(request.part),
         **shown,
         output_weight=part_of_output,
         contribution=shown["mixed"] @ part_of_output.t(),
-        output=steps.output[0].float(),
+        output=output[0].float(),
         scale=module.scaling,
     )
 
 
-class AttentionSteps:
-    """The tensors inside an attention module, computed from what it was given in a pass."""
+def attention_steps(module: Any, found: Pass) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    """Inside an attention module: each head's tensors (1, H, T, …) of a pass, in order, and the output (1, T, D)."""
+    given: dict[str, Any] = {}
 
-    # `query`, `key`, `value`, `products`, `scaled`, `mask`, `weights`, `mixed`, each (1, H, T, …), and its `output`
-    # (1, T, D).
+    def before(module: Any, arguments: tuple, options: dict) -> None:
+        names = inspect.signature(module.forward).parameters
+        given.update({**dict(zip(names, arguments)), **options})
 
-    def __init__(self, module: Any, found: Pass):
-        given: dict[str, Any] = {}
+    def after(module: Any, arguments: tuple, output: Any) -> None:
+        given["output"] = output[0]
 
-        def before(module: Any, arguments: tuple, options: dict) -> None:
-            names = inspect.signature(module.forward).parameters
-            given.update({**dict(zip(names, arguments)), **options})
-
-        def after(module: Any, arguments: tuple, output: Any) -> None:
-            given["output"] = output[0]
-
-        with hooked(module.register_forward_pre_hook(before, with_kwargs=True), module.register_forward_hook(after)):
-            found.again()
-        asking, position_bias = given["hidden_states"], given.get("position_bias")
-        apply_rotary = given.get("apply_rotary") or (lambda states: states)
-        answering = given.get("key_value_states", asking)
-        (self.query,) = map(apply_rotary, module.project(asking, module.roles[:1]))
-        keys, self.value = module.project_keys_values(answering)
-        keys = apply_rotary(keys) if position_bias is None else position_bias.kept_keys(apply_rotary(keys), answering)
-        self.key = keys[..., : module.d_k]  # followed by the extra features of a position scheme
-        self.products = torch.matmul(self.query, self.key.transpose(2, 3))
-        self.scaled = self.products * module.scaling
-        mask = given.get("attention_mask")
-        mask = torch.zeros_like(self.scaled) if mask is None else mask.expand_as(self.scaled)
-        self.mask = mask
-        if position_bias is not None:
-            self.mask = mask + (position_bias.scores(self.query, keys, mask, module.scaling) - self.scaled)
-        self.weights = (self.scaled + self.mask).softmax(dim=-1)
-        plain = torch.matmul(self.weights, self.value)
-        self.mixed = plain if position_bias is None else position_bias.outputs(self.weights, self.value)
-        self.output = given["output"]
+    with hooked(module.register_forward_pre_hook(before, with_kwargs=True), module.register_forward_hook(after)):
+        found.again()
+    asking, position_bias = given["hidden_states"], given.get("position_bias")
+    apply_rotary = given.get("apply_rotary") or (lambda states: states)
+    answering = given.get("key_value_states", asking)
+    (query,) = map(apply_rotary, module.project(asking, module.roles[:1]))
+    keys, value = module.project_keys_values(answering)
+    keys = apply_rotary(keys) if position_bias is None else position_bias.kept_keys(apply_rotary(keys), answering)
+    key = keys[..., : module.d_k]  # followed by the extra features of a position scheme
+    inside = {"query": query, "key": key, "value": value, "products": torch.matmul(query, key.transpose(2, 3))}
+    scaled = inside["scaled"] = inside["products"] * module.scaling
+    mask = given.get("attention_mask")
+    mask = torch.zeros_like(scaled) if mask is None else mask.expand_as(scaled)
+    if position_bias is not None:
+        scores = position_bias.scores(query, keys, mask, module.scaling)
+    inside["mask"] = mask if position_bias is None else mask + (scores - scaled)
+    weights = inside["weights"] = (scaled + inside["mask"]).softmax(dim=-1)
+    plain = torch.matmul(weights, value)
+    inside["mixed"] = plain if position_bias is None else position_bias.outputs(weights, value)
+    return inside, given["output"]

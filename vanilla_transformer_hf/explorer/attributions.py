@@ -18,7 +18,7 @@ from torch import nn
 from .interventions import hooked, parts_of, read_name, sides_of, stack_of
 from .requests import AttributionRequest, NeuronsRequest, PairRequest, RequestError
 from .results import AttributionResult, NeuronsResult, Piece, RanksResult
-from .subject import Pass, Subject, check_ours
+from .subject import Pass, Subject
 from .walk import SIZES, norm_name
 
 
@@ -308,8 +308,7 @@ def means(found: Pass, part: str, off: list[str]) -> Iterator[torch.Tensor | Non
 
 def ranks(subject: Subject, request: PairRequest) -> RanksResult:
     """The rank and the probability of each token of the output, as if each layer were the last (logit lens)."""
-    check_ours(subject, request)
-    found = subject.forced(request)
+    found = subject.forced(request, needs_ours=True)
     places, ids, pieces = rows_of(subject, found, request.target_ids)
     stack, numbers = stack_of(found.copy.model, subject.lens_stack), found.copy.layers[subject.lens_stack]
     seen = found.record({str(number): layer for number, layer in zip(numbers, stack.layers)})
@@ -329,8 +328,7 @@ def ranks(subject: Subject, request: PairRequest) -> RanksResult:
 
 def neurons(subject: Subject, request: NeuronsRequest) -> NeuronsResult:
     """The neurons of a feed-forward that fire most at a token, how they fire elsewhere, and what they write for."""
-    check_ours(subject, request)
-    found = subject.forced(request)
+    found = subject.forced(request, needs_ours=True)
     stack = stack_of(found.copy.model, request.stack)
     layer = stack.layers[found.copy.place(request.stack, request.layer)]
     if not hasattr(layer, "fc2"):

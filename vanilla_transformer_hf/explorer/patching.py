@@ -145,14 +145,6 @@ class Pair:
         """The place of the other sentence for each place."""
         return counterparts(*([piece.id for piece in pieces] for pieces in self.places(part)))
 
-    def first_difference(self, part: str) -> int:
-        """The first place whose token is another in the other sentence, else the last."""
-        places, others = self.places(part)
-        for place, other in enumerate(self.counterparts(part)):
-            if other is not None and places[place].id != others[other].id:
-                return place
-        return len(places) - 1
-
     def patched(self, site: Site, rows: Sequence[int], values: torch.Tensor) -> torch.Tensor:
         """Logits of the step (B, V), with values (B, width) in the row `rows[b]` of item b."""
         inputs = {name: one.expand(len(rows), -1) for name, one in self.found.inputs.items()}
@@ -186,7 +178,12 @@ def patch(subject: Subject, request: PatchRequest) -> PatchResult:
     part, (layer, *head) = read_name(request.tensor, "tensor")
     pair = Pair(subject, request)
     places, others = pair.places(part)
-    position = pair.first_difference(part) if request.position is None else request.position
+    differs = (
+        place
+        for place, other in enumerate(pair.counterparts(part))
+        if other is not None and places[place].id != others[other].id
+    )
+    position = next(differs, len(places) - 1) if request.position is None else request.position
     check_place("position", position, places)
     counterpart = pair.counterparts(part)[position]
     taken = request.other_position if request.other_position is not None else counterpart
@@ -198,11 +195,9 @@ def patch(subject: Subject, request: PatchRequest) -> PatchResult:
     check_rows(values, others, part)
     change = values[taken][None]
     logits = pair.patched(site, [position], change)[0]
-    text = (
-        translation(subject, request, pair, site, with_rows([position], change))
-        if part == "encoder" and subject.kind != "causal"
-        else None
-    )
+    text = None
+    if part == "encoder" and subject.kind != "causal":
+        text = translation(subject, request, pair, site, with_rows([position], change))
     return PatchResult(
         places=places,
         other_places=others,

@@ -205,9 +205,8 @@ class Subject:
             raise RequestError("text", "is empty: type a sentence")
         batch = self.tokenizer([self.target_langs.get(language, "") + text], return_tensors="pt")
         positions = getattr(self.model.config, "max_position_embeddings", None) or MOST_PIECES
-        limit = min(
-            MOST_PIECES, positions, self.tokenizer.model_max_length
-        )  # translations of texts longer than in training lose text
+        # Translations of texts that are longer than in training lose text.
+        limit = min(MOST_PIECES, positions, self.tokenizer.model_max_length)
         if (count := batch["input_ids"].shape[1]) > limit:
             values = {"count": count, "most": limit}
             raise RequestError("text", f"has {count} tokens; expected at most {limit}: shorten it", "too_long", values)
@@ -263,8 +262,10 @@ class Subject:
         return self._copies.get(frozenset(off), lambda: copy_without(with_eager_attention(self.model), off))
 
     @torch.no_grad()
-    def forced(self, request: PairRequest) -> "Pass":
-        """The pass over a source and a given target."""
+    def forced(self, request: PairRequest, needs_ours: bool = False) -> "Pass":
+        """The pass over a source and a given target; an error where it `needs_ours`, a model of this package."""
+        if needs_ours:
+            check_ours(self, request)
         source, ids = self.read_source(request), self.check_target(request.target_ids, "target_ids")
         key = (tuple(request.off), self.source_key(source), tuple(ids))
         return self._passes.get(key, lambda: self._run(self.copy(request.off), source, ids))

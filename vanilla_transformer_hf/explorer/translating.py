@@ -75,16 +75,8 @@ class BeamRecorder:
             own = max(1, one.step - given)
             score = one.log_probability / float(penalty(own, settings["length_penalty"]))
             is_known = math.isfinite(score) and not settings["coverage_penalty"]
-            nodes.append(
-                Node(
-                    one.parent,
-                    one.step,
-                    subject.piece(self.before(number), one.token),
-                    one.log_probability,
-                    score if is_known else None,
-                    state,
-                )
-            )
+            piece, shown = subject.piece(self.before(number), one.token), score if is_known else None
+            nodes.append(Node(one.parent, one.step, piece, one.log_probability, shown, state))
         return nodes
 
 
@@ -110,14 +102,11 @@ def translate(subject: Subject, request: TranslateRequest) -> TranslateResult:
         return result(subject, request, copy, source, settings, [prefix], None, None)
     has_tree = subject.is_ours and settings["num_beams"] > 1 and not request.draws
     recorder = BeamRecorder(subject.before(source)) if has_tree else None
-    found: Any  # transformers' output of several tensors, or the ids alone
-    if request.draws:
-        found = draw(subject, copy, source, request)
-    else:
-        found = generate(subject, copy, source, request, recorder)
-    has_scores = not torch.is_tensor(found)
-    scores = found.sequences_scores.tolist() if has_scores else None
-    sequences = found.sequences if has_scores else found
+    # transformers' output of several tensors, or the ids alone.
+    drawn = draw(subject, copy, source, request) if request.draws else None
+    found: Any = generate(subject, copy, source, request, recorder) if drawn is None else drawn
+    scores = None if torch.is_tensor(found) else found.sequences_scores.tolist()
+    sequences = getattr(found, "sequences", found)
     prompt = source["input_ids"].shape[1] if subject.kind == "causal" else 1
     rows = [until_end(row, subject) for row in sequences[:, prompt:].tolist()]
     return result(subject, request, copy, source, settings, rows, scores, recorder)
@@ -154,12 +143,8 @@ def length_limit(subject: Subject, request: TranslateRequest) -> dict[str, int]:
 def draw(subject: Subject, copy: Copy, source: dict[str, torch.Tensor], request: TranslateRequest) -> torch.Tensor:
     """Translations that are drawn; the same seed draws the same ones, and no other random numbers change."""
     # 2 is a number of JSON, but not a temperature of transformers.
-    options: dict[str, Any] = {
-        "temperature": float(request.temperature),
-        "top_k": request.top_k,
-        "top_p": float(request.top_p),
-    }
-    options |= length_limit(subject, request)
+    options: dict[str, Any] = {"temperature": float(request.temperature), "top_p": float(request.top_p)}
+    options |= {"top_k": request.top_k, **length_limit(subject, request)}
     given = torch.tensor([request.prefix], dtype=torch.long, device=subject.model.device)
     if subject.kind == "causal":
         ids = torch.cat((source["input_ids"], given), dim=1)

@@ -154,8 +154,7 @@ def layer_tensors(seen: Recorded, config: Any, side: str, number: int) -> list[T
 
 
 def walk(subject: Subject, request: WalkRequest) -> WalkResult:
-    check_ours(subject, request)
-    found = subject.forced(request)
+    found = subject.forced(request, needs_ours=True)
     made = tensors(found)
     outputs = [one for one in made if one.name.startswith(f"{subject.lens_stack}.") and one.name.endswith(".output")]
     lenses = [Lens(int(one.layer or 0), lens(subject, found, one.values, request.best)) for one in outputs]
@@ -177,8 +176,7 @@ def lens(subject: Subject, found: Pass, states: torch.Tensor, best: int) -> list
 
 def tensor(subject: Subject, request: TensorRequest) -> torch.Tensor:
     """All values of one tensor, or those that a norm has learned (1, D): `encoder.0.self_attn.gain` and `.bias`."""
-    check_ours(subject, request)
-    found = subject.forced(request)
+    found = subject.forced(request, needs_ours=True)
     learned = {}
     for side, numbers in found.copy.layers.items():
         for number, layer in zip(numbers, stack_of(found.copy.model, side).layers):

@@ -138,18 +138,8 @@ class ServedModel:
     @property
     def pairs(self) -> list[tuple[str, str]]:
         """Its language pairs."""
-        is_from_any = self.source is None
-        return [
-            (source, target)
-            for source in self.sources
-            for target in self.targets
-            if not is_from_any or source != target
-        ]
-
-    @property
-    def target_names(self) -> list[str]:
-        """What requests may call its target languages: their codes and their tags."""
-        return [*self.targets, *(tag.strip() for tag in self.targets.values() if tag)]
+        both = [(source, target) for source in self.sources for target in self.targets]
+        return both if self.source is not None else [pair for pair in both if len({*pair}) > 1]
 
     def prefix_of(self, target: str | None) -> str | None:
         """What stands before texts that are translated to this language."""
@@ -191,8 +181,7 @@ class Service:
         self.is_ready = False
         pairs = self._pairs
         self.detector = LanguageDetector([source for source, _ in pairs], [target for _, target in pairs])
-        seconds, most_bytes = limits.file_seconds, WAITING * limits.file_bytes
-        self.downloads = Downloads(seconds, most_bytes, files_folder)
+        self.downloads = Downloads(limits.file_seconds, WAITING * limits.file_bytes, files_folder)
         self._threads = ThreadPoolExecutor(ENCODING_THREADS, thread_name_prefix="encoding")
         self._clients = WeakValueDictionary[str, asyncio.Lock]()  # whose markup is read
         self.documents = Apart(LEAST_MEMORY + MEMORY * limits.file_bytes)
@@ -234,7 +223,7 @@ class Service:
                 wanted = replace(wanted, source=detected[0], detected=detected)
             else:  # unknown: the models take what comes
                 wanted = replace(wanted, source=None)
-        return self._by_languages(wanted, models=models), wanted
+        return by_languages(wanted, models=models), wanted
 
     async def translate_file(self, request: Request) -> Response:
         """POST /translate_file"""
@@ -327,10 +316,10 @@ class Service:
         if name is not None and name not in self.models:
             raise RequestError(f"{name[:100]!r} is not a model here: expected {', '.join(self.models)}", status=404)
         wanted = read_hugging_face(await self._fields(request), self.limits)
-        names = ("parameters.src_lang", "parameters.tgt_lang")
         if name is None and wanted.source is None and wanted.target is None:
             name = next(iter(self.models))
-        model = self._by_languages(wanted, names, [*self.models.values()] if name is None else [self.models[name]])
+        models = [*self.models.values()] if name is None else [self.models[name]]
+        model = by_languages(wanted, models, names=("parameters.src_lang", "parameters.tgt_lang"))
         async with self._in_time() as ends:
             return await self._translate(Call(request, client, model, wanted, ends), answer_hugging_face)
 
@@ -552,13 +541,14 @@ class Service:
                 can_detect = len(sources) < 2 or self.detector.can_compare
                 return can_detect and all(accepts(each, target) for each in sources)
             try:
-                self._by_languages(TranslationRequest(["one"], True, source, target), models=models)
+                by_languages(TranslationRequest(["one"], True, source, target), models=models)
             except RequestError:
                 return False
             return True
 
-        languages = [model.sources for model in models], [model.target_names for model in models]
-        return Choice([model.name for model in models], *languages, accepts)
+        tags = [[tag.strip() for tag in model.targets.values() if tag] for model in models]
+        targets = [[*model.targets, *own] for model, own in zip(models, tags)]  # as requests may call them
+        return Choice([model.name for model in models], [model.sources for model in models], targets, accepts)
 
     async def watch(self) -> None:
         """Update the gauges of the metrics."""
@@ -595,44 +585,45 @@ class Service:
             return request.client.host if request.client else ""
         bearer = request.headers.get("authorization", "").removeprefix("Bearer ").strip()
         key = (in_body or bearer).encode("utf-8", "surrogatepass")
-        matches = [
-            hmac.compare_digest(key, one) for one in self.api_keys
-        ]  # compares all keys, so that timing reveals nothing
+        matches = [hmac.compare_digest(key, one) for one in self.api_keys]  # of all: timing reveals nothing
         if not any(matches):
             what = "not a valid key" if key else "missing; send it here or as `Authorization: Bearer KEY`"
             raise RequestError(what, "api_key", 403)
         return key.decode()
 
-    def _by_languages(
-        self,
-        wanted: TranslationRequest,
-        names: tuple[str, str] = ("source", "target"),
-        models: Sequence[ServedModel] = (),
-    ) -> ServedModel:
-        """The model for the languages of a request, the first of several; of all models if none are given."""
-        models = models or [*self.models.values()]
 
-        def known(else_known: str = "none is known") -> str:
-            """The pairs, for an error: a multilingual model has thousands."""
-            return ", ".join(dict.fromkeys("-".join(pair) for model in models for pair in model.pairs)) or else_known
+def by_languages(
+    wanted: TranslationRequest,
+    models: Sequence[ServedModel],
+    names: tuple[str, str] = ("source", "target"),
+) -> ServedModel:
+    """The one of these models for the languages of a request, the first of several."""
 
-        fit = [model for model in models if wanted.source is None or wanted.source in model.sources]
-        if not fit:
-            raise RequestError(f"{shown(wanted.source)} is not a source language here: {known()}", names[0])
-        fit = [model for model in fit if wanted.target is None or model.language_of(wanted.target)]
-        if not fit:
-            found = f"from {shown(wanted.source)} " if wanted.source else ""
-            message = f"{shown(wanted.target)} is not a target language {found}here: {known()}"
-            raise RequestError(message, names[1])
-        languages = {
-            (wanted.source or model.source, *([model.language_of(wanted.target)] if wanted.target else model.targets))
-            for model in fit
-        }
-        is_open = wanted.target is None and len(fit[0].targets) > 1 and not _are_tagged(fit[0], wanted)
-        if len(languages) > 1 or is_open:
-            side = names[1] if wanted.target is None else names[0]
-            raise RequestError(f"missing; name one of {known(', '.join(model.name for model in fit))}", side)
-        return fit[0]
+    def known(else_known: str = "none is known") -> str:
+        """The pairs, for an error: a multilingual model has thousands."""
+        return ", ".join(dict.fromkeys("-".join(pair) for model in models for pair in model.pairs)) or else_known
+
+    fit = [model for model in models if wanted.source is None or wanted.source in model.sources]
+    if not fit:
+        raise RequestError(f"{shown(wanted.source)} is not a source language here: {known()}", names[0])
+    fit = [model for model in fit if wanted.target is None or model.language_of(wanted.target)]
+    if not fit:
+        found = f"from {shown(wanted.source)} " if wanted.source else ""
+        message = f"{shown(wanted.target)} is not a target language {found}here: {known()}"
+        raise RequestError(message, names[1])
+    languages = {
+        (wanted.source or model.source, *([model.language_of(wanted.target)] if wanted.target else model.targets))
+        for model in fit
+    }
+    is_open = wanted.target is None and len(fit[0].targets) > 1
+    if is_open:  # unless each text that has words begins with the tag of its language, and one has
+        tags = fit[0].batcher.translator.language_tags
+        tagged = [bool(tags.before(text)) for text in wanted.texts if text.strip()]
+        is_open = not (tagged and all(tagged))
+    if len(languages) > 1 or is_open:
+        side = names[1] if wanted.target is None else names[0]
+        raise RequestError(f"missing; name one of {known(', '.join(model.name for model in fit))}", side)
+    return fit[0]
 
 
 def _sources_to(target: str | None, models: Sequence[ServedModel]) -> set[str]:
@@ -641,22 +632,14 @@ def _sources_to(target: str | None, models: Sequence[ServedModel]) -> set[str]:
     return {source for model, code in named for source, own in model.pairs if target is None or own == code}
 
 
-def _are_tagged(model: ServedModel, wanted: TranslationRequest) -> bool:
-    """Whether each text of a request that has words begins with the tag of its target language, and one has."""
-    tags = model.batcher.translator.language_tags
-    found = [bool(tags.before(text)) for text in wanted.texts if text.strip()]
-    return bool(found) and all(found)
-
-
 def search_options(translator: Translator, wanted: TranslationRequest) -> dict[str, Any]:
     """The arguments of `generate()` for a request."""
     options = dict(wanted.options)
     if wanted.alternatives:
         options["num_return_sequences"] = wanted.alternatives + 1
     if wanted.alternatives and wanted.mbr is None:
-        options["num_beams"] = max(
-            options.get("num_beams", translator.search.setting("num_beams", {}) or 1), wanted.alternatives + 1
-        )
+        beams = options.get("num_beams", translator.search.setting("num_beams", {}) or 1)
+        options["num_beams"] = max(beams, wanted.alternatives + 1)
     return options
 
 
@@ -826,14 +809,6 @@ def create_application(
     middleware = [Middleware(HostCheck, hosts=hosts, origins=origins)] if hosts else []
     if origins:
         allowed = [ANY] if ANY in origins else [origin.lower().rstrip("/") for origin in origins]
-        methods, exposed = ["GET", "POST"], [IGNORED_HEADER, "Retry-After"]
-        middleware.append(
-            Middleware(
-                CORSMiddleware,
-                allow_origins=allowed,
-                allow_methods=methods,
-                allow_headers=["*"],
-                expose_headers=exposed,
-            )
-        )
+        takes: dict[str, Any] = {"allow_origins": allowed, "allow_methods": ["GET", "POST"], "allow_headers": ["*"]}
+        middleware.append(Middleware(CORSMiddleware, **takes, expose_headers=[IGNORED_HEADER, "Retry-After"]))
     return Starlette(routes=routes, middleware=middleware, exception_handlers=dict(ERROR_HANDLERS), lifespan=lifespan)

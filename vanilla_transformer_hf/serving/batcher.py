@@ -92,13 +92,12 @@ class Ticket:
             for text, own in enumerate(parts)
             for place, part in enumerate(own)
         ]
-        # Those that no memory has.
-        self.searched = [work for work in self.works if work.part.known is None]
-        self._found: dict[tuple[int, int], list[Translation]] = {
-            (work.text, work.place): known_translations(work.part.known, n_best)
-            for work in self.works
-            if work.part.known is not None
-        }
+        self.searched, self._found = list[Work](), dict[tuple[int, int], list[Translation]]()
+        for work in self.works:
+            if work.part.known is None:
+                self.searched.append(work)
+            else:
+                self._found[work.text, work.place] = known_translations(work.part.known, n_best)
         self._told, self._lock = 0, threading.Lock()
         self._listener: Callable[[dict[str, Any] | None], None] | None = None
 
@@ -125,12 +124,9 @@ class Ticket:
 
     def complete(self) -> None:
         """Complete the future; all parts are done."""
-        self.settle(
-            [
-                self._finish(text, parts, [self._found[place, part] for part in range(len(parts))], self.options)
-                for place, (text, parts) in enumerate(zip(self.texts, self.parts))
-            ]
-        )
+        found = [[self._found[place, part] for part in range(len(own))] for place, own in enumerate(self.parts)]
+        texts = zip(self.texts, self.parts, found)
+        self.settle([self._finish(text, parts, lists, self.options) for text, parts, lists in texts])
 
     def settle(self, result: list[list[Translation]] | BaseException) -> None:
         """Set the future's result or exception, unless it is done."""
@@ -343,9 +339,8 @@ class Batcher:
         glossary = self.translator.glossary if glossary is None else glossary
         memory = self.translator.memory if memory is None else memory
         if glossary is not None:
-            self.translator.check_terms(
-                **self._with_beams(own) if mbr is None else mbr.of_beams().of_candidates(options)
-            )
+            with_terms = self._with_beams(own) if mbr is None else mbr.of_beams().of_candidates(options)
+            self.translator.check_terms(**with_terms)
         parts = self._encode(texts, source_prefix, deadline, glossary, memory)
         beams = self.translator.search.setting("num_beams", own) or 1
 

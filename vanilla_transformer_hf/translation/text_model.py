@@ -148,9 +148,8 @@ class TextModel(TextTranslator):
         """`align` for any number of pairs in constant memory; `options` as there, and `tally`."""
 
         def align(parts: Sequence[tuple[str, str]], **arguments: Any) -> list[Alignment]:
-            return align_pairs(
-                self.model, self.tokenizer, pairs=parts, layer=layer, matmul_backend=self.matmul, **arguments
-            )
+            arguments |= {"layer": layer, "matmul_backend": self.matmul}
+            return align_pairs(self.model, self.tokenizer, pairs=parts, **arguments)
 
         for pair, parts, found in self._in_parts(align, pairs, window, **options):
             first_words = [(source.first_word, target.first_word) for source, target in parts]

@@ -232,14 +232,7 @@ class TextTranslator:
                 if return_alignments:
                     self._align_parts(parts_of_lines, found, limits=limits)
                 for line, parts, lists in zip(lines, parts_of_lines, found, strict=True):
-                    n_best = self.join(
-                        line,
-                        parts,
-                        found=lists,
-                        options=options,
-                        has_scores=return_scores,
-                        has_alignments=return_alignments,
-                    )
+                    n_best = self.join(line, parts, lists, options, return_scores, return_alignments)
                     if self.memory is not None and self.near_matches:
                         unknown = [part.text for part in parts if part.known is None]
                         near = [each for text in unknown for each in self.memory.near(text, self.near_matches)]
@@ -313,8 +306,7 @@ class TextTranslator:
 
     def _target_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of target texts, without special tokens."""
-        options = {"add_special_tokens": False}
-        return self.encoder(is_target=True).ids(texts, **options)["input_ids"] if texts else []
+        return self.encoder(is_target=True).ids(texts, add_special_tokens=False)["input_ids"] if texts else []
 
 
 def windows(items: Iterable[Any], size: int) -> Iterator[list[Any]]:

@@ -178,13 +178,8 @@ class Translator(TextModel):
             if vocabularies(its) != vocabularies(tokenizer):
                 raise ValueError(f"{other_name}: its vocabulary is not that of {name}")
             others.append(other)
-        translator = cls(
-            model,
-            tokenizer,
-            matmul_backend=matmul_backend,
-            ensemble=others,
-            quantization=None if kept_in else quantization,
-        )
+        of_search = None if kept_in else quantization
+        translator = cls(model, tokenizer, matmul_backend=matmul_backend, ensemble=others, quantization=of_search)
         if kept_in is not None:
             translator.engine = " ".join(filter(None, (engine, quantization)))
             limits = {"max_positions": translator._limits.target_positions, "threads": torch.get_num_threads()}
@@ -409,17 +404,8 @@ class Translator(TextModel):
             (part.text, one) for line, lists in zip(parts, found) for part, each in zip(line, lists) for one in each
         ]
         pairs = [(text, normalize_space(translation)) for text, translation in best]
-        encoders = self._encoders("truncate")
-        aligned = align_pairs(
-            self.model,
-            self.tokenizer,
-            encoders=encoders,
-            pairs=pairs,
-            tally=Tally(),
-            layer=None,
-            matmul_backend=self.matmul,
-            **limits,
-        )
+        options: dict[str, Any] = {"encoders": self._encoders("truncate"), "matmul_backend": self.matmul, **limits}
+        aligned = align_pairs(self.model, self.tokenizer, pairs=pairs, tally=Tally(), **options)
         for (_, translation), alignment in zip(best, aligned):
             translation.alignment = alignment
 

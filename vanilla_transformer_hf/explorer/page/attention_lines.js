@@ -13,7 +13,7 @@ export function linePiece(id, text, { isPinned, style, show, hide, choose }) {
   return button(text, choose, {
     class: "line-piece",
     id,
-    "aria-pressed": String(isPinned),
+    "aria-pressed": isPinned,
     title: text,
     style,
     pointerenter: show,
@@ -115,9 +115,9 @@ export function attentionLines({ title, maps, rowLabels, columnLabels, threshold
   scrolled(scroller, height + 4, draw);
 
   /** All of it in one picture, with the tokens. */
-  function paintWhole(context, side, width, tall) {
-    context.fillStyle = themed("paper");
-    context.fillRect(0, 0, width, tall);
+  const side = 150,
+    size = { width: 640, height: Math.min(12_000, height) };
+  function paintWhole(context) {
     context.font = "13px sans-serif";
     context.textBaseline = "middle";
     context.fillStyle = themed("ink");
@@ -125,16 +125,10 @@ export function attentionLines({ title, maps, rowLabels, columnLabels, threshold
     rowLabels.forEach((text, row) => context.fillText(text.slice(0, 20), side - 6, TOP + row * ROW + ROW / 2));
     context.textAlign = "left";
     columnLabels.forEach((text, column) =>
-      context.fillText(text.slice(0, 20), width - side + 6, TOP + column * ROW + ROW / 2),
+      context.fillText(text.slice(0, 20), size.width - side + 6, TOP + column * ROW + ROW / 2),
     );
     context.translate(side, 0);
-    paint(context, width - 2 * side, 0, tall);
+    paint(context, size.width - 2 * side, 0, size.height);
   }
-  function whole() {
-    const side = 150,
-      width = 640,
-      tall = Math.min(12_000, height);
-    return { width, height: tall, paint: (context) => paintWhole(context, side, width, tall) };
-  }
-  return pictured(readout, title, whole, scroller);
+  return pictured(readout, title, { ...size, paint: paintWhole }, scroller);
 }

@@ -44,7 +44,7 @@ export function lineChart({ title, file, width, most, farthest, series, ends, ma
   ]);
   const legend = html("p", { class: "small legend" }, [
     series.map(({ name, color }) => html("span", { class: "key", style: `--key:${color}` }, name)),
-    pictureButtons(file, () => picture),
+    pictureButtons(file, picture),
   ]);
   return html("div", {}, legend, scroller(title, {}, picture));
 }

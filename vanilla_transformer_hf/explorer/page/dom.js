@@ -11,11 +11,11 @@ const SVG = "http://www.w3.org/2000/svg";
  */
 function fill(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes ?? {})) {
-    if (value === null || value === undefined || value === false) continue;
+    if (value === null || value === undefined || (value === false && !name.startsWith("aria-"))) continue;
     if (typeof value === "function") element.addEventListener(name, value);
     else if (name === "value" && "defaultValue" in element) element.defaultValue = value;
     else if (name === "value" || name === "checked" || name === "selected") element[name] = value;
-    else element.setAttribute(name, value === true ? "" : value);
+    else element.setAttribute(name, value === true && !name.startsWith("aria-") ? "" : value);
   }
   for (const child of children.flat(Infinity)) {
     if (child !== null && child !== undefined) element.append(child);
@@ -155,9 +155,14 @@ export function barCell(share) {
   return html("td", { class: "bar-cell" }, bar);
 }
 
-/** The boxes of numbers from 0 up that a choice has; `can` says which a kept page holds. */
-export function numbered(count, can = () => true) {
-  return Array.from({ length: count }, (_, place) => [place, place, !can(place)]);
+/** The numbers from 0 up. */
+export function range(count) {
+  return Array.from({ length: count }, (_, place) => place);
+}
+
+/** Options of a choice: values, their texts, and which a kept page lacks, as `can` says. */
+export function offered(values, text = String, can = () => true) {
+  return values.map((value) => [value, text(value), !can(value)]);
 }
 
 /** Announce a text to screen readers. */

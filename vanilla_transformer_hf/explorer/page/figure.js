@@ -24,19 +24,6 @@ function textLines(pieces, letters) {
   return lines.length > 3 ? [lines[0], lines[1], `${lines[2].slice(0, letters - 2)} …`] : lines;
 }
 
-/** The letter of a layer's weights where layers share them, else nothing. */
-function weightsOf(stack, number) {
-  const isShared = new Set(stack.sets).size < stack.sets.length;
-  const letter = String.fromCharCode(65 + stack.sets[number]);
-  return isShared ? ` · ${say("figure.weights", { letter })}` : "";
-}
-
-/** The layers of a stack that are on. */
-function stackLayers(boxes, side) {
-  const isOutput = (box) => box.name.startsWith(`${side}.`) && box.name.endsWith(".output");
-  return [...boxes.values()].filter(isOutput).map((box) => box.layer);
-}
-
 /** Draws one stack from the bottom to the top. */
 class Stack {
   constructor({ side, place, boxes, model, state, isWide }) {
@@ -48,7 +35,8 @@ class Stack {
     if (boxSide === side && /^\d+$/.test(layer)) opened[side] = Number(layer);
     // A layer that is off has nothing to open, and another model may have fewer.
     if (!this.has(`${side}.${opened[side]}.output`)) {
-      opened[side] = stackLayers(boxes, side)[0];
+      const isOutput = (box) => box.name.startsWith(`${side}.`) && box.name.endsWith(".output");
+      opened[side] = [...boxes.values()].find(isOutput)?.layer;
     }
   }
 
@@ -64,12 +52,10 @@ class Stack {
   /** From the ids to the input of the first layer. */
   embeddings() {
     const { column, side } = this;
-    column.arrow();
     const isFile = side === "encoder" && this.model.reads !== "text";
     const first = say(isFile ? "figure.front_end" : "figure.embedding");
     column.box(`${side}.embedding`, first, "embedding");
     if (this.has(`${side}.scaled`)) {
-      column.arrow();
       column.box(`${side}.scaled`, say("figure.scaled"), "embedding", { isLow: true });
     }
     if (this.has(`${side}.positions`)) {
@@ -77,18 +63,7 @@ class Stack {
       column.positions(`${side}.positions`, positions, `${side}.input`, sum);
     }
     if (!this.has(`${side}.normed`)) return;
-    column.arrow();
     column.box(`${side}.normed`, say("figure.normed"), "norm", { isLow: true });
-  }
-
-  titleOf(number) {
-    return `${say("figure.layer", { number })}${weightsOf(this.stack, number)}`;
-  }
-
-  /** The text of a sublayer; a decoder's self-attention is masked. */
-  labelOf(name) {
-    if (name === "self_attn" && this.side === "decoder") return say("figure.masked_attn");
-    return say(`figure.${name}`);
   }
 
   layer(number) {
@@ -97,33 +72,26 @@ class Stack {
     const prefix = `${side}.${number}`;
     if (!this.has(`${prefix}.output`)) return column.note(say("figure.off", { number }));
     const present = SUBLAYERS.filter((name) => this.has(`${prefix}.${name}`));
-    if (!this.isOpen(number)) {
-      return column.folded(`${prefix}.output`, this.titleOf(number), number, present.includes("encoder_attn"));
-    }
-    const texts = {
-      norm: say("figure.norm"),
-      addNorm: say("figure.add_norm"),
-      sum: say("figure.sum"),
-    };
-    column.open(this.titleOf(number), () =>
+    // With the letter of its weights where layers share them.
+    const isShared = new Set(stack.sets).size < stack.sets.length;
+    const letter = String.fromCharCode(65 + stack.sets[number]);
+    const title = `${say("figure.layer", { number })}${isShared ? ` · ${say("figure.weights", { letter })}` : ""}`;
+    const isOpen = this.state.unfolded || this.model.layers[side] <= IN_FULL || number === opened[side];
+    if (!isOpen) return column.folded(`${prefix}.output`, title, number, present.includes("encoder_attn"));
+    const isMasked = (name) => name === "self_attn" && side === "decoder";
+    column.open(title, () =>
       present.forEach((name, place) =>
         column.sublayer({
           prefix: `${prefix}.${name}`,
-          label: this.labelOf(name),
+          label: say(`figure.${isMasked(name) ? "masked_attn" : name}`),
           kind: KINDS[name],
           layer: number,
           isPost: stack.norm === "post",
           last: place === present.length - 1,
           alpha: stack.alpha,
-          texts,
         }),
       ),
     );
-  }
-
-  isOpen(number) {
-    if (this.state.unfolded || this.model.layers[this.side] <= IN_FULL) return true;
-    return number === opened[this.side];
   }
 
   layers() {
@@ -133,16 +101,13 @@ class Stack {
       column.words([say("figure.shared_ffn")]);
     }
     if (!this.has(`${side}.norm`)) return;
-    column.arrow();
     column.box(`${side}.norm`, say("figure.final"), "norm", { isLow: true });
   }
 
   /** From the last layer to the probabilities. */
   output(pieces) {
     const { column } = this;
-    column.arrow();
     column.box("logits", say("figure.logits"), "output");
-    column.arrow();
     column.box("probabilities", say("figure.probabilities"), "output");
     column.arrow();
     if (pieces.length) this.words(pieces, say("figure.predicted"));
@@ -211,7 +176,7 @@ function boxElement(one, box, { height, isChosen, open, isWide }) {
     {
       class: `part ${one.kind}${isChosen ? " chosen" : ""}`,
       id: `box-${one.name}`,
-      "aria-pressed": String(isChosen),
+      "aria-pressed": isChosen,
       "aria-label": title,
     },
     () => open(one.name),
@@ -341,8 +306,9 @@ class Column {
     this.at += GAP;
   }
 
-  /** A box of the whole width; with the tokens' cells it is higher. */
+  /** A box of the whole width, behind an arrow; with the tokens' cells it is higher. */
   box(name, label, kind, { isLow = false, isFolded = false, layer = null } = {}) {
+    this.arrow();
     const height = isLow ? LOW : HIGH;
     const { left, width } = this.place;
     this.boxes.push({ name, label, kind, layer, isFolded, x: left, at: this.at, width, height });
@@ -379,24 +345,20 @@ class Column {
   }
 
   /** A sublayer with its residual branch; the norm stands where this model has it. */
-  sublayer({ prefix, label, kind, layer, isPost, last, alpha, texts }) {
+  sublayer({ prefix, label, kind, layer, isPost, last, alpha }) {
     const after = last ? `${prefix.split(".").slice(0, 2).join(".")}.output` : `${prefix}.stream`;
     const note = alpha === 1 ? null : `× ${Number(alpha.toPrecision(3))}`;
     const from = this.at + 4;
-    this.arrow();
-    if (!isPost) {
-      this.box(`${prefix}.norm`, texts.norm, "norm", { isLow: true, layer });
-      this.arrow();
-    }
-    if (kind === "cross") this.reads.push(this.at + HIGH / 2);
+    if (!isPost) this.box(`${prefix}.norm`, say("figure.norm"), "norm", { isLow: true, layer });
     this.box(prefix, label, kind, { layer });
-    this.arrow();
+    if (kind === "cross") this.reads.push(this.at - HIGH / 2);
     if (isPost) {
-      this.residual(from, this.at + LOW / 2, this.place.width / 2, note);
-      this.box(after, texts.addNorm, "norm", { isLow: true, layer });
+      this.box(after, say("figure.add_norm"), "norm", { isLow: true, layer });
+      this.residual(from, this.at - LOW / 2, this.place.width / 2, note);
     } else {
+      this.arrow();
       this.residual(from, this.at + RADIUS, RADIUS, note);
-      this.sum(after, texts.sum, layer);
+      this.sum(after, say("figure.sum"), layer);
     }
   }
 
@@ -416,9 +378,8 @@ class Column {
 
   /** A layer as one box, which opens it. */
   folded(name, title, layer, isReading) {
-    this.arrow();
-    if (isReading) this.reads.push(this.at + HIGH / 2);
     this.box(name, title, "layer", { isFolded: true, layer });
+    if (isReading) this.reads.push(this.at - HIGH / 2);
   }
 
   /** A step without a tensor of its own. */

@@ -1,8 +1,8 @@
 // A matrix as coloured cells on a canvas. Only cells that are seen are drawn: 512 × 512 stay fluid.
 
 import { readableOn, scaleFor, themed } from "./colors.js";
-import { announce, contextOf, html, idOf, number, oncePerFrame, scrolled } from "./dom.js";
-import { pictured } from "./keep.js";
+import { announce, contextOf, html, idOf, number, oncePerFrame, range, scrolled } from "./dom.js";
+import { onPaper, pictured } from "./keep.js";
 import { say } from "./texts.js";
 
 // Pixels of a cell in which a number can be read.
@@ -35,14 +35,16 @@ function short(value) {
 /**
  * A map with its readout and buttons.
  *
- * Options: title; id (the title's if missing); values (Float32Array), rows, columns; rowLabels,
- * columnLabels (arrays of text; numbers if missing); cell (pixels); scale; marked (row that is
- * pinned); pick (called with row and column on click or Enter).
+ * Options: title; id (the title's if missing); values (Float32Array); columns (their number, where
+ * columnLabels are missing); rowLabels, columnLabels (arrays of text; numbers if missing); cell
+ * (pixels); scale; marked (row that is pinned); pick (called with row and column on click or Enter).
  */
 export function heatMap(options) {
-  const { title, values, rows, columns, pick } = options;
-  const rowLabels = options.rowLabels ?? Array.from({ length: rows }, (_, place) => String(place));
-  const columnLabels = options.columnLabels ?? Array.from({ length: columns }, (_, place) => String(place));
+  const { title, values, pick } = options;
+  const columns = options.columns ?? options.columnLabels.length;
+  const rows = options.rowLabels?.length ?? values.length / columns;
+  const rowLabels = options.rowLabels ?? range(rows).map(String);
+  const columnLabels = options.columnLabels ?? range(columns).map(String);
   const cell = options.cell ?? Math.max(4, Math.min(26, Math.floor(900 / columns)));
   const cellHeight = Math.max(cell, options.columnLabels || rows < 40 ? Math.min(18, cell + 14) : cell);
   const scale = options.scale ?? scaleFor(values);
@@ -60,13 +62,7 @@ export function heatMap(options) {
   const spacer = html("div", { class: "map-spacer" });
   const scroller = html(
     "div",
-    {
-      class: "map",
-      id,
-      tabindex: 0,
-      role: "group",
-      "aria-label": say("map.label", { title, rows, columns }),
-    },
+    { class: "map", id, tabindex: 0, role: "group", "aria-label": say("map.label", { title, rows, columns }) },
     canvas,
     spacer,
   );
@@ -74,9 +70,6 @@ export function heatMap(options) {
 
   /** Draw what lies in a window of the map onto a context. */
   function paint(context, x, y, seenWidth, seenHeight) {
-    context.clearRect(0, 0, seenWidth, seenHeight);
-    context.fillStyle = themed("paper");
-    context.fillRect(0, 0, seenWidth, seenHeight);
     const firstRow = Math.max(0, Math.floor(y / cellHeight)),
       lastRow = Math.min(rows, Math.ceil((y + seenHeight) / cellHeight));
     const firstColumn = Math.max(0, Math.floor(x / cell)),
@@ -152,7 +145,8 @@ export function heatMap(options) {
     spacer.style.width = `${width}px`;
     spacer.style.height = `${height}px`;
     spacer.style.marginTop = `${-seenHeight}px`;
-    paint(contextOf(canvas, seenWidth, seenHeight), scroller.scrollLeft, scroller.scrollTop, seenWidth, seenHeight);
+    const context = onPaper(contextOf(canvas, seenWidth, seenHeight), seenWidth, seenHeight);
+    paint(context, scroller.scrollLeft, scroller.scrollTop, seenWidth, seenHeight);
   });
 
   function tell(row, column, isSpoken) {
@@ -200,9 +194,7 @@ export function heatMap(options) {
   });
   scrolled(scroller, height + 16, draw);
 
-  function whole() {
-    const size = [Math.min(LARGEST_PICTURE, width), Math.min(LARGEST_PICTURE, height)];
-    return { width: size[0], height: size[1], paint: (context) => paint(context, 0, 0, ...size) };
-  }
+  const size = [Math.min(LARGEST_PICTURE, width), Math.min(LARGEST_PICTURE, height)];
+  const whole = { width: size[0], height: size[1], paint: (context) => paint(context, 0, 0, ...size) };
   return pictured(html("strong", {}, title), title, whole, scroller, readout);
 }

@@ -1,6 +1,7 @@
 // Keeping: the whole page as one file, and single pictures as PNG or SVG.
 
 import { answersFor } from "./api.js";
+import { themed } from "./colors.js";
 import { button, html } from "./dom.js";
 import { writeState } from "./state.js";
 import { say } from "./texts.js";
@@ -44,10 +45,7 @@ async function svgCanvas(picture) {
   const image = new Image();
   image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(svgText(picture))}`;
   await image.decode();
-  const canvas = html("canvas", {
-    width: 2 * picture.width.baseVal.value,
-    height: 2 * picture.height.baseVal.value,
-  });
+  const canvas = html("canvas", { width: 2 * picture.width.baseVal.value, height: 2 * picture.height.baseVal.value });
   const context = canvas.getContext("2d");
   context.fillStyle = getComputedStyle(document.body).backgroundColor;
   context.fillRect(0, 0, canvas.width, canvas.height);
@@ -55,20 +53,26 @@ async function svgCanvas(picture) {
   return canvas;
 }
 
-/** A drawing { width, height, paint(context) } in such a file, as a canvas or as the text of an SVG. */
+/** A context with the paper of the theme. */
+export function onPaper(context, width, height) {
+  context.fillStyle = themed("paper");
+  context.fillRect(0, 0, width, height);
+  return context;
+}
+
+/** A drawing { width, height, paint(context) } on paper, as a canvas or as the text of an SVG. */
 function drawn({ width, height, paint }, kind) {
   const canvas = html("canvas", { width, height });
-  const context = kind === "svg" ? new SvgContext() : canvas.getContext("2d");
+  const context = onPaper(kind === "svg" ? new SvgContext() : canvas.getContext("2d"), width, height);
   paint(context);
   return kind === "svg" ? context.text(width, height) : canvas;
 }
 
-/** Buttons that save a picture; `find` gives an SVG element or a drawing. */
-export function pictureButtons(title, find) {
+/** Buttons that save a picture, an SVG element or a drawing. */
+export function pictureButtons(title, picture) {
   const name = title.replaceAll(/[ ,，：:]+/g, "-");
   let problem = null;
   const write = async (kind) => {
-    const picture = await find();
     const isDrawing = !(picture instanceof SVGElement);
     const made = isDrawing ? drawn(picture, kind) : kind === "svg" ? svgText(picture) : await svgCanvas(picture);
     if (kind === "svg") download(`${name}.svg`, new Blob([made], { type: "image/svg+xml" }));
@@ -93,8 +97,8 @@ export function pictureButtons(title, find) {
 }
 
 /** A picture with what stands above it and the buttons that save it. */
-export function pictured(caption, name, find, ...body) {
-  return html("figure", { class: "heat" }, html("figcaption", {}, caption, pictureButtons(name, find)), body);
+export function pictured(caption, name, picture, ...body) {
+  return html("figure", { class: "heat" }, html("figcaption", {}, caption, pictureButtons(name, picture)), body);
 }
 
 // ---------------------------------------------------- SVG: the part of CanvasRenderingContext2D that the pictures use
@@ -144,8 +148,6 @@ class SvgContext {
   #box(x, y, width, height) {
     return `x="${round(x)}" y="${round(y)}" width="${round(width)}" height="${round(height)}"`;
   }
-
-  clearRect() {} // an SVG is empty at first
 
   fillRect(...box) {
     this.#add(`<rect ${this.#box(...box)} ${this.#paint("fill", this.fillStyle)}/>`);

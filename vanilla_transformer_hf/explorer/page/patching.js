@@ -3,7 +3,7 @@
 import { AnswerError, NotKept, holds, isOffline, tensor } from "./api.js";
 import { diverging } from "./colors.js";
 import { attempt, barCell, button, choice, dropDraft, faultNote, html, label, labelled, number } from "./dom.js";
-import { numbered, percent, roving, row, scroller, section, sentenceBox, small, table } from "./dom.js";
+import { offered, percent, range, roving, row, scroller, section, sentenceBox, small, table } from "./dom.js";
 import { heatMap } from "./heat_map.js";
 import { pairRequest } from "./state.js";
 import { say } from "./texts.js";
@@ -85,17 +85,17 @@ function controls(context, found) {
       "patch-part",
       say("patch.part"),
       part,
-      Object.keys(model.layers).map((name) => [name, say(`part.${name}`)]),
+      offered(Object.keys(model.layers), (name) => say(`part.${name}`)),
       (name) => ({ ...to({ part: name, layer: 0, head: null }), ...other }),
     ),
-    pick("patch-layer", say("patch.layer"), layer, numbered(model.layers[part]), (value) =>
+    pick("patch-layer", say("patch.layer"), layer, offered(range(model.layers[part])), (value) =>
       to({ layer: Number(value), head: null }),
     ),
     pick(
       "patch-head",
       say("patch.head"),
       head ?? "",
-      [["", say(part === "cross" ? "patch.all_heads" : "patch.whole")], ...numbered(model.heads[part][layer])],
+      [["", say(part === "cross" ? "patch.all_heads" : "patch.whole")], ...offered(range(model.heads[part][layer]))],
       (value) => to({ head: value === "" ? null : Number(value) }),
     ),
     found.places &&
@@ -182,9 +182,7 @@ function changesMap(context, found, mapped) {
   const most = changed.reduce((so, value) => (Math.abs(value) > so ? Math.abs(value) : so), 0);
   const scale = diverging(most);
   const isHeads = state.patch_map === "heads";
-  const columns = isHeads
-    ? Array.from({ length: shape[1] }, (_, head) => say("head.of", { head }))
-    : mapped.places.map(label);
+  const columns = isHeads ? range(shape[1]).map((head) => say("head.of", { head })) : mapped.places.map(label);
   const pick = (row, place) => {
     if (!Number.isFinite(changed[row * shape[1] + place])) return;
     const layer = mapped.layers[row];
@@ -199,8 +197,6 @@ function changesMap(context, found, mapped) {
     }),
     id: "patching",
     values: changed,
-    rows: shape[0],
-    columns: shape[1],
     rowLabels: mapped.layers.map((layer) => say("figure.layer", { number: layer })),
     columnLabels: columns,
     cell: Math.max(44, Math.min(64, Math.floor(900 / shape[1]))),
@@ -215,7 +211,7 @@ async function mapPart(context, found) {
   const buttons = MAPS.map((name) =>
     button(say(`patch.map_${name}`), () => choose(name), {
       id: `patch-map-${name}`,
-      "aria-pressed": String(state.patch_map === name),
+      "aria-pressed": state.patch_map === name,
       disabled: !holds("patch_map", mapRequestOf({ ...state, patch_map: name }, context, found)),
     }),
   );

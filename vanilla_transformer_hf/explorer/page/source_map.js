@@ -4,7 +4,7 @@
 import { tensor } from "./api.js";
 import { linePiece } from "./attention_lines.js";
 import { parse, themed } from "./colors.js";
-import { announce, contextOf, html, oncePerFrame, percent, roving, strongest } from "./dom.js";
+import { announce, contextOf, html, oncePerFrame, percent, range, roving, strongest } from "./dom.js";
 import { roomFor } from "./heat_map.js";
 import { pictured } from "./keep.js";
 import { say } from "./texts.js";
@@ -76,7 +76,7 @@ function paintSource(context, source, x, y, width, height) {
 /** The seconds at which an axis has marks. */
 function ticks(seconds) {
   const step = [0.1, 0.2, 0.5, 1, 2, 5].find((one) => seconds / one <= 10) ?? 10;
-  return Array.from({ length: Math.floor(seconds / step) + 1 }, (_, place) => place * step);
+  return range(Math.floor(seconds / step) + 1).map((place) => place * step);
 }
 
 function paintAxis(context, source, x, y, width) {
@@ -274,8 +274,6 @@ export function sourceMap({ title, source, values, rowLabels, pinned, pin, about
   }
 
   function paintWhole(context) {
-    context.fillStyle = themed("paper");
-    context.fillRect(0, 0, total.width, total.height);
     paintSource(context, source, left, 0, width, height);
     paintRest(context);
     context.font = "13px sans-serif";
@@ -284,6 +282,5 @@ export function sourceMap({ title, source, values, rowLabels, pinned, pin, about
     context.fillStyle = themed("ink");
     rowLabels.forEach((text, place) => context.fillText(text.slice(0, 14), left - 8, top + place * row + row / 2));
   }
-  const whole = () => ({ ...total, paint: paintWhole });
-  return pictured(readout, title, whole, html("div", { class: "source-scroll" }, sheet));
+  return pictured(readout, title, { ...total, paint: paintWhole }, html("div", { class: "source-scroll" }, sheet));
 }

@@ -1,7 +1,7 @@
 // The stops of the tour: what each one shows of one sentence. Its texts are in texts_en.js.
 
 import { AnswerError, tensor } from "./api.js";
-import { label, number, percent } from "./dom.js";
+import { label, number, percent, range } from "./dom.js";
 import { pairRequest } from "./state.js";
 import { say } from "./texts.js";
 import { boxTitle } from "./view_walk.js";
@@ -85,7 +85,7 @@ function vectors(named) {
   const width = Object.values(named).at(-1).length;
   const wide = Object.entries(named).filter(([, values]) => values.length === width);
   const all = new Float32Array(wide.flatMap(([, values]) => [...values]));
-  const places = Array.from({ length: SHOWN }, (_, place) => place);
+  const places = range(SHOWN);
   return {
     heads: ["", ...places.map((place) => `[${place}]`), "…", "length"],
     rows: Object.entries(named).map(([title, values]) => [
@@ -320,7 +320,7 @@ async function meanWeights({ ask, pair, step }, part, layer) {
   const answer = await ask("attention", { ...pair, part, layer });
   const { shape, values } = tensor(answer.weights);
   const [count, rows, columns] = shape;
-  const mean = Array.from({ length: columns }, (_, column) => {
+  const mean = range(columns).map((column) => {
     let sum = 0;
     for (let head = 0; head < count; head++) sum += values[(head * rows + step) * columns + column];
     return sum / count;
@@ -427,12 +427,7 @@ const STOPS = [
   { name: "layers", section: "3.1", read: layers },
   { name: "masked", section: "3.2.3", read: masked, isIn: ({ isPair }) => isPair },
   { name: "cross", section: "3.2.3", read: cross, isIn: ({ isPair }) => isPair },
-  {
-    name: "logits",
-    section: "3.4",
-    read: logits,
-    about: ({ model }) => ({ kind: model.kind }),
-  },
+  { name: "logits", section: "3.4", read: logits, about: ({ model }) => ({ kind: model.kind }) },
 ];
 
 /** The stops that a model has. */

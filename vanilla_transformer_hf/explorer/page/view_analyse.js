@@ -2,8 +2,8 @@
 
 import { holds, tensor } from "./api.js";
 import { diverging, readableOn, sequential } from "./colors.js";
-import { attempt, button, choice, faultNote, html, label, number, percent, roving, row } from "./dom.js";
-import { scroller, section, small, table } from "./dom.js";
+import { attempt, button, choice, faultNote, html, label, number, offered, percent, range } from "./dom.js";
+import { roving, row, scroller, section, small, table } from "./dom.js";
 import { heatMap, roomFor } from "./heat_map.js";
 import { sourceMap } from "./source_map.js";
 import { pairRequest } from "./state.js";
@@ -42,10 +42,7 @@ function requestOf(state, pair, count) {
 /** Which method, and for integrated gradients how exact and for how many rows. */
 function methodControls({ state, set }, pair, count) {
   const options = (name, values, text) =>
-    values.map((value) => {
-      const asked = requestOf({ ...state, [name]: value }, pair, count);
-      return [value, text(value), !holds("attributions", asked)];
-    });
+    offered(values, text, (value) => holds("attributions", requestOf({ ...state, [name]: value }, pair, count)));
   const named = (name, values) => options(name, values, (value) => say(`analyse.${name}.${value}`));
   const choose = (name, among) =>
     choice(say(`analyse.${name}`), state[name], among, (value) => set({ [name]: value }), name);
@@ -80,10 +77,7 @@ function weighed(pieces, values, scale) {
 /** The output as buttons: the one that is pressed is explained. */
 function outputButtons(found, chosen, { set }) {
   const buttons = found.output.map((piece, place) =>
-    button(label(piece), () => set({ step: place }), {
-      id: `output-${place}`,
-      "aria-pressed": String(place === chosen),
-    }),
+    button(label(piece), () => set({ step: place }), { id: `output-${place}`, "aria-pressed": place === chosen }),
   );
   const group = { class: "heads", role: "group", "aria-label": say("analyse.output") };
   return roving(html("div", group, buttons));
@@ -167,8 +161,6 @@ function matrixPart(found, { shape, values }, chosen, { state, set }) {
       id: `analyse-${name}`,
       title: say(`analyse.${name}`),
       values: part,
-      rows: shape[0],
-      columns: pieces.length,
       rowLabels,
       columnLabels: pieces.map(label),
       cell: cellFor(wider, rowLabels),
@@ -207,11 +199,7 @@ async function attributionsPicture(context) {
 }
 
 // Name in the address -> what draws it.
-const PICTURES = {
-  attributions: attributionsPicture,
-  ranks: ranksPicture,
-  neurons: neuronsPicture,
-};
+const PICTURES = { attributions: attributionsPicture, ranks: ranksPicture, neurons: neuronsPicture };
 
 /** A state with choices that there are. */
 function fitting(state) {
@@ -233,7 +221,7 @@ export async function analyseView(context) {
   const count = pair.target_ids.length || translation.hypotheses[0].steps.length;
   const shown = { ...context, state, pair, count };
   const { controls, parts } = await PICTURES[state.analysis](shown);
-  const options = Object.keys(PICTURES).map((name) => [name, say(`analyse.picture.${name}`)]);
+  const options = offered(Object.keys(PICTURES), (name) => say(`analyse.picture.${name}`));
   const change = (analysis) => set({ analysis });
   return html("div", {}, [
     html("div", { class: "controls" }, [
@@ -310,17 +298,15 @@ function neuronTable(found, piece, names) {
 }
 
 function firingMap(found, names) {
-  const { shape, values } = tensor(found.activations);
+  const { values } = tensor(found.activations);
   const rowLabels = found.neurons.map(String);
   return heatMap({
     id: "firing",
     title: say("analyse.fires_map"),
     values,
-    rows: shape[0],
-    columns: shape[1],
     rowLabels,
     columnLabels: names,
-    cell: cellFor(shape[1], rowLabels),
+    cell: cellFor(names.length, rowLabels),
   });
 }
 
@@ -329,13 +315,13 @@ function neuronControls({ state, set, model }, asked, names) {
   const { stack, layer } = asked;
   const field = stack === "encoder" ? "token" : "step";
   const stacks = ["encoder", "decoder"].filter((one) => one in model.layers);
-  const options = (name, values, text = String) =>
-    values.map((value) => [value, text(value), !holds("neurons", { ...asked, [name]: value })]);
-  const layers = Array.from({ length: model.layers[stack] }, (_, at) => at);
+  const options = (name, values, text) =>
+    offered(values, text, (value) => holds("neurons", { ...asked, [name]: value }));
+  const layers = range(model.layers[stack]);
   const pieces = options("piece", [...names.keys()], (at) => `${at}: ${names[at]}`);
   const setStack = (part) => set({ part, layer: -1 });
   const setLayer = (value) => set({ part: stack, layer: Number(value) });
-  const named = stacks.map((one) => [one, say(`part.${one}`)]);
+  const named = offered(stacks, (one) => say(`part.${one}`));
   return [
     stacks.length > 1 ? choice(say("analyse.stack"), stack, named, setStack, "stack") : null,
     choice(say("analyse.layer"), layer, options("layer", layers), setLayer, "layer"),

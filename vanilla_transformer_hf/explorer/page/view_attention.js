@@ -4,7 +4,7 @@ import { holds, tensor } from "./api.js";
 import { attentionLines } from "./attention_lines.js";
 import { HEADS, sequential, themed } from "./colors.js";
 import { attempt, button, checkbox, choice, contextOf, faultNote, html, label, labelled, percent } from "./dom.js";
-import { roving, row, section, small, table } from "./dom.js";
+import { offered, range, roving, row, section, small, table } from "./dom.js";
 import { heatMap } from "./heat_map.js";
 import { pictured } from "./keep.js";
 import { sourceMap } from "./source_map.js";
@@ -25,7 +25,7 @@ function isMerged(state) {
 
 /** Heads that are chosen: all of them for the mean and the maximum. */
 function chosenHeads(state, count) {
-  const all = Array.from({ length: count }, (_, head) => head);
+  const all = range(count);
   if (isMerged(state)) return all;
   const named = new Set(state.heads.split(",").map(Number));
   return all.filter((head) => named.has(head));
@@ -57,16 +57,16 @@ export function headButtons({ state, set }, count) {
       : [...chosen, head].sort((a, b) => a - b);
     set({ heads: next.length ? next.join(",") : "mean" });
   };
-  const boxes = Array.from({ length: count }, (_, head) =>
+  const boxes = range(count).map((head) =>
     button(String(head), () => flip(head), {
       class: "swatch",
       style: `--head:${HEADS[head % HEADS.length]}`,
-      "aria-pressed": String(chosen.includes(head)),
+      "aria-pressed": chosen.includes(head),
       "aria-label": say("attention.head", { head }),
     }),
   );
   const all = ["mean", "max"].map((name) =>
-    button(say(`attention.${name}`), () => set({ heads: name }), { "aria-pressed": String(state.heads === name) }),
+    button(say(`attention.${name}`), () => set({ heads: name }), { "aria-pressed": state.heads === name }),
   );
   const group = { class: "heads", role: "group", "aria-label": say("attention.heads_label") };
   return roving(html("div", group, html("span", {}, say("attention.heads")), all, boxes));
@@ -74,15 +74,11 @@ export function headButtons({ state, set }, count) {
 
 /** The controls of all pictures, and `more` of this one; `layers` are those that are on. */
 function controls({ state, set, model }, pair, layers, more) {
-  const parts = Object.keys(model.layers).map((name) => {
-    return [name, say(`attention.part_${name}`), !holds("grid", { ...pair, part: name, size: SMALL })];
-  });
-  const pictures = picturesOf(state.part, model).map((name) => {
-    return [name, say(name === "source" ? `attention.over_${model.reads}` : `attention.${name}`)];
-  });
-  const choices = layers.map((layer) => {
-    return [layer, layer, !holds("attention", { ...pair, part: state.part, layer })];
-  });
+  const isKept = (part) => holds("grid", { ...pair, part, size: SMALL });
+  const parts = offered(Object.keys(model.layers), (name) => say(`attention.part_${name}`), isKept);
+  const nameOf = (name) => say(name === "source" ? `attention.over_${model.reads}` : `attention.${name}`);
+  const pictures = offered(picturesOf(state.part, model), nameOf);
+  const choices = offered(layers, String, (layer) => holds("attention", { ...pair, part: state.part, layer }));
   const setPart = (part) => set({ part, layer: -1, heads: "mean", row: -1, column: -1 });
   const setLayer = (layer) => set({ layer: Number(layer) });
   return html("div", { class: "controls" }, [
@@ -150,8 +146,6 @@ export function layerPicture({ state, set, source }, found, count, id = "attenti
       ...options,
       id,
       values: group(merged(weights, heads, state.heads)),
-      rows: rowGroups.length,
-      columns: columnGroups.length,
       cell: beside * columnGroups.length <= 24 ? 44 : beside * columnGroups.length <= 80 ? 18 : 9,
       scale: sequential(1),
       marked: state.row,
@@ -217,7 +211,7 @@ export async function attentionView(context) {
   const pair = pairRequest(context.state, translation);
   const part = partOf(context.state, model);
   const thumbnails = await attempt(ask("grid", { ...pair, part, size: SMALL }));
-  const all = Array.from({ length: model.layers[part] }, (_, layer) => layer);
+  const all = range(model.layers[part]);
   const state = fitting(context.state, model, thumbnails.layers ?? all);
   const shown = { ...context, state };
   const bar = (more) => controls(shown, pair, thumbnails.layers ?? all, more);
@@ -230,7 +224,7 @@ export async function attentionView(context) {
   const found = await attempt(ask("attention", { ...pair, part, layer: state.layer }));
   if (found instanceof Error) return [bar(), faultNote(found)];
   const count = model.heads[part][state.layer];
-  const hasLetters = hasCutLetters([...found.rows, ...found.columns]);
+  const hasLetters = [...found.rows, ...found.columns].some(isInLetter);
   const picture = layerPicture(shown, found, count);
   const heads = chosenHeads(state, count);
   const isFile = model.reads !== "text" && part === "cross";
@@ -277,7 +271,7 @@ function headGrid({ shape, values }, layers, counts, open) {
     head: (head) => say("head.of", { head }),
   };
   const rowsOfMaps = layers.map((layer, index) => {
-    const cells = Array.from({ length: counts[layer] }, (_, head) => {
+    const cells = range(counts[layer]).map((head) => {
       const canvas = html("canvas");
       paint(contextOf(canvas, width, height), 0, 0, index * heads + head);
       const name = say("attention.open", { layer: nameOf.layer(layer), head: nameOf.head(head) });
@@ -285,13 +279,11 @@ function headGrid({ shape, values }, layers, counts, open) {
     });
     return row({}, nameOf.layer(layer), cells);
   });
-  const names = Array.from({ length: heads }, (_, head) => nameOf.head(head));
+  const names = range(heads).map(nameOf.head);
 
   const left = 70, // of the names of layers in the whole picture
     top = 24;
-  function paintWhole(context, whole) {
-    context.fillStyle = themed("paper");
-    context.fillRect(0, 0, whole.width, whole.height);
+  function paintWhole(context) {
     context.font = "12px sans-serif";
     context.fillStyle = themed("ink");
     names.forEach((name, head) => context.fillText(name, left + head * (width + 8), 14));
@@ -303,13 +295,10 @@ function headGrid({ shape, values }, layers, counts, open) {
         paint(context, left + head * (width + 8), y, index * heads + head);
     });
   }
-  function whole() {
-    const size = { width: left + heads * (width + 8), height: top + layers.length * (height + 8) };
-    return { ...size, paint: (context) => paintWhole(context, size) };
-  }
+  const size = { width: left + heads * (width + 8), height: top + layers.length * (height + 8) };
   const help = html("span", { class: "small" }, say("attention.grid_help"));
   const maps = roving(table({ class: "grid" }, ["", ...names], rowsOfMaps));
-  return pictured(help, "all-heads", whole, html("div", { class: "scroll" }, maps));
+  return pictured(help, "all-heads", { ...size, paint: paintWhole }, html("div", { class: "scroll" }, maps));
 }
 
 // --------------------------------------------------------------------------------- tokens joined to letters and words
@@ -317,11 +306,6 @@ function headGrid({ shape, values }, layers, counts, open) {
 /** Whether a piece is some of the bytes of a letter, and not the first. */
 function isInLetter(piece) {
   return piece.parts > 1 && piece.part > 1;
-}
-
-/** Whether some letters are cut into several pieces. */
-function hasCutLetters(pieces) {
-  return pieces.some(isInLetter);
 }
 
 /**

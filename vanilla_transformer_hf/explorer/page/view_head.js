@@ -2,7 +2,7 @@
 
 import { holds, tensor } from "./api.js";
 import { scaleFor, sequential } from "./colors.js";
-import { attempt, barCell, button, choice, faultNote, html, label, number, numbered, roving } from "./dom.js";
+import { attempt, barCell, button, choice, faultNote, html, label, number, offered, range, roving } from "./dom.js";
 import { row as tableRow, section, small, table } from "./dom.js";
 import { heatMap, roomFor } from "./heat_map.js";
 import { sourceMap } from "./source_map.js";
@@ -18,7 +18,7 @@ function rowTable(found, row, column, set) {
     const key = button(label(piece), () => set({ row, column: place }), {
       class: "plain",
       id: `key-${place}`,
-      "aria-pressed": String(place === column),
+      "aria-pressed": place === column,
     });
     const cells = values.map((value) => number(value));
     return tableRow({ class: place === column ? "chosen" : null }, key, cells, barCell(values[3]));
@@ -35,7 +35,6 @@ function vectors(title, one, labels, only) {
   return heatMap({
     title,
     values: shown,
-    rows: rowLabels.length,
     columns: shape[1],
     rowLabels,
     cell: Math.max(5, Math.min(32, Math.floor(roomFor(1, rowLabels) / shape[1]))),
@@ -51,7 +50,6 @@ async function positionPictures({ state, ask, model }) {
     return heatMap({
       title: say(`positions.${kind}`, { number }),
       values: numbers,
-      rows: shape[0],
       columns: shape[1],
       cell: Math.max(3, Math.min(14, Math.floor(760 / shape[1]))),
     });
@@ -98,11 +96,10 @@ function controls({ state, set, model }, pair, rows, row) {
   const { part, layer, head } = chosenHead(state, model);
   const can = (changes) =>
     holds("head", { ...pair, ...chosenHead({ ...state, part, layer, head, ...changes }, model) });
-  const parts = Object.keys(model.layers).map((name) => {
-    return [name, say(`part.${name}`), !can({ part: name, layer: state.layer, head: state.head })];
-  });
-  const numbers = (name, count) => numbered(count, (place) => can({ [name]: place }));
-  const queries = rows.map((piece, place) => [place, `${place}: ${label(piece)}`]);
+  const isKept = (name) => can({ part: name, layer: state.layer, head: state.head });
+  const parts = offered(Object.keys(model.layers), (name) => say(`part.${name}`), isKept);
+  const numbers = (name, count) => offered(range(count), String, (place) => can({ [name]: place }));
+  const queries = offered(range(rows.length), (place) => `${place}: ${label(rows[place])}`);
   const choose = (name, value, options) =>
     choice(say(`head.${name}`), value, options, (one) => set({ [name]: Number(one) }), `choose-${name}`);
   const setPart = (value) => set({ part: value, row: -1, column: -1 });
@@ -150,8 +147,6 @@ export async function headView(context) {
     heatMap({
       title,
       values: tensor(found[name]).values,
-      rows: found.rows.length,
-      columns,
       rowLabels,
       columnLabels,
       cell,
@@ -219,7 +214,6 @@ function productsSection(found, { row, column, rowLabels, columnLabels }, pick) 
       id: "products-one",
       title: say("products.one", about),
       values: Float32Array.from([...query, ...key, ...product]),
-      rows: 3,
       columns: width,
       rowLabels: names,
       cell: cellOf(names),
@@ -229,7 +223,6 @@ function productsSection(found, { row, column, rowLabels, columnLabels }, pick) 
       id: "products-all",
       title: say("products.all", about),
       values: products,
-      rows: columnLabels.length,
       columns: width,
       rowLabels: columnLabels,
       cell: cellOf(columnLabels),

@@ -3,7 +3,7 @@
 import { holds, isOffline } from "./api.js";
 import { partName } from "./changes.js";
 import { attempt, barCell, button, checkbox, choice, dropDraft, faultNote, html, label, labelled } from "./dom.js";
-import { number, numberBox, numbered, percent, roving, row, scroller, section, small, table } from "./dom.js";
+import { number, numberBox, offered, percent, range, roving, row, scroller, section, small, table } from "./dom.js";
 import { patchSection } from "./patching.js";
 import { partOf, translateRequest } from "./state.js";
 import { say } from "./texts.js";
@@ -16,14 +16,13 @@ function toggles(part, model, { off, flip, can }) {
     button(text, () => flip(name), {
       class: "toggle",
       id: `off-${name}`,
-      "aria-pressed": String(off.has(name)),
+      "aria-pressed": off.has(name),
       "aria-label": say("off.label", { name: partName(name) }),
       disabled: !can(name),
     });
-  const rows = Array.from({ length: model.layers[part] }, (_, layer) => {
+  const rows = range(model.layers[part]).map((layer) => {
     const whole = toggle(`${part}.${layer}`, say(part === "cross" ? "off.all_of" : "figure.layer", { number: layer }));
-    const heads = Array.from({ length: model.heads[part][layer] }, (_, head) => head);
-    const each = heads.map((head) => toggle(`${part}.${layer}.${head}`, String(head)));
+    const each = range(model.heads[part][layer]).map((head) => toggle(`${part}.${layer}.${head}`, String(head)));
     return row({}, whole, each);
   });
   const heads = html("table", { class: "toggles" }, html("tbody", {}, rows));
@@ -193,9 +192,7 @@ export async function interveneView(context) {
 /** Layers of a part that are on. */
 function layersOf({ model, pair }, part) {
   const stack = part === "cross" ? "decoder" : part;
-  return Array.from({ length: model.layers[part] }, (_, layer) => layer).filter(
-    (layer) => !pair.off.includes(`${stack}.${layer}`),
-  );
+  return range(model.layers[part]).filter((layer) => !pair.off.includes(`${stack}.${layer}`));
 }
 
 /** What a side shows of an answer, or its error. */
@@ -213,10 +210,9 @@ function partsOf([plain, changed]) {
 /** The choice of the layer and the heads of both sides: those that at least one of them has. */
 function controls(context, sides, part) {
   const { state, set } = context;
-  const parts = partsOf(sides).map((name) => [name, say(`attention.part_${name}`)]);
-  const layers = numbered(Math.max(...sides.map((one) => one.model.layers[part])), (layer) =>
-    sides.some(({ pair }) => holds("attention", { ...pair, part, layer })),
-  );
+  const parts = offered(partsOf(sides), (name) => say(`attention.part_${name}`));
+  const isKept = (layer) => sides.some(({ pair }) => holds("attention", { ...pair, part, layer }));
+  const layers = offered(range(Math.max(...sides.map((one) => one.model.layers[part]))), String, isKept);
   const chosen = sides[0].state.layer;
   const setPart = (name) => set({ part: name, layer: -1, heads: "mean", row: -1, column: -1 });
   const setLayer = (layer) => set({ layer: Number(layer) });

@@ -15,7 +15,7 @@ function followed(title, pieces, chosen, choose) {
     button(label(piece), () => choose(place), {
       class: piece.special ? "chip special" : "chip",
       id: `${title.id}-${place}`,
-      "aria-pressed": String(place === chosen),
+      "aria-pressed": place === chosen,
     }),
   );
   const row = html("span", { class: "pieces", role: "group", "aria-label": title.text }, chips);
@@ -33,12 +33,11 @@ function numbersTable({ heads, rows, marked }) {
 
 /** All numbers of the vectors of a stop, or all weights of its head. */
 function numbersMap({ map }) {
-  const { values, columns, columnLabels } = map;
+  const { columns, columnLabels } = map;
   return heatMap({
     ...map,
     title: say(columnLabels ? "tour.weights" : "tour.all"),
     id: "tour",
-    rows: values.length / columns,
     cell: Math.max(2, Math.min(26, Math.floor(620 / columns))),
     scale: columnLabels ? sequential(1) : undefined,
   });

@@ -2,7 +2,7 @@
 
 import { isOffline } from "./api.js";
 import { announce, button, checkbox, choice, html, kept, label, number, numberBox, percent, roving } from "./dom.js";
-import { row, section, small, svg, svgButton, table } from "./dom.js";
+import { offered, row, section, small, svg, svgButton, table } from "./dom.js";
 import { pictureButtons } from "./keep.js";
 import { plainSource } from "./source_map.js";
 import { numbersOf } from "./state.js";
@@ -28,12 +28,13 @@ export function searchControls(context) {
   const { state, set, can, model } = context;
   const box = boxes(context);
   const own = { type: model.settings.length_penalty_type };
-  const kinds = ["", "power", "gnmt"].map((kind) => {
-    return [kind, say(`search.type_${kind || "own"}`, own), !can({ length_penalty_type: kind })];
-  });
-  const languages = ["", ...model.target_langs].map((one) => {
-    return [one, one || "–", !can({ target_lang: one })];
-  });
+  const typeOf = (kind) => say(`search.type_${kind || "own"}`, own);
+  const kinds = offered(["", "power", "gnmt"], typeOf, (kind) => can({ length_penalty_type: kind }));
+  const languages = offered(
+    ["", ...model.target_langs],
+    (one) => one || "–",
+    (one) => can({ target_lang: one }),
+  );
   const setType = (value) => set({ length_penalty_type: value });
   const setLanguage = (value) => set({ target_lang: value });
   return html("div", { class: "controls" }, [
@@ -307,7 +308,7 @@ function beamTree({ state, set, can, translation }) {
   const legend = html("p", { class: "small legend" }, [
     ["best", "running", "finished", "dead"].map((kind) => html("span", { class: `key ${kind}` }, say(`tree.${kind}`))),
     ` ${say("tree.numbers")} `,
-    pictureButtons("beam-tree", () => picture),
+    pictureButtons("beam-tree", picture),
   ]);
   return html("div", {}, legend, html("div", { class: "scroll tall" }, roving(picture, ".node")), details);
 }

@@ -61,7 +61,6 @@ async function boxValues({ state, ask, model, translation }, found, box) {
   return heatMap({
     title: fullTitle(box, model),
     values,
-    rows: shape[0],
     columns: shape[1],
     rowLabels: rowNames(pieces, shape[0]),
     cell: Math.max(3, Math.min(16, Math.floor(480 / shape[1]))),
@@ -172,7 +171,7 @@ export async function walkView(context) {
       say(isPair ? "walk.title" : "walk.title_text"),
       html("p", { class: "controls" }, [
         checkbox(say("figure.all"), state.unfolded, (unfolded) => set({ unfolded })),
-        pictureButtons("figure-1", () => picture),
+        pictureButtons("figure-1", picture),
       ]),
       html("div", { class: "figure-walk" }, [
         html("div", { class: "figure-sheet" }, picture),

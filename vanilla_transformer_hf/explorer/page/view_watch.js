@@ -3,8 +3,8 @@
 import { tensor } from "./api.js";
 import { lineChart } from "./chart.js";
 import { HEADS, sequential } from "./colors.js";
-import { attempt, button, choice, faultNote, faultText, html, label, labelled, number, numbered } from "./dom.js";
-import { roving, row, section, small, table } from "./dom.js";
+import { attempt, button, choice, faultNote, faultText, html, label, labelled, number, offered } from "./dom.js";
+import { range, roving, row, section, small, table } from "./dom.js";
 import { heatMap } from "./heat_map.js";
 import { say } from "./texts.js";
 
@@ -54,7 +54,7 @@ function translations(found, chosen, { set }) {
   const rows = found.map(([step, one]) => {
     const choose = button(count(step), () => set({ checkpoint: step }), {
       id: `checkpoint-${step}`,
-      "aria-pressed": String(step === chosen),
+      "aria-pressed": step === chosen,
     });
     const isFault = one instanceof Error;
     const text = isFault ? small(faultText(one).text) : one.text || say("output.empty");
@@ -79,8 +79,6 @@ function attentionSection(found, at, context) {
       title: say("attention.title", { name: say(`attention.name_${part}`), layer, which }),
       id: "moment",
       values: values.subarray(layer * size, (layer + 1) * size),
-      rows: rows.length,
-      columns: columns.length,
       rowLabels: rows.map(label),
       columnLabels: columns.map(label),
       cell: columns.length <= 24 ? 36 : columns.length <= 80 ? 18 : 9,
@@ -112,7 +110,13 @@ function attentionSection(found, at, context) {
     say("watch.attention"),
     html("div", { class: "controls" }, [
       labelled(text, slider),
-      choice(say("head.layer"), layer, numbered(layers), (value) => set({ layer: Number(value) }), "watch-layer"),
+      choice(
+        say("head.layer"),
+        layer,
+        offered(range(layers)),
+        (value) => set({ layer: Number(value) }),
+        "watch-layer",
+      ),
       button(say("watch.open"), () => go({ view: "translate" }), {
         id: "open-checkpoint",
         disabled: !isOpen(one.model),

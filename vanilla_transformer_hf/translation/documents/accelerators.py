@@ -49,7 +49,8 @@ def without_accelerator(pieces: Sequence[Piece], mark: str = "") -> tuple[list[P
     ((place, match),) = matches
     text = pieces[place].value
     plain = text[: match.start()] + text[match.end() :]
-    found = [*pieces[:place], pieces[place]._replace(value=plain), *pieces[place + 1 :]]
+    found = [*pieces]
+    found[place] = pieces[place]._replace(value=plain)
     words = [word for word in _words(plain) if word.start() <= match.start() < word.end()]
     if not words:
         return found, Accelerator(match["mark"], text[match.end()])
@@ -72,29 +73,30 @@ def with_accelerator(pieces: Sequence[Piece], accelerator: Accelerator) -> list[
             if word[0].lower() != accelerator.word:
                 continue
             if number == accelerator.number:  # the word stayed
-                at = word.start() + accelerator.place
-                text = piece.value[:at] + accelerator.mark + piece.value[at:]
-                return [*pieces[:place], piece._replace(value=text), *pieces[place + 1 :]]
+                return _with(pieces, place, word.start() + accelerator.place, accelerator.mark)
             number += 1
     letter = re.escape(accelerator.letter)
     for pattern in (rf"(?<!\w){letter}", letter):
-        if found := _marked(pieces, re.compile(pattern, re.IGNORECASE), accelerator.mark):
-            return found
+        if at := _first(pieces, re.compile(pattern, re.IGNORECASE)):
+            return _with(pieces, *at, accelerator.mark)
     text = "".join(piece.value for piece in pieces if piece.kind == "text")
     if any(unicodedata.name(character, "").startswith(NO_KEYS) for character in text):
         # The key stands behind the last words.
         place = max(place for place, piece in enumerate(pieces) if piece.kind == "text" and piece.value.strip())
-        text, key = pieces[place].value, f"({accelerator.mark}{accelerator.letter.upper()})"
-        end = ENDING.search(text)
-        cut = end.start() if end else len(text)
-        return [*pieces[:place], pieces[place]._replace(value=text[:cut] + key + text[cut:]), *pieces[place + 1 :]]
-    return _marked(pieces, re.compile(r"[^\W\d_]"), accelerator.mark) or [*pieces]
+        end = ENDING.search(pieces[place].value)
+        cut = end.start() if end else len(pieces[place].value)
+        return _with(pieces, place, cut, f"({accelerator.mark}{accelerator.letter.upper()})")
+    at = _first(pieces, re.compile(r"[^\W\d_]"))
+    return _with(pieces, *at, accelerator.mark) if at else [*pieces]
 
 
-def _marked(pieces: Sequence[Piece], pattern: re.Pattern[str], mark: str) -> list[Piece] | None:
-    """The pieces with the mark before the first match."""
-    for place, piece in enumerate(pieces):
-        if piece.kind == "text" and (match := pattern.search(piece.value)):
-            text = piece.value[: match.start()] + mark + piece.value[match.start() :]
-            return [*pieces[:place], piece._replace(value=text), *pieces[place + 1 :]]
-    return None
+def _first(pieces: Sequence[Piece], pattern: re.Pattern[str]) -> tuple[int, int] | None:
+    """The piece with the first match in a text, and where that begins."""
+    found = ((place, pattern.search(piece.value)) for place, piece in enumerate(pieces) if piece.kind == "text")
+    return next(((place, match.start()) for place, match in found if match), None)
+
+
+def _with(pieces: Sequence[Piece], place: int, at: int, added: str) -> list[Piece]:
+    """The pieces with something put into a text."""
+    text = pieces[place].value
+    return [*pieces[:place], pieces[place]._replace(value=text[:at] + added + text[at:]), *pieces[place + 1 :]]

@@ -9,12 +9,9 @@ from typing import Any
 
 import torch
 
-from ...common.matmul import matmul
 from ...common.white_space import EDGES
 from ...model.config.attention_kinds import attends_to_pieces
-from ..text.tally import Tally
-from ..text.texts import TextEncoder
-from .scoring import encode_pairs, forced_batches
+from .scoring import forced_rows
 
 
 @dataclass(frozen=True)
@@ -112,35 +109,21 @@ def default_layer(layers: int) -> int:
 
 
 def align_pairs(
-    model: Any,
-    tokenizer: Any,
-    encoders: tuple[TextEncoder, TextEncoder],
-    pairs: Sequence[tuple[str, str]],
-    tally: Tally,
-    layer: int | None = None,
-    matmul_backend: str = "default",
-    **limits: int | None,
+    model: Any, tokenizer: Any, pairs: Sequence[tuple[str, str]], layer: int | None = None, **options: Any
 ) -> list[Alignment]:
-    """The word alignment of each pair; arguments of `score_pairs` and `attention_to_source`."""
+    """The word alignment of each pair; arguments of `forced_rows` and `attention_to_source`."""
     if not tokenizer.is_fast:
         raise ValueError(f"{type(tokenizer).__name__} does not return the offsets of its tokens")
-    if not pairs:
-        return []
-    encoded = encode_pairs(encoders, pairs, tally=tally, return_offsets_mapping=True)
-    results: list[Any] = [None] * len(pairs)
-    eager = with_eager_attention(model)
-    for batch in forced_batches(model, tokenizer.pad_token_id, encoded, tally, **limits):
-        with matmul(matmul_backend):
-            weights = attention_to_source(
-                eager,
-                batch.input_ids,
-                attention_mask=batch.attention_mask,
-                decoder_input_ids=batch.decoder_input_ids,
-                layer=layer,
-            )
-        for place, row in zip(batch.places, weights.cpu()):
-            source, target = (side["offset_mapping"][place] for side in encoded)
-            results[place] = align_words(pairs[place], (source, target), weights=row[: len(target), : len(source)])
+    eager, results = with_eager_attention(model) if pairs else model, list[Any]([None] * len(pairs))
+
+    def attention(inputs: dict[str, torch.Tensor], labels: torch.Tensor) -> torch.Tensor:
+        return attention_to_source(eager, **inputs, layer=layer)
+
+    for place, sides, row in forced_rows(
+        attention, model, tokenizer, pairs=pairs, return_offsets_mapping=True, **options
+    ):
+        source, target = (side["offset_mapping"] for side in sides)
+        results[place] = align_words(pairs[place], (source, target), weights=row[: len(target), : len(source)])
     return results
 
 

@@ -51,43 +51,6 @@ class TextScore:
         return math.exp(-self.log_probability / max(1, len(self.tokens)))
 
 
-@dataclass(frozen=True)
-class ForcedBatch:
-    """A batch of B pairs, with S source and T target positions."""
-
-    places: list[int]  # indices of the pairs
-    input_ids: torch.Tensor  # sources (B, S)
-    attention_mask: torch.Tensor
-    labels: torch.Tensor  # targets (B, T)
-    decoder_input_ids: torch.Tensor  # targets after the decoder's start token, their last one included (B, T + 1)
-
-
-def forced_batches(
-    model: PreTrainedModel,
-    pad_token_id: int,
-    encoded: Sequence[dict[str, list[Any]]],
-    tally: Tally,
-    batch_size: int | None = None,
-    batch_tokens: int | None = None,
-) -> Iterator[ForcedBatch]:
-    """What `encode_pairs` gives in batches of similar lengths, each counted after the work on it."""
-    # `batch_tokens` counts both sides.
-    sources, targets = (side["input_ids"] for side in encoded)
-    lengths = [len(source) + len(target) for source, target in zip(sources, targets, strict=True)]
-    for places in sorted_batches(lengths, batch_size, batch_tokens=batch_tokens):
-        pairs = [(sources[place], targets[place]) for place in places]
-        source = [tensor.to(model.device) for tensor in pad_rows([pair[0] for pair in pairs], pad_token_id)]
-        target = [tensor.to(model.device) for tensor in pad_rows([pair[1] for pair in pairs], pad_token_id)]
-        yield ForcedBatch(
-            places,
-            source[0],
-            attention_mask=source[1],
-            labels=target[0],
-            decoder_input_ids=shift_right(model, target[0]),
-        )
-        tally.add(sentences=len(places), tokens=int(target[1].sum()))
-
-
 def shift_right(model: Any, labels: torch.Tensor) -> torch.Tensor:
     """Labels (B, T) after the decoder's start token (B, T + 1)."""
     if hasattr(model, "prepare_decoder_input_ids_from_labels"):
@@ -122,33 +85,51 @@ def encode_pairs(
     return encoded
 
 
-@torch.no_grad()
-def score_pairs(
-    model: Any,
+def forced_rows(
+    run: Callable[[dict[str, torch.Tensor], torch.Tensor], torch.Tensor],
+    model: PreTrainedModel,
     tokenizer: Any,
     encoders: tuple[TextEncoder, TextEncoder],
     pairs: Sequence[tuple[str, str]],
     tally: Tally,
     matmul_backend: str = "default",
-    **limits: int | None,
-) -> list[TextScore]:
-    """The probability of each target, given its source; `tally` counts after every batch of the `limits`."""
+    batch_size: int | None = None,
+    batch_tokens: int | None = None,
+    **options: Any,
+) -> Iterator[tuple[int, list[dict[str, Any]], torch.Tensor]]:
+    """Each pair's index, what `encode_pairs` gives for its sides, and its row (T, …) of what `run` finds."""
+    # `run` gets the arguments of the model for a batch of similar lengths, of which `batch_tokens` counts both sides:
+    # the sources (B, S), and the targets behind the decoder's start token, their last one included (B, T + 1); and
+    # the targets alone (B, T). `tally` counts after the work on each batch.
     if not pairs:
-        return []
-    encoded = encode_pairs(encoders, pairs, tally=tally)
-    results: list[Any] = [None] * len(pairs)
-    for batch in forced_batches(model, tokenizer.pad_token_id, encoded, tally, **limits):
+        return
+    encoded = encode_pairs(encoders, pairs, tally=tally, **options)
+    sides = [side["input_ids"] for side in encoded]
+    lengths = [len(source) + len(target) for source, target in zip(*sides, strict=True)]
+    for places in sorted_batches(lengths, batch_size, batch_tokens=batch_tokens):
+        (ids, mask), (labels, is_token) = (
+            [each.to(model.device) for each in pad_rows([side[place] for place in places], tokenizer.pad_token_id)]
+            for side in sides
+        )
+        inputs = {"input_ids": ids, "attention_mask": mask, "decoder_input_ids": shift_right(model, labels)}
         with matmul(matmul_backend):
-            found = token_log_probabilities(
-                model,
-                batch.input_ids,
-                attention_mask=batch.attention_mask,
-                decoder_input_ids=batch.decoder_input_ids[:, :-1],
-                labels=batch.labels,
-            )
-        for place, row in zip(batch.places, found.tolist()):
-            tokens = cast(list[str], tokenizer.convert_ids_to_tokens(encoded[1]["input_ids"][place]))
-            results[place] = TextScore(tokens, row[: len(tokens)])
+            found = run(inputs, labels)
+        for place, row in zip(places, found.cpu()):
+            yield place, [{name: values[place] for name, values in side.items()} for side in encoded], row
+        tally.add(sentences=len(places), tokens=int(is_token.sum()))
+
+
+def score_pairs(model: Any, tokenizer: Any, pairs: Sequence[tuple[str, str]], **options: Any) -> list[TextScore]:
+    """The probability of each target, given its source; arguments of `forced_rows`."""
+
+    def score(inputs: dict[str, torch.Tensor], labels: torch.Tensor) -> torch.Tensor:
+        read = inputs.pop("decoder_input_ids")[:, :-1]
+        return token_log_probabilities(model, **inputs, decoder_input_ids=read, labels=labels)
+
+    results: list[Any] = [None] * len(pairs)
+    for place, (_, target), row in forced_rows(score, model, tokenizer, pairs=pairs, **options):
+        tokens = cast(list[str], tokenizer.convert_ids_to_tokens(target["input_ids"]))
+        results[place] = TextScore(tokens, row[: len(tokens)].tolist())
     return results
 
 
