@@ -166,28 +166,20 @@ def _schemas(limits: Limits, served: Served) -> Schema:
         "description": f"At most {MOST_ENTRIES:,} texts with their translations, in place of the server's.",
     }
     common |= {"glossary": entries, "memory": entries}
-    # What a kind of candidates does not read may be null, as what it reads.
-    risks = [
-        _object(
-            [] if kind == MinimumRisk.candidates else ["candidates"],
-            candidates=_or_null(_enumeration(["", kind])) if kind == MinimumRisk.candidates else _enumeration([kind]),
-            **{
-                name: schema if name in ("samples", *read) else {"type": "null"}
-                for name, schema in _number_schemas(MBR_PARAMETERS).items()
-            },
-        )
-        for kind, read in OF_CANDIDATES.items()
-    ]
+    risks, numbers = list[Schema](), _number_schemas(MBR_PARAMETERS)
+    for kind, read in OF_CANDIDATES.items():  # what a kind does not read may be null, as what it reads
+        fields = {name: one if name in ("samples", *read) else {"type": "null"} for name, one in numbers.items()}
+        is_default = kind == MinimumRisk.candidates
+        candidates = _or_null(_enumeration(["", kind])) if is_default else _enumeration([kind])
+        risks.append(_object([] if is_default else ["candidates"], candidates=candidates, **fields))
     common["mbr"] = {
         "anyOf": [*common["stream"]["anyOf"], *risks],
         "description": "Of many candidates, the translation that is most like the others.",
     }
     common["matches"] = {**common["stream"], "description": "List near matches of the memory."}
     # As LibreTranslate, JSON takes null, which forms do not have.
-    lenient = {
-        name: schema if name in ("q", "stream", "matches", "mbr") else _or_null(schema)
-        for name, schema in common.items()
-    }
+    strict = ("q", "stream", "matches", "mbr")
+    lenient = {name: one if name in strict else _or_null(one) for name, one in common.items()}
     listed = {"type": "array", "items": TEXT}
     return {
         # Other fields are ignored, and named in the header X-Ignored-Fields.

@@ -86,9 +86,8 @@ class ServerSettings:
             raise ValueError(f"each model needs a name of its own: got {', '.join(names)}; name them as NAME=FOLDER")
         for origin in self.allowed_origins:
             if origin != ANY and not ORIGIN.fullmatch(origin):
-                raise ValueError(
-                    f"allowed_origins: {origin!r} is not an origin: expected one such as https://example.org"
-                )
+                expected = "expected one such as https://example.org"
+                raise ValueError(f"allowed_origins: {origin!r} is not an origin: {expected}")
         if self.log not in LOGS:
             raise ValueError(f"log={self.log!r}: must be one of {', '.join(map(repr, LOGS))}")
         if self.workers < 1:
@@ -149,12 +148,11 @@ def open_models(settings: ServerSettings) -> list[ServedModel]:
             pair = source, next(iter(targets), None)
             translator.glossary = None if settings.glossary is None else Glossary.read(settings.glossary, pair)
             translator.memory = None if settings.memory is None else Memory.read(settings.memory, pair)
-        rows, tokens, waiting = settings.most_rows, settings.most_tokens, settings.most_waiting
-        batcher = Batcher(translator, rows, tokens, waiting)
         try:
             try_out(translator)
         except Exception as error:
             raise ValueError(f"{place} cannot be served: {' '.join(str(error).split())}") from error
+        batcher = Batcher(translator, settings.most_rows, settings.most_tokens, settings.most_waiting)
         models.append(ServedModel(name, batcher, source, targets))
     return models
 

@@ -83,9 +83,7 @@ class Supervisor:
 
     def run(self) -> None:
         """Run the workers; call it in the main thread, which receives the signals."""
-        handlers: dict[str, Callable[[int, Any], None]] = {
-            "SIGTERM": self._stop, "SIGINT": self._stop, "SIGHUP": self._reload
-        }  # fmt: skip
+        handlers = {"SIGTERM": self._stop, "SIGINT": self._stop, "SIGHUP": self._reload}
         numbers = {getattr(signal, name): handle for name, handle in handlers.items() if hasattr(signal, name)}
         before = {number: signal.signal(number, handle) for number, handle in numbers.items()}
         try:

@@ -112,24 +112,16 @@ class TranslationPipeline(ChunkPipeline):
             if target_lang_tag not in (None, tgt_lang):
                 raise ValueError(f"tgt_lang={tgt_lang!r}: differs from target_lang_tag={target_lang_tag!r}; give one")
             target_lang_tag, tgt_lang = tgt_lang, None
-        before: dict[str, Any] = {
-            "target_lang_tag": target_lang_tag,
-            "split_sentences": split_sentences,
-            "src_lang": src_lang,
-            "tgt_lang": tgt_lang,
-        }
+        before: dict[str, Any] = {"src_lang": src_lang, "tgt_lang": tgt_lang}
+        before |= {"target_lang_tag": target_lang_tag, "split_sentences": split_sentences}
         if truncation is not None:
             names = [strategy.value for strategy in TruncationStrategy]
             if not isinstance(truncation, bool) and truncation not in names:
                 raise ValueError(f"truncation={truncation!r}: expected True, False or one of {', '.join(names)}")
             is_whole = truncation in (False, TruncationStrategy.DO_NOT_TRUNCATE)
             before["too_long"] = "split" if is_whole else "truncate"
-        after = {
-            "return_tensors": return_tensors,
-            "return_text": return_text,
-            "cleans_up": clean_up_tokenization_spaces,
-            "generate_kwargs": generate_kwargs or None,
-        }
+        after: dict[str, Any] = {"return_tensors": return_tensors, "return_text": return_text}
+        after |= {"cleans_up": clean_up_tokenization_spaces, "generate_kwargs": generate_kwargs or None}
         return only_given(before), generate_kwargs, only_given(after)
 
     def preprocess(  # type: ignore[override]
@@ -194,15 +186,12 @@ class TranslationPipeline(ChunkPipeline):
         has_scores = model_outputs[0]["scores"] is not None
         filled = [part for _, part in parts if part]
         texts = self.translator.join(line, filled, found=found, options=generate_kwargs or {}, has_scores=has_scores)
-        records: list[dict[str, Any]] = [{} for _ in texts]
-        if return_tensors:
-            for record, row in zip(records, zip(*(output["sequences"][0] for output in model_outputs)), strict=True):
-                record["translation_token_ids"] = torch.cat(row)
-        if return_text:
-            for record, text in zip(records, texts, strict=True):
-                whole = self.tokenizer.clean_up_tokenization(text) if cleans_up else text
-                record["translation_text"] = str(whole)
-        if has_scores:
-            for record, text in zip(records, texts, strict=True):
+        records, sequences = list[dict[str, Any]](), zip(*(output["sequences"][0] for output in model_outputs))
+        for text, row in zip(texts, sequences, strict=True):
+            record: dict[str, Any] = {"translation_token_ids": torch.cat(row)} if return_tensors else {}
+            if return_text:
+                record["translation_text"] = str(self.tokenizer.clean_up_tokenization(text) if cleans_up else text)
+            if has_scores:
                 record["score"] = text.score
+            records.append(record)
         return records

@@ -47,12 +47,8 @@ def lines_of_translations(form: str, number: int, source: str, translations: Seq
             score = None if one.score is None else round(one.score, 6)
             yield as_json({"number": number, "text": str(one), "score": score, "finished": one.is_complete})
         else:
-            record: dict[str, Any] = {
-                "text": str(one),
-                "score": one.score,
-                "finished": one.is_complete,
-                "tokens": one.tokens,
-            }
+            record: dict[str, Any] = {"text": str(one), "score": one.score, "finished": one.is_complete}
+            record["tokens"] = one.tokens
             if one.is_suspicious:
                 record["suspicious"] = True
             if one.missing_terms:
