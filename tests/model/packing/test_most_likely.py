@@ -48,6 +48,18 @@ def test_best_candidates_are_those_of_a_full_search(width, count):
     assert torch.equal(scores.gather(1, places), values)
 
 
+@pytest.mark.parametrize("count", [1, 4, 16])
+@pytest.mark.parametrize("width", [17, 8192, 8200])
+def test_best_candidates_of_several_beams_are_those_of_a_full_search(width, count):
+    scores, before = torch.randn(5, 3, width), torch.randn(5, 3)
+    scores[0, 1, -3:] = 9.0 + torch.rand(3)  # behind the last whole group
+    scores[1, :2], before[2, 1:] = -math.inf, -1e9
+    values, places = best_candidates(scores, count, before)
+    sums = (scores + before[..., None]).flatten(1)
+    assert torch.equal(values, sums.topk(count).values)
+    assert torch.equal(sums.gather(1, places), values)
+
+
 @pytest.mark.parametrize("width", [17, 511, 512, 513, 8200, 37_000])
 def test_the_first_highest_is_argmax(width):
     scores = torch.randn(80, width).bfloat16().float()  # many are equal

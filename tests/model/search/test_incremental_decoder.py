@@ -95,13 +95,16 @@ def test_the_best_continuations_are_those_of_all_logits_with_few_in_memory(tiny_
     monkeypatch.setattr(incremental_decoder, "ROWS_OF_LOGITS", 2 * beams)
     tokens = torch.randint(3, 90, (len(memory), beams))
     for _ in range(3):
-        expected = whole.log_probs(tokens).topk(4)
-        values, ids = parts.best_continuations(tokens, 4)
-        # Products of few rows may add up in another order.
-        torch.testing.assert_close(values, expected.values, rtol=0, atol=1e-5)
-        assert torch.equal(ids, expected.indices)
+        log_probs, scores = whole.log_probs(tokens), torch.randn(tokens.shape)
+        sums = (log_probs + scores[..., None]).flatten(1)
+        values, parents, found = parts.best_continuations(tokens, scores, 4)
+        places = parents * log_probs.shape[-1] + found
+        # Products of few rows may add up in another order; logits in bfloat16 may be equal.
+        torch.testing.assert_close(values, sums.topk(4).values, rtol=0, atol=1e-5)
+        torch.testing.assert_close(sums.gather(1, places), values, rtol=0, atol=1e-5)
+        assert (places.sort().values.diff() > 0).all()
         assert len(parts.scores) == 2 < len(memory)
-        tokens = ids[..., 0]
+        tokens = found[:, :beams]
 
 
 @torch.no_grad()

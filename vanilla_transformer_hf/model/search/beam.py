@@ -136,8 +136,11 @@ class BeamSearch(Search):
         if self._has_whole_vocabulary:
             found = self._candidates(self._log_probs())
         else:
-            values, ids = self.decoder.best_continuations(rows.running[:, :, -1], self.count)
-            found = self._ranked(*self._permitted(values, ids, rows.places), running_scores=rows.running_scores)
+            scores, parents, tokens = self.decoder.best_continuations(
+                rows.running[:, :, -1], rows.running_scores, self.count
+            )
+            tokens = tokens if plan.shortlist is None else plan.shortlist.ids[tokens]
+            found = self._permitted(Candidates(scores, parents, tokens), rows.running_scores, places=rows.places)
         length = rows.running.shape[-1] + 1
         ends = (length >= rows.limits)[:, None] | plan.ends(found.tokens)  # (A, K)
         if plan.criteria:
@@ -198,42 +201,31 @@ class BeamSearch(Search):
             scores, order = scores.gather(1, places).sort(dim=1, descending=True)
             places = places.gather(1, order)
             return Candidates(scores, places // log_probs.shape[-1], tokens=places % log_probs.shape[-1])
-        values, ids = self._likely(log_probs, rows.places)
-        found = self._ranked(values, ids, running_scores=rows.running_scores)
+        found = self._best(log_probs, rows.running_scores, places=rows.places)
         if phrases is not None:
             length = rows.running.shape[-1]
             is_last, is_forced = length + 1 >= rows.limits, length < rows.given
             plain = found.scores, found.parents, found.tokens
-            likely = values, ids
+            values, ids = best_candidates(log_probs.flatten(0, 1), self.count)
+            likely = values.view(*log_probs.shape[:2], -1), ids.view(*log_probs.shape[:2], -1)
             found = Candidates(
                 *phrases.choose(rows.places, log_probs, likely, rows.running_scores, plain, is_last, is_forced)
             )
         return found
 
-    def _likely(self, log_probs: torch.Tensor, places: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of log-probabilities (A, n, V) of the rows at `places` (A) the best K and their ids, both (A, n, K)."""
-        values, ids = best_candidates(log_probs.flatten(0, 1), self.count)
-        shape = log_probs.shape[:2]
-        return self._permitted(values.unflatten(0, shape), ids.unflatten(0, shape), places)
+    def _best(self, log_probs: torch.Tensor, running_scores: torch.Tensor, places: torch.Tensor) -> Candidates:
+        """The best continuations, of log-probabilities (A, n, V), of the hypotheses of the rows at `places` (A)."""
+        scores, columns = best_candidates(log_probs, self.count, running_scores)
+        found = Candidates(scores, columns // log_probs.shape[-1], tokens=columns % log_probs.shape[-1])
+        return self._permitted(found, running_scores, places=places)
 
-    def _permitted(
-        self, values: torch.Tensor, ids: torch.Tensor, places: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The best log-probabilities and columns (A, n, K) of the rows at `places`, as those of what is permitted."""
-        # By shortlist and prefixes.
-        shortlist, prefixes = self.plan.shortlist, self.plan.prefixes
-        if shortlist is not None and not self._has_whole_vocabulary:
-            ids = shortlist.ids[ids]
-        if prefixes is not None:
-            values, ids = prefixes.candidates(
-                values, ids, rows=places, step=self.rows.running.shape[-1] - self.prompt_length
-            )
-        return values, ids
-
-    def _ranked(self, values: torch.Tensor, ids: torch.Tensor, running_scores: torch.Tensor) -> Candidates:
-        """The best K of each row, of log-probabilities and ids (A, n, K) behind hypotheses of these scores (A, n)."""
-        scores, places = (values + running_scores[..., None]).flatten(1).topk(self.count)  # (A, K)
-        return Candidates(scores, places // ids.shape[-1], tokens=ids.flatten(1).gather(1, places))
+    def _permitted(self, found: Candidates, running_scores: torch.Tensor, places: torch.Tensor) -> Candidates:
+        """The best continuations of the rows at `places` (A), or the only ones that their prefixes permit."""
+        step = self.rows.running.shape[-1] - self.prompt_length
+        if self.plan.prefixes is None or step >= self.plan.prefixes.longest:
+            return found
+        permitted: Candidates = self.plan.prefixes.candidates(found, running_scores, rows=places, step=step)
+        return permitted
 
     def _penalties(self, lengths: torch.Tensor) -> torch.Tensor:
         """The divisors (A, 1) of the scores of hypotheses with these numbers of tokens (A), including prefixes."""

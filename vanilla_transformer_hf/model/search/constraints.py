@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 
-from .beam import NEVER
+from .beam import NEVER, Candidates
 from .plan import SearchPlan
 
 
@@ -51,17 +52,18 @@ class Prefixes:
             return tokens
         return torch.where(self.lengths[rows] > step, self.tokens[rows, step], tokens)
 
-    def candidates(
-        self, values: torch.Tensor, ids: torch.Tensor, rows: torch.Tensor, step: int
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Log-probabilities and ids of candidates (A, n, K)."""
-        # Where a prefix gives the token, it is the only candidate and, as part of the prompt, has log-probability 0.
-        if step >= self.longest:
-            return values, ids
-        forced = (self.lengths[rows] > step)[:, None, None]  # (A, 1, 1)
-        only = torch.full_like(values, -math.inf)
-        only[..., 0] = 0
-        return torch.where(forced, only, values), torch.where(forced, self.tokens[rows, step, None, None], ids)
+    def candidates(self, found: Candidates, scores: torch.Tensor, rows: torch.Tensor, step: int) -> Candidates:
+        """The candidates (A, K) of hypotheses with these scores (A, n), at a step < `longest`."""
+        # Where a prefix gives the token, it alone continues each hypothesis and, as part of the prompt, has
+        # log-probability 0.
+        forced = (self.lengths[rows] > step)[:, None]  # (A, 1)
+        ordered, beams = scores.sort(dim=1, descending=True, stable=True)
+        missing = found.scores.shape[1] - scores.shape[1]
+        return Candidates(
+            torch.where(forced, F.pad(ordered, (0, missing), value=-math.inf), found.scores),
+            torch.where(forced, F.pad(beams, (0, missing)), found.parents),
+            torch.where(forced, self.tokens[rows, step, None], found.tokens),
+        )
 
 
 class Shortlist:
@@ -167,18 +169,20 @@ class PhraseSearch:
         for place, row in enumerate(rows.tolist()):
             if row not in self.sentences:
                 continue
-            found = [
-                ((beam, token), score)
-                for beam, columns in enumerate(zip(ids[place].tolist(), totals[place].tolist()))
-                for token, score in zip(*columns)
-            ]
-            wanted = []  # pairs of a beam and a token that continues one of the sentence's phrases
-            if not forced[place]:
+            if forced[place]:
+                found = [*zip(zip(beams[place].tolist(), tokens[place].tolist()), scores[place].tolist())]
+            else:
+                found = [
+                    ((beam, token), score)
+                    for beam, columns in enumerate(zip(ids[place].tolist(), totals[place].tolist()))
+                    for token, score in zip(*columns)
+                ]
                 each = map(self.sentences[row].wanted, self.states[row])
+                # Pairs of a beam and a token that continues one of the sentence's phrases.
                 wanted = [(beam, token) for beam, words in enumerate(each) for token in sorted(words)]
-            if wanted:
-                at, token_ids = torch.tensor(wanted, device=log_probs.device).unbind(1)
-                found += zip(wanted, (log_probs[place, at, token_ids] + running_scores[place, at]).tolist())
+                if wanted:
+                    at, token_ids = torch.tensor(wanted, device=log_probs.device).unbind(1)
+                    found += zip(wanted, (log_probs[place, at, token_ids] + running_scores[place, at]).tolist())
             picked = self._pick(row, {key: score for key, score in found if score > NEVER / 2}, is_last=last[place])
             # As low as the score of an empty place, but above that of an ended hypothesis, which must not continue.
             nothing = Candidate(0.75 * NEVER, 0, token=self.sentences[row].phrases[0][0], missing=1)

@@ -223,17 +223,19 @@ class IncrementalDecoder:
         # They are overwritten by the next call.
         return self._log_softmax(self.next_logits(tokens))
 
-    def best_continuations(self, tokens: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The next tokens (B, n) to the `count` highest of `log_probs`, and their tokens, both (B, n, K)."""
-        # Only a part of the logits is in memory at a time.
-        states = self.step(tokens)
-        is_on_cpu = states.device.type == "cpu"
-        parts = states.split(max(1, ROWS_OF_LOGITS // self.beams)) if is_on_cpu else [states]
-        found = [
-            best_candidates(self._log_softmax(self.head(part)).flatten(0, 1), count) for part in parts
-        ]  # (b n, K)
-        values, ids = (torch.cat(each).unflatten(0, tokens.shape) for each in zip(*found, strict=True))
-        return values, ids
+    def best_continuations(
+        self, tokens: torch.Tensor, scores: torch.Tensor, count: int
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The next tokens (B, n) to the best continuations of hypotheses that have these scores (B, n)."""
+        # Their scores, the hypotheses that they continue, and their tokens, all (B, K). Only a part of the logits is
+        # in memory at a time.
+        states, found = self.step(tokens), []
+        size = max(1, ROWS_OF_LOGITS // self.beams) if states.device.type == "cpu" else len(states)
+        for part, before in zip(states.split(size), scores.split(size)):
+            log_probs = self._log_softmax(self.head(part))
+            found.append(best_candidates(log_probs, count, before))
+        values, places = map(torch.cat, zip(*found))
+        return values, places // log_probs.shape[-1], places % log_probs.shape[-1]
 
     def _log_softmax(self, logits: torch.Tensor) -> torch.Tensor:
         """Logits (b, n, V) to log-probabilities in float32, which are overwritten by the next call."""

@@ -82,9 +82,12 @@ class Ensemble:
 
     next_logits = log_probs
 
-    def best_continuations(self, tokens: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        values, ids = best_candidates(self.log_probs(tokens).flatten(0, 1), count)
-        return values.unflatten(0, tokens.shape), ids.unflatten(0, tokens.shape)
+    def best_continuations(
+        self, tokens: torch.Tensor, scores: torch.Tensor, count: int
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        log_probs = self.log_probs(tokens)
+        values, places = best_candidates(log_probs, count, scores)
+        return values, places // log_probs.shape[-1], places % log_probs.shape[-1]
 
     def next_tokens(self, tokens: torch.Tensor) -> torch.Tensor:
         return first_highest(self.log_probs(tokens)[:, 0])
@@ -159,7 +162,7 @@ class DiverseBeamSearch(BeamSearch):
             before = taken[sentences[its], None].expand(-1, plan.beams, -1)
             penalties = (before >= 0).to(log_probs.dtype) * -plan.options.diversity_penalty
             own = log_probs[its].scatter_add(2, before.clamp(min=0), penalties)  # (a, n, V)
-            part = self._ranked(*self._likely(own, rows.places[its]), rows.running_scores[its])
+            part = self._best(own, rows.running_scores[its], places=rows.places[its])
             _, chosen = going_on(part.scores, plan.ends(part.tokens), beams=plan.beams)
             columns = slice(group * plan.beams, (group + 1) * plan.beams)
             # Groups that are done have no hypotheses any more.
