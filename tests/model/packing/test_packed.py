@@ -54,6 +54,19 @@ def test_bfloat16_without_instructions_is_computed_in_float32_and_rounded_once(m
     torch.testing.assert_close(found.double(), exact, rtol=2**-8, atol=1e-4)
 
 
+def test_small_matrices_are_packed_for_many_rows_alone(monkeypatch):
+    monkeypatch.setattr(packed_weights, "SMALL", 2**17)
+    weights, bias, packed = [torch.randn(64, 128), torch.randn(64, 128)], torch.randn(128), []
+    pack = packed_weights.pack
+    monkeypatch.setattr(packed_weights, "pack", lambda *args, **after: packed.append(args) or pack(*args, **after))
+    product = packed_weights.for_few_rows(weights, bias, "relu")
+    for rows, count in ((1, 0), (63, 0), (64, 1), (640, 1), (2, 1)):
+        states = torch.randn(rows, 1, 128)
+        expected = torch.nn.functional.linear(states, torch.cat(weights), bias).relu()
+        torch.testing.assert_close(product(states), expected, rtol=0, atol=1e-4)
+        assert len(packed) == count
+
+
 @pytest.mark.parametrize("name", ["activation_fn", "encoder_attn_layer_norm"])
 def test_what_is_computed_without_its_module_still_has_its_hooks(decided_model, source, name):
     """An activation with the product before it, a norm as a function."""
