@@ -35,7 +35,7 @@ from transformers import DynamicCache
 from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerForCausalLM, VanillaTransformerModel
 from vanilla_transformer_hf.commands.compare import VARIANTS
 from vanilla_transformer_hf.model.config.attention_kinds import SCALES
-from vanilla_transformer_hf.model.config.stacks import encoder_sizes
+from vanilla_transformer_hf.model.config.stacks import StackSizes
 from vanilla_transformer_hf.model.layers.norms import TokenBatchNorm
 from vanilla_transformer_hf.model.layers.parts import NORMS
 from vanilla_transformer_hf.model.modeling_vanilla_transformer import (
@@ -123,7 +123,7 @@ def parts_of_layer(width: int, length: int) -> dict[str, Callable[[], Any]]:
     inner: dict[str, Any] = {"encoder_ffn_dim": 4 * width, "decoder_ffn_dim": 4 * width}
     heads: dict[str, Any] = {"encoder_attention_heads": width // 64, "decoder_attention_heads": width // 64}
     config = VanillaTransformerConfig(d_model=width, **inner, **heads)
-    layer = VanillaTransformerLayer(config, encoder_sizes(config)).eval()
+    layer = VanillaTransformerLayer(config, StackSizes(config, "encoder")).eval()
     states = torch.randn(1, length, width)
     query, key, value = layer.self_attn.project(states, layer.self_attn.roles)
     attend = partial(eager_attention_forward, layer.self_attn, query, key, value, None, layer.self_attn.scaling)
@@ -170,7 +170,7 @@ def encoder_layer(width: int, heads: int, kernel: str = "sdpa", **fields: Any) -
     sizes: dict[str, Any] = {"encoder_ffn_dim": 4 * width, "encoder_attention_heads": heads, "dropout": 0.0}
     config = VanillaTransformerConfig(d_model=width, **sizes, **fields)
     config._attn_implementation = kernel
-    return VanillaTransformerLayer(config, encoder_sizes(config))
+    return VanillaTransformerLayer(config, StackSizes(config, "encoder"))
 
 
 def step_of(module: Any, length: int, width: int) -> Callable[[], Any]:

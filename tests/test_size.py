@@ -20,14 +20,14 @@ MOST = {
     "conversion": (34, 6_820, 35),
     "evaluation": (5, 540, 5),  # score-systems: tests of differences, and their page
     "explorer": (17, 3_490, 15),  # runs that are watched; recurrent models; what neurons write for
-    "export": (10, 1_170, 5),  # the folder for transformers.js
+    "export": (10, 1_155, 5),  # the folder for transformers.js
     # Which fields can have the kind that an option needs; samples, scores and a user's processors in this search.
     # Inputs of int8 in seven bits; samples of random bits; settings of a search without transformers. Masks of padding
     # that some releases do not make. Candidates of all beams of a sentence in one search, a fifth of a beam search.
     # Parts that only some configs and calls need are apart, so that they stay out of the folders of others.
     "model": (74, 11_860, 65),
     "publishing": (7, 1_920, 15),
-    "recurrent": (5, 800, 5),
+    "recurrent": (5, 785, 5),
     "serving": (17, 3_800, 25),  # terms, memories and minimum risk of requests, suggestions
     # Differences of variants; runs while they grow; sizes by the number of pairs, and steps between evaluations.
     "training": (50, 9_750, 120),

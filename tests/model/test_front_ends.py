@@ -156,14 +156,14 @@ def test_a_config_of_text_has_none_of_it():
 
 def test_positions_of_a_grid():
     grid = {"position_encoding": "sinusoidal_grid", "decoder_position_encoding": "none"}
-    from vanilla_transformer_hf.model.config.stacks import encoder_sizes
+    from vanilla_transformer_hf.model.config.stacks import StackSizes
     from vanilla_transformer_hf.model.modeling_vanilla_transformer import (
         POSITION_ENCODINGS,
         SinusoidalPositionEncoding,
     )
 
     config = VanillaTransformerConfig(d_model=16, **IMAGE, **grid)
-    scheme = POSITION_ENCODINGS["sinusoidal_grid"](config, encoder_sizes(config))
+    scheme = POSITION_ENCODINGS["sinusoidal_grid"](config, StackSizes(config, "encoder"))
     found = scheme(torch.zeros(1, 8, 16), torch.arange(8)[None])[0]  # 2 rows of 4
     one = SinusoidalPositionEncoding.encode(torch.arange(4), 8)
     for row in range(2):

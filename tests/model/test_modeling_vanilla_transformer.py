@@ -34,7 +34,7 @@ from vanilla_transformer_hf import (
     VanillaTransformerModel,
 )
 from vanilla_transformer_hf.model.config.position_schemes import POSITION_SCHEMES
-from vanilla_transformer_hf.model.config.stacks import encoder_sizes
+from vanilla_transformer_hf.model.config.stacks import StackSizes
 from vanilla_transformer_hf.model.modeling_vanilla_transformer import POSITION_ENCODINGS
 
 
@@ -453,7 +453,7 @@ def test_position_encodings_have_no_weights_but_the_trained_ones(tiny_config):
     trained = {"learned", "hierarchical", "t5_bias", "shaw", "gated_alibi", "distance_mlp"}
     for name in POSITION_SCHEMES.keys() - {"sinusoidal_grid"}:
         config = tiny_config(position_encoding=name)
-        module = POSITION_ENCODINGS[name](config, encoder_sizes(config))
+        module = POSITION_ENCODINGS[name](config, StackSizes(config, "encoder"))
         assert bool(list(module.parameters())) == (name in trained), name
         assert not list(module.buffers())
 

@@ -15,11 +15,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from ..model.config.stacks import StackSizes
 from .interventions import hooked, parts_of, read_name, sides_of, stack_of
 from .requests import AttributionRequest, NeuronsRequest, PairRequest, RequestError
 from .results import AttributionResult, NeuronsResult, Piece, RanksResult
 from .subject import Pass, Subject
-from .walk import SIZES, norm_name
+from .walk import norm_name
 
 
 # Products and sums of numbers that one answer may take: a minute on one core. Others wait for it.
@@ -288,7 +289,7 @@ def mix(states: torch.Tensor, alpha: float, weights: torch.Tensor | None, read: 
 
 def residual_factor(subject: Subject, side: str) -> float:
     """α of αx + Sublayer(x)."""
-    return float(SIZES[side](subject.model.config).residual_alpha) if subject.is_ours else 1.0
+    return float(StackSizes(subject.model.config, side).residual_alpha) if subject.is_ours else 1.0
 
 
 def means(found: Pass, part: str, off: list[str]) -> Iterator[torch.Tensor | None]:

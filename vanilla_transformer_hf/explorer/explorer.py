@@ -13,6 +13,7 @@ from ..common.opening import is_own, open_any_config, open_tokenizer, open_weigh
 from ..model.config.attention_kinds import pooling_layers
 from ..model.config.front_ends import reads_tokens
 from ..model.config.sharing import FEED_FORWARD_OWNERS
+from ..model.config.stacks import StackSizes
 from ..model.tokenizer.failures import TokenizerError, failing_in_one_line
 from ..translation.recognition import Recognizer
 from ..translation.translator import Translator
@@ -22,7 +23,6 @@ from .interventions import count_heads, count_layers, is_recurrent, parts_of, si
 from .requests import MomentRequest, Request, RequestError, TranslateRequest
 from .results import ModelInfo, StackInfo, TranslateResult, as_json
 from .subject import Card, Subject, card_of
-from .walk import SIZES
 
 
 # Fields of a config that describe the architecture.
@@ -64,7 +64,7 @@ def describe(subject: Subject) -> ModelInfo:
 
 def describe_stack(config: Any, side: str) -> StackInfo:
     """How the layers of a stack are made."""
-    sizes = SIZES[side](config)
+    sizes = StackSizes(config, side)
     return StackInfo(
         norm=sizes.norm_position,
         alpha=sizes.residual_alpha,

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from ..model.config.stacks import decoder_sizes, encoder_sizes
+from ..model.config.stacks import StackSizes
 from .interventions import stack_of
 from .requests import PositionsRequest, RequestError, TensorRequest, WalkRequest
 from .results import Alternative, Box, Lens, Picture, PositionsResult, WalkResult
@@ -19,7 +19,6 @@ SUBLAYERS = {
     "encoder_attn": "encoder_attn_layer_norm",
     "fc2": "final_layer_norm",
 }
-SIZES = {"encoder": encoder_sizes, "decoder": decoder_sizes}
 # Front end -> how it makes the input of the encoder.
 FORMULAS = {
     "tokens": "E[ids]",
@@ -125,7 +124,7 @@ def norm_name(config: Any) -> str:
 def layer_tensors(seen: Recorded, config: Any, side: str, number: int) -> list[Tensor]:
     """The outputs of a layer's sublayers, with the residual stream around them, in the order of the computation."""
     # With post-norm a sublayer and the normed sum, with pre-norm the norm, the sublayer and the sum; the output last.
-    prefix, sizes = f"{side}.{number}", SIZES[side](config)
+    prefix, sizes = f"{side}.{number}", StackSizes(config, side)
     is_post, alpha = sizes.norm_position == "post", sizes.residual_alpha
     present = [name for name in SUBLAYERS if f"{prefix}.{name}" in seen.outputs]
     norms = [f"{prefix}.{SUBLAYERS[name]}" for name in present]
@@ -206,7 +205,7 @@ def positions(subject: Subject, request: PositionsRequest) -> PositionsResult:
     name = config.position_encoding if request.stack == "encoder" else config.decoder_position_encoding
     length = min(request.length, scheme.longest or request.length)
     places = torch.arange(length)[None]
-    width = SIZES[request.stack](config).width
+    width = StackSizes(config, request.stack).width
     pictures = []
     added = scheme(torch.zeros(1, length, width), places)[0]
     if added.any():

@@ -24,7 +24,7 @@ from ctranslate2.converters import transformers as converter
 from ctranslate2.converters import utils
 from ctranslate2.specs import common_spec, model_spec, transformer_spec
 
-from ..model.config.stacks import HEAD_FIELDS
+from ..model.config.stacks import HEAD_FIELDS, StackSizes
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import (
     VanillaTransformerAttention,
@@ -121,46 +121,44 @@ class VanillaTransformerLoader(converter.ModelLoader):
         if found := problems(model.config):
             utils.raise_unsupported(found)
         stacks = {}
-        for side, kind in (
-            ("encoder", transformer_spec.TransformerEncoderSpec),
-            ("decoder", transformer_spec.TransformerDecoderSpec),
-        ):
-            stack = getattr(model.model, side)
-            stacks[side] = self.spec_of_stack(model.config, side, kind, stack)
+        kinds = {
+            "encoder": transformer_spec.TransformerEncoderSpec,
+            "decoder": transformer_spec.TransformerDecoderSpec,
+        }
+        for side, kind in kinds.items():
+            stacks[side] = self.spec_of_stack(
+                model.config, StackSizes(model.config, side), kind, getattr(model.model, side)
+            )
         self.set_linear(stacks["decoder"].projection, model.lm_head)
         return transformer_spec.TransformerSpec(stacks["encoder"], stacks["decoder"])
 
     def spec_of_stack(
-        self, config: VanillaTransformerConfig, side: str, kind: type, stack: VanillaTransformerStack
+        self, config: VanillaTransformerConfig, sizes: StackSizes, kind: type, stack: VanillaTransformerStack
     ) -> Any:
         """The specification of one stack, with its weights."""
-        heads = getattr(config, f"{side}_attention_heads")
-        width = config.d_model if side == "decoder" else int(config.encoder_d_model or config.d_model)
-        prefix = "decoder_" if side == "decoder" else ""
+        heads = sizes.heads
         # The heads whose mean is returned as attention.
-        more = {"alignment_heads": heads} if side == "decoder" else {}
-        relative = RELATIVE.get(getattr(config, f"{prefix}position_encoding"), lambda config, scheme: {})
+        more = {"alignment_heads": heads} if sizes.is_causal else {}
+        relative = RELATIVE.get(sizes.position_encoding, lambda config, scheme: {})
         more |= relative(config, stack.embed_positions)
         spec = kind(
-            getattr(config, f"{side}_layers"),
+            len(sizes.layer_order),
             heads,
             # With this, the specification has a final norm, also after layers with their own.
-            pre_norm=bool(getattr(config, f"{side}_final_norm")),
-            activation=ACTIVATIONS[getattr(config, f"{prefix}activation_function")],
+            pre_norm=sizes.final_norm,
+            activation=ACTIVATIONS[sizes.activation_function],
             layernorm_embedding=config.layernorm_embedding,
             ffn_glu=config.feed_forward_type == "gated",
             rms_norm=config.norm_type == "rms_norm",
-            head_dim=max(config.d_k or width // heads, config.d_v or width // heads),
+            head_dim=max(config.d_k or sizes.width // heads, config.d_v or sizes.width // heads),
             **more,
         )
-        spec.pre_norm = getattr(config, f"{side}_norm_position") == "pre"
-        embeddings = spec.embeddings[0] if side == "encoder" else spec.embeddings
-        self.set_embeddings(embeddings, stack.embed_tokens)
+        spec.pre_norm = sizes.norm_position == "pre"
+        self.set_embeddings(spec.embeddings if sizes.is_causal else spec.embeddings[0], stack.embed_tokens)
         spec.scale_embeddings = stack.embed_scale
-        if getattr(config, f"{prefix}position_encoding") in TABLES:
-            longest = getattr(config, f"{prefix}max_position_embeddings")
-            nothing = torch.zeros(1, longest, stack.embed_tokens.embedding_dim)
-            spec.position_encodings.encodings = stack.embed_positions(nothing, torch.arange(longest).unsqueeze(0))[0]
+        if sizes.position_encoding in TABLES:
+            nothing, places = torch.zeros(1, sizes.longest, sizes.width), torch.arange(sizes.longest)[None]
+            spec.position_encodings.encodings = stack.embed_positions(nothing, places)[0]
         elif hasattr(spec, "position_encodings"):  # which it makes for an encoder with rotary encodings
             del spec.position_encodings
         if config.layernorm_embedding:

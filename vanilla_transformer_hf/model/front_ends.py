@@ -14,7 +14,7 @@ from torch import nn
 from transformers.activations import ACT2FN
 
 from .config.front_ends import frames_of_positions, strides_of_convolutions
-from .config.stacks import encoder_sizes
+from .config.stacks import StackSizes
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .modeling_vanilla_transformer import FRONT_END_CLASSES
 
@@ -30,17 +30,17 @@ class FrontEndBase(nn.Module):
 
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__()
+        self.width, self.bins = StackSizes(config, "encoder").width, config.num_mel_bins
 
     @abstractmethod
     def forward(self, source: torch.Tensor, padding: torch.Tensor | None) -> torch.Tensor:
         """The source, and 1 or 0 for padding of it or None, to embeddings (B, S, D), before they are scaled."""
 
-
-def drawn_as_embeddings(last: Any, config: VanillaTransformerConfig) -> Any:
-    """The last map of a front end, to be drawn so that what it makes is as small as embeddings."""
-    # Where these are scaled by √D, positions of another size than the rest of the sum would be found late.
-    last.init_gain = encoder_sizes(config).width ** -0.5 if config.scale_embedding else 1.0
-    return last
+    def drawn_as_embeddings(self, last: Any, config: VanillaTransformerConfig) -> Any:
+        """The last map, to be drawn so that what it makes is as small as embeddings."""
+        # Where these are scaled by √D, positions of another size than the rest of the sum would be found late.
+        last.init_gain = self.width**-0.5 if config.scale_embedding else 1.0
+        return last
 
 
 def shape_error(name: str, expected: str, source: torch.Tensor) -> ValueError:
@@ -74,7 +74,7 @@ class ConvolutionFrontEnd(FrontEndBase, kind="speech"):
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(config)
         strides, kernel = strides_of_convolutions(config), config.conv_kernel_size
-        width, gates = encoder_sizes(config).width, config.conv_activation == "glu"
+        width, gates = self.width, config.conv_activation == "glu"
         inner = config.conv_channels or width
         # A gated convolution has twice the outputs, of which the gate leaves half.
         outputs = [inner] * (len(strides) - 1) + [2 * width if gates else width]
@@ -83,9 +83,8 @@ class ConvolutionFrontEnd(FrontEndBase, kind="speech"):
             nn.Conv1d(size, out, kernel, stride=stride, padding=kernel // 2)
             for size, out, stride in zip(inputs, outputs, strides, strict=True)
         )
-        drawn_as_embeddings(self.convolutions[-1], config)
+        self.drawn_as_embeddings(self.convolutions[-1], config)
         self.activation = nn.GLU(dim=1) if gates else ACT2FN[config.conv_activation]
-        self.bins = config.num_mel_bins
 
     def forward(self, source: torch.Tensor, padding: torch.Tensor | None) -> torch.Tensor:
         """Frames (B, F, M) and their padding (B, F) to embeddings (B, S, D)."""
@@ -127,9 +126,9 @@ class StackedFramesFrontEnd(FrontEndBase, kind="speech_stacked"):
 
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(config)
-        frames = nn.Linear(config.stacked_frames * config.num_mel_bins, encoder_sizes(config).width)
-        self.projection = drawn_as_embeddings(frames, config)
-        self.count, self.bins = config.stacked_frames, config.num_mel_bins
+        frames = nn.Linear(config.stacked_frames * config.num_mel_bins, self.width)
+        self.projection = self.drawn_as_embeddings(frames, config)
+        self.count = config.stacked_frames
 
     def forward(self, source: torch.Tensor, padding: torch.Tensor | None) -> torch.Tensor:
         """Frames (B, F, M) and their padding (B, F) to embeddings (B, ⌈F / n⌉, D)."""
@@ -148,7 +147,7 @@ class PatchFrontEnd(FrontEndBase, kind="image"):
         self.patch = config.patch_height, config.patch_width
         self.shape = config.num_channels, config.image_height, config.image_width
         pixels = config.num_channels * config.patch_height * config.patch_width
-        self.projection = drawn_as_embeddings(nn.Linear(pixels, encoder_sizes(config).width), config)
+        self.projection = self.drawn_as_embeddings(nn.Linear(pixels, self.width), config)
 
     def forward(self, source: torch.Tensor, padding: torch.Tensor | None) -> torch.Tensor:
         """Pixels (B, C, H, W), and 1 or 0 for each patch (B, S) or None, to embeddings (B, S, D)."""

@@ -34,7 +34,7 @@ from .config.front_ends import FRONT_ENDS, check_sources, shortened_padding
 from .config.kinds import Classes, part
 from .config.position_schemes import POSITION_SCHEMES
 from .config.sharing import FEED_FORWARD_OWNERS, INNER_PROJECTIONS, PROJECTIONS
-from .config.stacks import StackSizes, check_stacks, decoder_sizes, encoder_sizes, heads_of_layers
+from .config.stacks import StackSizes, check_stacks, heads_of_layers
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .layers.base_model import (
     DECODER_PP_PLAN,
@@ -386,9 +386,9 @@ class VanillaTransformerLayer(GradientCheckpointingLayer, SharesProjections):
         self.final_layer_norm = norm() if stack.has_feed_forward else nn.Identity()
         if self.has_source:
             kind = CROSS_ATTENTION_TYPES[attention_kind(config, "cross", place)]
-            width, heads = encoder_sizes(config).width, heads_of_layers(config, "cross")[place]
+            heads = heads_of_layers(config, "cross")[place]
             owner = self.self_attn if config.decoder_attention_sharing else None
-            self.encoder_attn = kind(config, stack.width, width, stack.heads, False, owner, heads)
+            self.encoder_attn = kind(config, stack.width, config.encoder_d_model, stack.heads, False, owner, heads)
             self.encoder_attn_layer_norm = norm()
 
     def before(self, states: torch.Tensor, norm: nn.Module) -> torch.Tensor:
@@ -550,7 +550,7 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
     _can_record_outputs = {"hidden_states": VanillaTransformerLayer, "attentions": VanillaTransformerAttention}
 
     def __init__(self, config: VanillaTransformerConfig):
-        super().__init__(config, encoder_sizes(config))
+        super().__init__(config, StackSizes(config, "encoder"))
 
     @recorded
     def forward(
@@ -607,7 +607,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
     }
 
     def __init__(self, config: VanillaTransformerConfig, shared_from: SharedFeedForward | None = None):
-        super().__init__(config, decoder_sizes(config), shared_from)
+        super().__init__(config, StackSizes(config, "decoder"), shared_from)
 
     def memory_padding(self, padding: torch.Tensor | None) -> torch.Tensor | None:
         """The padding of the encoder's output (B, S'), from that of the source (B, S) or of its frames."""

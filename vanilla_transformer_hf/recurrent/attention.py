@@ -5,11 +5,16 @@ Shapes: B sentences, S source positions, T target positions, D = d_model.
 """
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from torch import nn
 
 from .configuration import RecurrentSeq2SeqConfig
+
+
+# Values of each position (B, T, ·), and weights (B, T, S) if the source was looked at for them.
+Looked: TypeAlias = tuple[torch.Tensor, torch.Tensor | None]
 
 
 @dataclass
@@ -34,21 +39,17 @@ class NoAttention(nn.Module):
         """What the source is compared by (B, S, D), computed once for a sentence."""
         return memory
 
-    def before(
-        self, top: torch.Tensor, output: torch.Tensor, source: Source
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def before(self, top: torch.Tensor, output: torch.Tensor, source: Source) -> Looked:
         """The last step's top state and output (B, 1, D) to what this step is fed, and weights (B, 1, S)."""
         # It is fed (B, 1, D) or (B, 1, 0).
         return output[..., :0], None
 
-    def after(
-        self, states: torch.Tensor, embeddings: torch.Tensor, fed: torch.Tensor, source: Source
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def after(self, states: torch.Tensor, embeddings: torch.Tensor, fed: torch.Tensor, source: Source) -> Looked:
         """States of the top layer (B, T, D) to what predicts the next tokens (B, T, D), and weights (B, T, S)."""
         return states, None
 
     @staticmethod
-    def look(scores: torch.Tensor, source: Source) -> tuple[torch.Tensor, torch.Tensor]:
+    def look(scores: torch.Tensor, source: Source) -> Looked:
         """Scores (B, T, S) to the weighted mean of the memory (B, T, D), and the weights (B, T, S)."""
         if source.is_token is not None:
             scores = scores.masked_fill(~source.is_token[:, None], torch.finfo(scores.dtype).min)
@@ -75,15 +76,11 @@ class BahdanauAttention(NoAttention):
     def keys(self, memory: torch.Tensor) -> torch.Tensor:
         return self.key(memory)
 
-    def before(
-        self, top: torch.Tensor, output: torch.Tensor, source: Source
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def before(self, top: torch.Tensor, output: torch.Tensor, source: Source) -> Looked:
         scores = self.score(torch.tanh(self.query(top) + source.keys)).transpose(1, 2)  # (B, 1, S)
         return self.look(scores, source)
 
-    def after(
-        self, states: torch.Tensor, embeddings: torch.Tensor, fed: torch.Tensor, source: Source
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def after(self, states: torch.Tensor, embeddings: torch.Tensor, fed: torch.Tensor, source: Source) -> Looked:
         return torch.tanh(self.out(torch.cat((states, fed, embeddings), dim=-1))), None
 
 
@@ -97,9 +94,7 @@ class LuongAttention(NoAttention):
         width = config.d_model
         self.query, self.out = nn.Linear(width, width, bias=False), nn.Linear(2 * width, width, bias=False)
 
-    def after(
-        self, states: torch.Tensor, embeddings: torch.Tensor, fed: torch.Tensor, source: Source
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def after(self, states: torch.Tensor, embeddings: torch.Tensor, fed: torch.Tensor, source: Source) -> Looked:
         context, weights = self.look(self.query(states) @ source.keys.transpose(1, 2), source)
         return torch.tanh(self.out(torch.cat((context, states), dim=-1))), weights
 
@@ -109,9 +104,7 @@ class FeedingLuongAttention(LuongAttention):
 
     is_fed = True
 
-    def before(
-        self, top: torch.Tensor, output: torch.Tensor, source: Source
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def before(self, top: torch.Tensor, output: torch.Tensor, source: Source) -> Looked:
         return output, None
 
 

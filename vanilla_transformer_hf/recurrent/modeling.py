@@ -9,7 +9,7 @@ Shapes: B sentences, S source positions, T target positions, D = d_model, L laye
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
@@ -40,6 +40,9 @@ from .configuration import RecurrentSeq2SeqConfig
 
 
 CELLS: dict[str, Any] = {"lstm": nn.LSTM, "gru": nn.GRU}
+# What positions make: what predicts their next tokens (B, T, D), the output of each layer, weights (B, T, S) or None,
+# and what is carried to the next position.
+Computed: TypeAlias = tuple[torch.Tensor, list[torch.Tensor], torch.Tensor | None, dict[str, torch.Tensor]]
 
 
 @dataclass
@@ -255,7 +258,7 @@ class RecurrentDecoder(RecurrentStack):
 
     def _whole(
         self, embeddings: torch.Tensor, read: torch.Tensor | None, source: Source, carried: dict[str, torch.Tensor]
-    ) -> tuple[torch.Tensor, list[torch.Tensor], torch.Tensor | None, dict[str, torch.Tensor]]:
+    ) -> Computed:
         """All positions of a layer in one call of torch, where no step needs the output of the one before."""
         layers, states = self._run_layers(embeddings, carried["states"])
         outputs, weights = self.attention.after(layers[-1], embeddings, embeddings[..., :0], source)
@@ -263,7 +266,7 @@ class RecurrentDecoder(RecurrentStack):
 
     def _step_by_step(
         self, embeddings: torch.Tensor, read: torch.Tensor | None, source: Source, carried: dict[str, torch.Tensor]
-    ) -> tuple[torch.Tensor, list[torch.Tensor], torch.Tensor | None, dict[str, torch.Tensor]]:
+    ) -> Computed:
         """One position after the other; a position that is not `read` (B, T) leaves the state as it is."""
         outputs, layers, weights = [], [], []
         states, output = carried["states"], carried["output"]
@@ -390,13 +393,6 @@ class RecurrentSeq2SeqForConditionalGeneration(ShiftedLabels, RecurrentPreTraine
         self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=False)
         self._tied_weights_keys = tied_output(config)
         self.post_init()
-
-    def get_output_embeddings(self) -> nn.Linear:
-        """The map to the vocabulary (D to V)."""
-        return self.lm_head
-
-    def set_output_embeddings(self, new_embeddings: Any):
-        self.lm_head = new_embeddings
 
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:

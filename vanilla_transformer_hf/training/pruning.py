@@ -26,7 +26,7 @@ from torch import nn
 from ..common.files import check_new, new_folder
 from ..common.opening import check_fit, is_own, open_model
 from ..model.config.sharing import INNER_PROJECTIONS, layers_and_sets
-from ..model.config.stacks import HEAD_FIELDS, HEADS, heads_of_layers, stack_of
+from ..model.config.stacks import HEAD_FIELDS, heads_of_layers, most_heads, stack_of
 from ..publishing.model_card import NOT_TRAINED, CardFacts, write_card
 from .data.collators import TranslationCollator, vocabulary_sizes
 from .data.corpora import CorpusFilter, tokenize_corpus
@@ -153,7 +153,7 @@ class Pruned:
     @property
     def heads_by_layer(self) -> dict[str, list[int]]:
         """The number of heads in each layer, by attention."""
-        return {attention: heads_of_layers(self.model.config, attention) for attention in HEADS}
+        return {attention: heads_of_layers(self.model.config, attention) for attention in HEAD_FIELDS}
 
     def __str__(self) -> str:
         parts = [
@@ -207,7 +207,7 @@ def prune(model: Any, heads: dict[tuple[str, int], list[int]] | None = None, fee
             counts.get((attention, place), counts.get(("decoder", place)))
             for place in range(len(heads_of_layers(config, attention)))
         ]
-        fields[field] = None if set(found) == {HEADS[attention](config)[0]} else found
+        fields[field] = None if set(found) == {most_heads(config, attention)} else found
     smaller = _load(_empty(model, fields), weights, model)
     return Pruned(
         smaller,
@@ -235,7 +235,7 @@ def keep_layers(model: Any, encoder: int | None = None, decoder: int | None = No
         left[stack] = spaced(count, layers) if sets == layers else list(range(sets))
         fields |= {f"{stack}_layers": count, f"{stack}_layer_sets": len(left[stack])}
     for attention, name in HEAD_FIELDS.items():
-        if (heads := HEADS[attention](config)[1]) is not None:
+        if (heads := getattr(config, name)) is not None:
             fields[name] = [heads[place] for place in left[stack_of(attention)]]
     weights = {}
     for name, tensor in model.state_dict().items():

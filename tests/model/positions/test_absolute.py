@@ -10,7 +10,7 @@ from transformers.models.t5.modeling_t5 import T5Attention, T5LayerNorm
 
 from vanilla_transformer_hf import VanillaTransformerConfig
 from vanilla_transformer_hf.model.config.position_schemes import POSITION_SCHEMES
-from vanilla_transformer_hf.model.config.stacks import decoder_sizes, encoder_sizes
+from vanilla_transformer_hf.model.config.stacks import StackSizes
 from vanilla_transformer_hf.model.modeling_vanilla_transformer import NORMS, POSITION_ENCODINGS
 
 
@@ -19,7 +19,7 @@ def scheme_of(name, is_causal=False, heads=4, layers=1, **fields):
     sizes = {"encoder_attention_heads": heads, "decoder_attention_heads": heads}
     sizes |= {"encoder_layers": layers, "decoder_layers": layers}
     config = VanillaTransformerConfig(position_encoding=name, **sizes, **fields)
-    return POSITION_ENCODINGS[name](config, decoder_sizes(config) if is_causal else encoder_sizes(config))
+    return POSITION_ENCODINGS[name](config, StackSizes(config, "decoder" if is_causal else "encoder"))
 
 
 def test_the_config_and_the_schemes_agree_on_which_are_relative():

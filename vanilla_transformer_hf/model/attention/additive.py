@@ -4,7 +4,6 @@ Additive attention: a small network compares a query and a key, instead of their
 Shapes: B sequences, S key positions, T query positions, H heads.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,35 +12,6 @@ from transformers import initialization as init
 
 from ..layers.parts import drop_out
 from ..modeling_vanilla_transformer import VanillaTransformerAttention, VanillaTransformerCrossAttention
-
-
-@dataclass
-class AdditiveScores:
-    """softmax(vᵀ tanh(q + k)) V for each head, with its v in `vectors` (H, d_k)."""
-
-    vectors: torch.Tensor
-
-    def attend(
-        self,
-        module: nn.Module,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        attention_mask: torch.Tensor | None,
-        dropout: float = 0.0,
-        **kwargs: Any,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Memory of B H T S d_k numbers."""
-        compared = torch.tanh(query[:, :, :, None] + key[:, :, None])  # (B, H, T, S, d_k)
-        scores = torch.matmul(compared, self.vectors[:, None, :, None]).squeeze(-1)  # (B, H, T, S)
-        if attention_mask is not None:
-            # "sdpa" has masks of what is seen, "eager" of what is added.
-            if attention_mask.dtype == torch.bool:
-                scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
-            else:
-                scores = scores + attention_mask
-        weights = drop_out(scores.softmax(dim=-1), dropout, module.training)
-        return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights  # (B, T, H, d_v)
 
 
 class AdditiveAttention(VanillaTransformerAttention, kind="additive"):
@@ -76,8 +46,17 @@ class AdditiveAttention(VanillaTransformerAttention, kind="additive"):
     def attend(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: Any, *_: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        scores = AdditiveScores(self.owner.score_vector)
-        return super().attend(query, key, value, attention_mask, scores, **kwargs)
+        """softmax(vᵀ tanh(q + k)) V for each head, in memory of B H T S d_k numbers."""
+        compared = torch.tanh(query[:, :, :, None] + key[:, :, None])  # (B, H, T, S, d_k)
+        scores = torch.matmul(compared, self.owner.score_vector[:, None, :, None]).squeeze(-1)  # (B, H, T, S)
+        if attention_mask is not None:
+            # "sdpa" has masks of what is seen, "eager" of what is added.
+            if attention_mask.dtype == torch.bool:
+                scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
+            else:
+                scores = scores + attention_mask
+        weights = drop_out(scores.softmax(dim=-1), self.config.attention_dropout, self.training)
+        return self.owner.out_proj(torch.matmul(weights, value).transpose(1, 2).flatten(-2)), weights
 
 
 class AdditiveCrossAttention(AdditiveAttention, VanillaTransformerCrossAttention, cross="additive"):

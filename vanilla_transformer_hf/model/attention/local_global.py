@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..config.sharing import GLOBAL_PROJECTIONS
 from ..layers.parts import check_padding_mask, counted
 from ..modeling_vanilla_transformer import ApplyRotary, VanillaTransformerAttention
 from .kernel_checks import check_kernel
@@ -70,7 +69,7 @@ class GlobalWindowAttention(WindowAttention, kind="window_global"):
     @property
     def global_roles(self) -> list[tuple[str, int]]:
         """For queries, keys and values of global tokens: the name of their projection, and the width of one head."""
-        prefix = GLOBAL_PROJECTIONS[self.config.global_projections]
+        prefix = "global_" if self.config.global_projections == "separate" else ""
         return [(prefix + name, width) for name, width in self.roles]
 
     def sees(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:

@@ -20,13 +20,6 @@ from .kernel_checks import check_inputs
 ITSELF, HIDDEN = -1e5, -1e9
 
 
-class LshMask(NamedTuple):
-    """The padding of past and present (B, S), or None, and their length S."""
-
-    padding: torch.Tensor | None
-    length: int
-
-
 class Chunks(NamedTuple):
     """Where the tokens of each bucket stand in one round, in the order of their positions."""
 
@@ -81,10 +74,11 @@ class LshAttention(VanillaTransformerAttention, kind="lsh"):
             init.copy_(self.rotations, drawn)
 
     def mask(self, embeddings: torch.Tensor, padding: torch.Tensor | None, cache: Any, is_needed: bool) -> Any:
+        """The padding of past and present (B, S), or None, and their length S."""
         note = "; static caches of transformers come with another: leave cache_implementation out"
         check_inputs(self, padding, "LSH", note)
         past = 0 if cache is None else int(cache.get_seq_length())
-        return LshMask(padding, past + embeddings.shape[1])
+        return padding, past + embeddings.shape[1]
 
     def buckets(self, keys: torch.Tensor, padding: torch.Tensor | None) -> torch.Tensor:
         """The buckets of keys (B, H, S, d_k) in each round (R, B, H, S); padding has one of its own, the last."""
@@ -135,11 +129,7 @@ class LshAttention(VanillaTransformerAttention, kind="lsh"):
             seen = seen * (places <= places[-count:, None])
         scores = torch.matmul(query, key.transpose(2, 3)).masked_fill(places == places[-count:, None], ITSELF)
         scores = (scores + seen.clamp(min=1).log()).masked_fill(seen == 0, HIDDEN)
-        return drop_out(scores.softmax(dim=-1), self._dropout, self.training)
-
-    @property
-    def _dropout(self) -> float:
-        return self.config.attention_dropout if self.training else 0.0
+        return drop_out(scores.softmax(dim=-1), self.config.attention_dropout, self.training)
 
     def _in_chunks(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, buckets: torch.Tensor
@@ -172,7 +162,7 @@ class LshAttention(VanillaTransformerAttention, kind="lsh"):
         scores = torch.matmul(chunked(query), with_previous(chunked(key)).transpose(-1, -2))
         scores = scores.masked_fill(others == own[..., None], ITSELF).masked_fill(hidden, HIDDEN)
         totals = scores.logsumexp(dim=-1, keepdim=True)
-        weights = drop_out((scores - totals).exp(), self._dropout, self.training)
+        weights = drop_out((scores - totals).exp(), self.config.attention_dropout, self.training)
         outputs = torch.matmul(weights, with_previous(chunked(value))).flatten(2, 3)
         index = slots[..., None].expand(-1, -1, -1, outputs.shape[-1])
         return outputs.gather(2, index), totals.flatten(2).gather(2, slots)

@@ -5,7 +5,7 @@ Shapes: B sequences, S key positions, T query positions, H heads, m features, c 
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -18,14 +18,6 @@ from .kernel_checks import check_inputs
 
 # Positions of a chunk of causal attention: sums are kept between chunks, and weights computed inside.
 POSITIONS_AT_ONCE = 128
-
-
-class PerformerMask(NamedTuple):
-    """The padding of past and present (B, S) or None, their length S, and the number of the training pass, or None."""
-
-    padding: torch.Tensor | None
-    length: int
-    number: int | None
 
 
 def orthogonal_features(count: int, width: int) -> torch.Tensor:
@@ -75,10 +67,11 @@ class PerformerAttention(VanillaTransformerAttention, kind="performer"):
         return len(self.random_features) * (self.d_v + 1) + 1
 
     def mask(self, embeddings: torch.Tensor, padding: torch.Tensor | None, cache: Any, is_needed: bool) -> Any:
+        """The padding of past and present (B, S) or None, their length S, and the training pass's number or None."""
         note = ", because its sums cannot hide single keys; static caches of transformers come with another: leave "
         check_inputs(self, padding, "Performer", note + "cache_implementation out")
         past = 0 if cache is None else int(cache.get_seq_length())
-        return PerformerMask(padding, past + embeddings.shape[1], int(self.passes) + 1 if self.training else None)
+        return padding, past + embeddings.shape[1], int(self.passes) + 1 if self.training else None
 
     def evict(self, mask: torch.Tensor, positions: torch.Tensor, key_positions: torch.Tensor) -> torch.Tensor:
         """No earlier keys are kept."""

@@ -47,12 +47,9 @@ class PoolingAttention(VanillaTransformerAttention, kind="pooling"):
         """Pooled states (B, S', D) and those before (B, S, D) to (B, S', D) and weights (B, H, S', S)."""
         (query,) = self.project(hidden_states, self.roles[:1])
         key, value = self.project_keys_values(memory)
-        inputs = {name: each for name, each in kwargs.items() if name not in OF_OTHERS}
-        return self.attend(query, key, value, attention_mask, **inputs)
-
-
-# Arguments of self-attention that this has no use for: no position encoding of this encoder acts in attention.
-OF_OTHERS = ("cache", "layer_idx", "apply_rotary", "position_bias")
+        for name in ("cache", "layer_idx", "apply_rotary"):  # no position encoding of this encoder acts in attention
+            kwargs.pop(name, None)
+        return self.attend(query, key, value, attention_mask, **kwargs)
 
 
 def pool(states: torch.Tensor, padding: torch.Tensor | None) -> torch.Tensor:

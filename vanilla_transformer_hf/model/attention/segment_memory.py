@@ -4,7 +4,7 @@ Transformer-XL: attention to the segment before, and positions by distance.
 Shapes: B sequences, T query positions, S key positions, D = d_model, H heads, K distances.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -16,14 +16,6 @@ from ..layers.parts import counted
 from ..modeling_vanilla_transformer import ApplyRotary, VanillaTransformerAttention
 from ..positions.absolute import HalvesSinusoidalPositionEncoding
 from .kernel_checks import check_inputs
-
-
-class Distances(NamedTuple):
-    """Who sees whom, and how far away."""
-
-    steps: torch.Tensor  # tokens between a query and a key, 0 to K - 1 (B or 1, T, S)
-    hidden: torch.Tensor  # where a query does not see a key (B or 1, 1, T, S)
-    reach: int  # K
 
 
 class RecurrentAttention(VanillaTransformerAttention, kind="recurrent"):
@@ -51,6 +43,7 @@ class RecurrentAttention(VanillaTransformerAttention, kind="recurrent"):
         init.normal_(self.distance_bias, std=0.02)
 
     def mask(self, embeddings: torch.Tensor, padding: torch.Tensor | None, cache: Any, is_needed: bool) -> Any:
+        """Tokens between a query and a key (B or 1, T, S), from 0 to K - 1; where it does not see the key; and K."""
         check_inputs(self, padding, "recurrent")
         length = size = embeddings.shape[1]
         if cache is not None:
@@ -68,7 +61,7 @@ class RecurrentAttention(VanillaTransformerAttention, kind="recurrent"):
         steps = places[:, -length:, None] - places[:, None]
         hidden = (steps < 0) | (steps > self.config.memory_length) | ~real[:, None]
         reach = min(size, self.config.memory_length + 1)
-        return Distances(steps.clamp(0, reach - 1), hidden[:, None], reach)
+        return steps.clamp(0, reach - 1), hidden[:, None], reach
 
     def forward(
         self,

@@ -5,7 +5,7 @@ Shapes: B sequences, S key positions, T query positions, D = d_model, H heads, L
 """
 
 from abc import ABC, abstractmethod
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -17,14 +17,6 @@ from ..layers.parts import counted, drop_out
 from ..modeling_vanilla_transformer import ApplyRotary, VanillaTransformerAttention
 from ..releases.models import grow
 from .kernel_checks import check_inputs, check_positions
-
-
-class SynthesizerMask(NamedTuple):
-    """Which keys a query sees (B or 1, 1, T, S), and the positions of queries (B or 1, T) and keys (B or 1, S)."""
-
-    seen: torch.Tensor
-    queries: torch.Tensor
-    keys: torch.Tensor
 
 
 class SynthesizerAttention(VanillaTransformerAttention, ABC):
@@ -59,6 +51,7 @@ class SynthesizerAttention(VanillaTransformerAttention, ABC):
         return self.position_scores.shape[-1]
 
     def mask(self, embeddings: torch.Tensor, padding: torch.Tensor | None, cache: Any, is_needed: bool) -> Any:
+        """Which keys a query sees (B or 1, 1, T, S), positions of queries (B or 1, T) and of keys (B or 1, S)."""
         note = "; static caches of transformers come with another: leave cache_implementation out"
         check_inputs(self, padding, "Synthesizer", note)
         past, length = 0 if cache is None else int(cache.get_seq_length()), embeddings.shape[1]
@@ -71,12 +64,12 @@ class SynthesizerAttention(VanillaTransformerAttention, ABC):
         if self.is_causal:
             own = torch.arange(whole, device=embeddings.device)
             seen = seen & (own <= own[past:, None])
-        return SynthesizerMask(seen, keys[:, past:], keys)
+        return seen, keys[:, past:], keys
 
     def forward(  # type: ignore[override]  # the mask is of its own kind
         self,
         hidden_states: torch.Tensor,
-        attention_mask: SynthesizerMask,
+        attention_mask: Any,
         cache: Any = None,
         layer_idx: int = 0,
         apply_rotary: ApplyRotary | None = None,

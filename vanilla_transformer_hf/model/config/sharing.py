@@ -37,9 +37,7 @@ LAYER_SHARING: dict[str, Callable[[int, int], list[int]]] = {
 
 def layers_and_sets(config: Any, stack: str) -> tuple[int, int]:
     """N layers of a stack, "encoder" or "decoder", and its M sets of weights."""
-    if stack == "encoder":
-        return config.encoder_layers, config.encoder_layer_sets
-    return config.decoder_layers, config.decoder_layer_sets
+    return getattr(config, f"{stack}_layers"), getattr(config, f"{stack}_layer_sets")
 
 
 def layer_order(config: Any, stack: str) -> list[int]:
@@ -57,9 +55,6 @@ PROJECTIONS: dict[str, tuple[str, str, str]] = {
     "query_key": ("q_proj", "q_proj", "v_proj"),
     "query_key_value": ("q_proj", "q_proj", "q_proj"),
 }
-
-# `global_projections` -> what precedes the names of projections for global tokens.
-GLOBAL_PROJECTIONS: dict[str, str] = {"separate": "global_", "shared": ""}
 
 
 # Feed-forward: its owner for the encoder's layers, and for the decoder's ---------------------------------------------

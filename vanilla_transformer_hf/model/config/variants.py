@@ -9,7 +9,7 @@ from .front_ends import FRONT_ENDS, strides_of_convolutions
 from .kinds import Kind, nearest, users_of_options
 from .position_schemes import POSITION_SCHEMES, T5_DISTANCE
 from .sharing import PROJECTIONS, layers_and_sets
-from .stacks import HEAD_FIELDS, HEADS, STACK_NAMES, heads_of_layers, stack_of
+from .stacks import HEAD_FIELDS, STACK_NAMES, heads_of_layers, most_heads, stack_of
 
 
 def stack_fields(config: Any, stack: str) -> tuple[str, str, int, int]:
@@ -226,8 +226,8 @@ def conflicts_of_sharing(config: Any) -> Iterator[str]:
 def conflicts_of_heads(config: Any) -> Iterator[str]:
     """Not as many numbers of heads as layers, numbers out of range, or heads that all layers must have."""
     for attention, name in HEAD_FIELDS.items():
-        stack = stack_of(attention)
-        (most, heads), sets = HEADS[attention](config), layers_and_sets(config, stack)[1]
+        stack, most = stack_of(attention), most_heads(config, attention)
+        heads, sets = getattr(config, name), layers_and_sets(config, stack)[1]
         if heads is None:
             continue
         if len(heads) != sets or not all(1 <= count <= most for count in heads):

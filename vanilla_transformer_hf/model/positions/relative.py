@@ -300,14 +300,9 @@ class GateBias(PositionBias):
         return torch.add(self.sums(gates, seen).to(scores.dtype), scores, alpha=scaling)
 
     def sums(self, gates: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
-        """Sums of the gates (B, H, 1, S, 1) after a key up to the query, over visible positions (B or 1, 1, T, S)."""
-        return sums_behind(gates[..., 0] * seen)
-
-
-class TwoWayGateBias(GateBias):
-    """Gated biases with separate gates for the keys after a query."""
-
-    def sums(self, gates: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+        """Sums of gates (B, H, 1, S, directions) between key and query, over visible positions (B or 1, 1, T, S)."""
+        if gates.shape[-1] == 1:  # in a decoder all keys are before the query
+            return sums_behind(gates[..., 0] * seen)
         # Keys of a block reach as far before its queries as behind them.
         before_first = (seen.shape[-1] - seen.shape[-2]) // 2
         past = torch.ones_like(seen[0, 0]).tril(before_first)  # (T, S), including the query itself
@@ -349,10 +344,8 @@ class GatedAlibi(RelativePositionEncoding, scheme="gated_alibi"):
         self, query_positions: torch.Tensor, key_positions: torch.Tensor
     ) -> Iterable[PositionBias | None]:
         visible = VisibleKeys()
-        kind = TwoWayGateBias if self.kept_features == 2 else GateBias
-        layer_biases = [
-            kind(weight, bias, heads=self.heads, visible=visible) for weight, bias in zip(self.weight, self.gate_bias)
-        ]
+        pairs = zip(self.weight, self.gate_bias)
+        layer_biases = [GateBias(weight, bias, heads=self.heads, visible=visible) for weight, bias in pairs]
         return [layer_biases[number] for number in self.order]
 
 

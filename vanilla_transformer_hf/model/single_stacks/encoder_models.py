@@ -4,7 +4,7 @@ The encoder alone: its states, and heads that predict masked tokens and classify
 Shapes: B sequences, S positions, D = d_model, V vocabulary, C classes.
 """
 
-from typing import Any, Unpack
+from typing import Unpack
 
 import torch
 from torch import nn
@@ -65,20 +65,19 @@ class VanillaTransformerEncoderModel(SingleStackModel):
         )
 
 
-def check_tokens_have_states(config: VanillaTransformerConfig, model: str) -> None:
-    """A `ValueError` if the encoder pools, so that it does not return a state of each token."""
-    if config.encoder_pooling:
-        raise ValueError(
-            f"{model} with encoder_pooling={config.encoder_pooling}: it needs a state of each token; leave "
-            "encoder_pooling out"
-        )
-
-
 class EncoderWithHead(VanillaTransformerPreTrainedModel):
-    """The encoder under a head."""
+    """The encoder under a head; a `ValueError` if the head reads the states of all tokens and the encoder pools."""
+
+    reads_all_states = True
 
     def __init__(self, config: VanillaTransformerConfig) -> None:
-        super().__init__(of_one_stack(config, "encoder", type(self).__name__))
+        name = type(self).__name__
+        if self.reads_all_states and config.encoder_pooling:
+            raise ValueError(
+                f"{name} with encoder_pooling={config.encoder_pooling}: it needs a state of each token; leave "
+                "encoder_pooling out"
+            )
+        super().__init__(of_one_stack(config, "encoder", name))
         self.model = VanillaTransformerEncoderModel(self.config)
 
 
@@ -106,7 +105,6 @@ class VanillaTransformerForMaskedLM(EncoderWithHead):
     _tp_plan = {"lm_head": "colwise_gather_output"}
 
     def __init__(self, config: VanillaTransformerConfig) -> None:
-        check_tokens_have_states(config, type(self).__name__)
         super().__init__(config)
         config = self.config
         self.transform = nn.Linear(config.d_model, config.d_model)
@@ -115,13 +113,6 @@ class VanillaTransformerForMaskedLM(EncoderWithHead):
         self.lm_head = nn.Linear(config.d_model, config.vocab_size)
         self._tied_weights_keys = tied_output(config, "encoder")
         self.post_init()
-
-    def get_output_embeddings(self) -> nn.Linear:
-        """The map to the vocabulary (D to V)."""
-        return self.lm_head
-
-    def set_output_embeddings(self, new_embeddings: Any) -> None:
-        self.lm_head = new_embeddings
 
     def before_projection(self, states: torch.Tensor) -> torch.Tensor:
         """The states that are projected to the vocabulary (B, S, D), from those of the encoder (B, S, D)."""
@@ -179,6 +170,8 @@ class VanillaTransformerForSequenceClassification(EncoderClassifier):
     ```
     """
 
+    reads_all_states = False
+
     def __init__(self, config: VanillaTransformerConfig) -> None:
         super().__init__(config)
         self.pooler = nn.Linear(self.config.d_model, self.config.d_model)
@@ -234,7 +227,6 @@ class VanillaTransformerForTokenClassification(EncoderClassifier):
     accepts_loss_kwargs = True
 
     def __init__(self, config: VanillaTransformerConfig) -> None:
-        check_tokens_have_states(config, type(self).__name__)
         super().__init__(config)
         self.post_init()
 
