@@ -222,3 +222,30 @@ def test_a_batch_in_which_nothing_is_masked_has_no_loss(tiny_config):
     model, ids = VanillaTransformerForMaskedLM(tiny_config()), torch.randint(3, 99, (2, 5))
     for count in (None, 0, torch.tensor(0)):
         assert model(ids, labels=torch.full_like(ids, -100), num_items_in_batch=count).loss == 0
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_the_trainer_sums_the_gradients_of_several_batches_to_that_of_one(head, tiny_config, tmp_path):
+    torch.manual_seed(0)
+    model = head(tiny_config(num_labels=3, label_smoothing=0.0, dropout=0.0))
+    ids = torch.randint(4, 30, (4, 5))
+    labels = [0, 1, 2, 1] if head is VanillaTransformerForSequenceClassification else (ids % 3).tolist()
+    data = [{"input_ids": row, "labels": label} for row, label in zip(ids.tolist(), labels)]
+    found = []
+    for batches in (1, 2):
+        arguments = TrainingArguments(
+            output_dir=str(tmp_path),
+            max_steps=1,
+            per_device_train_batch_size=4 // batches,
+            gradient_accumulation_steps=batches,
+            optim="sgd",
+            learning_rate=1.0,
+            max_grad_norm=0.0,
+            use_cpu=True,
+            report_to="none",
+            save_strategy="no",
+        )
+        trained = copy.deepcopy(model)
+        Trainer(model=trained, args=arguments, train_dataset=data).train()
+        found.append(torch.cat([parameter.detach().flatten() for parameter in trained.parameters()]))
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-6)

@@ -171,6 +171,8 @@ class VanillaTransformerForSequenceClassification(EncoderClassifier):
     """
 
     reads_all_states = False
+    # The loss is the mean over a batch: the Trainer divides it by the batches whose gradients it sums.
+    accepts_loss_kwargs = False
 
     def __init__(self, config: VanillaTransformerConfig) -> None:
         super().__init__(config)
