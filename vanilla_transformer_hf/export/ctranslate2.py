@@ -38,13 +38,13 @@ from .ctranslate2_options import search_options
 
 # Activation functions of transformers -> those of CTranslate2.
 ACTIVATIONS = {
-    **dict.fromkeys(("relu",), common_spec.Activation.RELU),
+    "relu": common_spec.Activation.RELU,
     **dict.fromkeys(("gelu", "gelu_python"), common_spec.Activation.GELU),
     **dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), common_spec.Activation.GELUTanh),
-    **dict.fromkeys(("quick_gelu",), common_spec.Activation.GELUSigmoid),
+    "quick_gelu": common_spec.Activation.GELUSigmoid,
     **dict.fromkeys(("silu", "swish"), common_spec.Activation.SWISH),
-    **dict.fromkeys(("tanh",), common_spec.Activation.Tanh),
-    **dict.fromkeys(("sigmoid",), common_spec.Activation.Sigmoid),
+    "tanh": common_spec.Activation.Tanh,
+    "sigmoid": common_spec.Activation.Sigmoid,
 }
 
 # Arguments of `translate_batch`, beside what it reads itself.
@@ -52,22 +52,13 @@ SEARCH_FILE = "translate_batch.json"
 
 # Encodings with a table of vectors that is added to the embeddings.
 TABLES = ("sinusoidal", "sinusoidal_halves", "sinusoidal_halves_inclusive", "learned", "none")
-# Encodings that act in self-attention -> a function of the config and the scheme that returns settings of the
-# specification.
-RELATIVE: dict[str, Callable[[VanillaTransformerConfig, Any], dict[str, Any]]] = {
-    "rotary": lambda config, scheme: {
-        "rotary_dim": scheme.turned,
-        "rotary_interleave": True,
-        "rotary_base": config.rotary_base,
-    },
-    "rotary_halves": lambda config, scheme: {
-        "rotary_dim": scheme.turned,
-        "rotary_interleave": False,
-        "rotary_base": config.rotary_base,
-    },
-    "shaw": lambda config, scheme: {"relative_position": True},
-    "t5_bias": lambda config, scheme: {"relative_attention_bias": True},
-    "alibi": lambda config, scheme: {"alibi": True},
+# Encodings that act in self-attention -> settings of the specification.
+RELATIVE: dict[str, dict[str, bool]] = {
+    "rotary": {"rotary_interleave": True},
+    "rotary_halves": {"rotary_interleave": False},
+    "shaw": {"relative_position": True},
+    "t5_bias": {"relative_attention_bias": True},
+    "alibi": {"alibi": True},
 }
 # Field -> the supported position encodings: ALiBi only for keys before a query.
 POSITIONS = {
@@ -136,11 +127,12 @@ class VanillaTransformerLoader(converter.ModelLoader):
         self, config: VanillaTransformerConfig, sizes: StackSizes, kind: type, stack: VanillaTransformerStack
     ) -> Any:
         """The specification of one stack, with its weights."""
-        heads = sizes.heads
-        # The heads whose mean is returned as attention.
-        more = {"alignment_heads": heads} if sizes.is_causal else {}
-        relative = RELATIVE.get(sizes.position_encoding, lambda config, scheme: {})
-        more |= relative(config, stack.embed_positions)
+        heads, scheme = sizes.heads, stack.embed_positions
+        more: dict[str, Any] = {**RELATIVE.get(sizes.position_encoding, {})}
+        if "rotary_interleave" in more:
+            more |= {"rotary_dim": scheme.turned, "rotary_base": config.rotary_base}
+        if sizes.is_causal:
+            more["alignment_heads"] = heads  # whose mean is returned as attention
         spec = kind(
             len(sizes.layer_order),
             heads,
@@ -158,7 +150,7 @@ class VanillaTransformerLoader(converter.ModelLoader):
         spec.scale_embeddings = stack.embed_scale
         if sizes.position_encoding in TABLES:
             nothing, places = torch.zeros(1, sizes.longest, sizes.width), torch.arange(sizes.longest)[None]
-            spec.position_encodings.encodings = stack.embed_positions(nothing, places)[0]
+            spec.position_encodings.encodings = scheme(nothing, places)[0]
         elif hasattr(spec, "position_encodings"):  # which it makes for an encoder with rotary encodings
             del spec.position_encodings
         if config.layernorm_embedding:
@@ -168,7 +160,7 @@ class VanillaTransformerLoader(converter.ModelLoader):
         for number, (layer_spec, layer) in enumerate(zip(spec.layer, stack.layers_in_order)):
             self.fill_layer(layer_spec, layer)
             # The position scheme's trained tables of the layer.
-            own, scheme = layer_spec.self_attention, stack.embed_positions
+            own = layer_spec.self_attention
             if hasattr(own, "relative_position_keys"):
                 width, place = max(layer.self_attn.d_k, layer.self_attn.d_v), scheme.order[number]
                 tables = scheme.keys[place], scheme.values[place]
@@ -292,9 +284,8 @@ def write(
         options["use_vmap"] = True
     longest = model.config.decoder_max_position_embeddings
     has_positions = model.config.decoder_position_encoding in TABLES[:-1]
-    if (
-        has_positions and options["max_decoding_length"] > longest
-    ):  # it has vectors for this many positions, and fails after them
+    # It has vectors for this many positions, and fails after them.
+    if has_positions and options["max_decoding_length"] > longest:
         if model.generation_config.max_new_tokens is not None:
             left.append(f"max_new_tokens={model.generation_config.max_new_tokens}, of {longest} positions")
         options["max_decoding_length"] = longest

@@ -107,9 +107,8 @@ class Session:
     def __call__(self, past_key_values: Past | None = None, **tensors: torch.Tensor) -> Any:
         given = [*tensors.values(), *[tensor for layer in past_key_values or [] for tensor in layer]]
         feed = {name: tensor.contiguous().numpy() for name, tensor in zip(self.inputs, given, strict=True)}
-        for (
-            unused
-        ) in self.runtime.get_inputs():  # of the other step, where both are one graph: empty, as in JavaScript
+        # Those of the other step, where both are one graph, are empty, as in JavaScript.
+        for unused in self.runtime.get_inputs():
             if unused.name == SWITCH:
                 feed[unused.name] = np.array([self.step == NEXT_STEP])
             elif unused.name not in feed:

@@ -407,9 +407,8 @@ class BlockAttention(LocalAttention, kind="blocks"):
 class ChunksAndSummaries:
     """The mask of chunks with summaries of earlier ones; made once for all layers of a stack."""
 
-    local: (
-        torch.Tensor | Blocks
-    )  # what queries see of keys and, behind them, of summaries: (B, 1, T, S + M), or blocks
+    # What queries see of keys and, behind them, of summaries: (B, 1, T, S + M), or blocks.
+    local: torch.Tensor | Blocks
     pool: torch.Tensor  # what summaries take of keys (B or 1, 1, M, S), for M chunks
 
     def extended(self, states: torch.Tensor) -> torch.Tensor:

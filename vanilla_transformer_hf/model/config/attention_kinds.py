@@ -63,10 +63,7 @@ ATTENTION_KINDS: dict[str, AttentionKind] = {
         options=("lsh_buckets", "lsh_rounds", "lsh_chunk", "lsh_seed"),
         has_keys=False,  # queries serve as keys
     ),
-    "performer": AttentionKind(
-        module="attention.performer",
-        options=("performer_features", "performer_redraw"),
-    ),
+    "performer": AttentionKind(module="attention.performer", options=("performer_features", "performer_redraw")),
     "recurrent": AttentionKind(
         module="attention.segment_memory",
         options=("memory_length",),

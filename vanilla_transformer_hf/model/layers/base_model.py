@@ -177,10 +177,7 @@ class SharedBase(ModelSavesCode, PreTrainedModel):
         return stack.embed_tokens
 
     def resize_source_token_embeddings(
-        self,
-        new_num_tokens: int | None = None,
-        pad_to_multiple_of: int | None = None,
-        mean_resizing: bool = True,
+        self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
     ) -> nn.Embedding:
         """
         Resize the source vocabulary of a model with two; `resize_token_embeddings` resizes the target's.
@@ -212,10 +209,7 @@ class StackEmbeddings(SharedBase):
     embed_tokens: Any
 
     def resize_token_embeddings(
-        self,
-        new_num_tokens: int | None = None,
-        pad_to_multiple_of: int | None = None,
-        mean_resizing: bool = True,
+        self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
     ) -> nn.Embedding:
         """
         Resize the source vocabulary, in the encoder of a model with two; or the only one of a single stack.

@@ -134,10 +134,7 @@ class LossByRows(torch.autograd.Function):
 
 
 def loss_by_rows(
-    logits: torch.Tensor,
-    labels: torch.Tensor,
-    row_loss: RowLoss,
-    num_items_in_batch: torch.Tensor | int | None = None,
+    logits: torch.Tensor, labels: torch.Tensor, row_loss: RowLoss, num_items_in_batch: torch.Tensor | int | None = None
 ) -> torch.Tensor:
     """The loss of logits (K B, T, V) and labels (B, T), divided by K times the number of labels."""
     logits = logits.reshape(-1, labels.numel(), logits.shape[-1])

@@ -88,9 +88,8 @@ def whole_mask(create: Callable[..., Any], skip: str) -> dict[str, Any]:
     """The argument by which transformers makes a mask that a kernel does without: since 5.16 that name."""
     if skip in inspect.signature(create).parameters:
         return {skip: False}
-    return {
-        "and_mask_function": lambda batch, head, query, key: key >= 0
-    }  # any function: nothing is skipped beside it
+    # Any function: nothing is skipped beside it.
+    return {"and_mask_function": lambda batch, head, query, key: key >= 0}
 
 
 # Looked up once: a signature takes longer to read than a step of a small model may.
