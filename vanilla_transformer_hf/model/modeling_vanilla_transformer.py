@@ -292,7 +292,7 @@ class VanillaTransformerAttention(SharesProjections):
             key = position_bias.kept_keys(key, hidden_states)
         if cache is not None:
             key, value = grow(cache, key, value, layer_idx)
-        return self.attend(query, key, value, attention_mask, position_bias, **kwargs)
+        return self.attend(query, key, value, attention_mask, position_bias=position_bias, **kwargs)
 
 
 ATTENTION_TYPES.add("full", VanillaTransformerAttention)

@@ -44,7 +44,7 @@ class AdditiveAttention(VanillaTransformerAttention, kind="additive"):
         return super().mask(embeddings, padding, cache, is_needed=True)
 
     def attend(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: Any, *_: Any, **kwargs: Any
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """softmax(vᵀ tanh(q + k)) V for each head, in memory of B H T S d_k numbers."""
         compared = torch.tanh(query[:, :, :, None] + key[:, :, None])  # (B, H, T, S, d_k)

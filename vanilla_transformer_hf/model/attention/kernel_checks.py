@@ -7,6 +7,9 @@ import torch
 from ..layers.parts import check_padding_mask
 
 
+STATIC_CACHES = "; static caches of transformers come with another: leave cache_implementation out"
+
+
 def check_inputs(attention: Any, padding: torch.Tensor | None, kind: str, note: str = "") -> None:
     """A `ValueError` if the mask is not one of padding, or the kernel is neither "sdpa" nor "eager"."""
     check_padding_mask(padding, kind, note)

@@ -56,17 +56,11 @@ class LinformerAttention(VanillaTransformerAttention, kind="linformer"):
         return torch.matmul(columns.transpose(1, 2)[:, None], states)
 
     def attend(
-        self,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        attention_mask: Any,
-        *others: Any,
-        **kwargs: Any,
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Attend to the k sums of keys and values; weights (B, H, T, k) are those of the sums."""
         key, value = self.summed(key, attention_mask), self.summed(value, attention_mask)
-        return super().attend(query, key, value, None, *others, **kwargs)
+        return super().attend(query, key, value, None, **kwargs)
 
 
 class LinformerCrossAttention(LinformerAttention, VanillaTransformerCrossAttention, cross="linformer"):
@@ -84,7 +78,7 @@ class LinformerCrossAttention(LinformerAttention, VanillaTransformerCrossAttenti
         return [self.summed(each, padding) for each in super().project_keys_values(states)]
 
     def attend(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **kwargs: Any
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Of queries and the sums of keys and values."""
         return VanillaTransformerAttention.attend(self, query, key, value, None, **kwargs)

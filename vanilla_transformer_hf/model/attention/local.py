@@ -465,16 +465,10 @@ class ChunkAttention(BlockAttention, kind="chunk"):
         return ChunksAndSummaries(torch.cat((mask, seen), dim=-1), pool)
 
     def attend(
-        self,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        attention_mask: Any,
-        *rest: Any,
-        **kwargs: Any,
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Attend to the own block and to summaries; weights (B, H, T, S + M) of the keys, then of the summaries."""
         if isinstance(attention_mask, ChunksAndSummaries):
             key, value = attention_mask.extended(key), attention_mask.extended(value)
             attention_mask = attention_mask.local
-        return super().attend(query, key, value, attention_mask, *rest, **kwargs)
+        return super().attend(query, key, value, attention_mask, **kwargs)

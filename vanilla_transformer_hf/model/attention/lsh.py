@@ -13,7 +13,7 @@ from transformers import initialization as init
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..layers.parts import drop_out
 from ..modeling_vanilla_transformer import VanillaTransformerAttention
-from .kernel_checks import check_inputs
+from .kernel_checks import STATIC_CACHES, check_inputs
 
 
 # Score of a token with itself, which it sees only if nothing else is there, and of what it does not see.
@@ -75,8 +75,7 @@ class LshAttention(VanillaTransformerAttention, kind="lsh"):
 
     def mask(self, embeddings: torch.Tensor, padding: torch.Tensor | None, cache: Any, is_needed: bool) -> Any:
         """The padding of past and present (B, S), or None, and their length S."""
-        note = "; static caches of transformers come with another: leave cache_implementation out"
-        check_inputs(self, padding, "LSH", note)
+        check_inputs(self, padding, "LSH", STATIC_CACHES)
         past = 0 if cache is None else int(cache.get_seq_length())
         return padding, past + embeddings.shape[1]
 
@@ -89,7 +88,7 @@ class LshAttention(VanillaTransformerAttention, kind="lsh"):
         return found
 
     def attend(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: Any, *_: Any, **kwargs: Any
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Queries, keys and values to outputs (B, T, D), and with eager attention weights (B, H, T, S)."""
         padding, length = attention_mask

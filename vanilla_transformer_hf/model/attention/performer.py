@@ -13,7 +13,7 @@ from transformers import initialization as init
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..modeling_vanilla_transformer import VanillaTransformerAttention
-from .kernel_checks import check_inputs
+from .kernel_checks import STATIC_CACHES, check_inputs
 
 
 # Positions of a chunk of causal attention: sums are kept between chunks, and weights computed inside.
@@ -68,8 +68,7 @@ class PerformerAttention(VanillaTransformerAttention, kind="performer"):
 
     def mask(self, embeddings: torch.Tensor, padding: torch.Tensor | None, cache: Any, is_needed: bool) -> Any:
         """The padding of past and present (B, S) or None, their length S, and the training pass's number or None."""
-        note = ", because its sums cannot hide single keys; static caches of transformers come with another: leave "
-        check_inputs(self, padding, "Performer", note + "cache_implementation out")
+        check_inputs(self, padding, "Performer", ", because its sums cannot hide single keys" + STATIC_CACHES)
         past = 0 if cache is None else int(cache.get_seq_length())
         return padding, past + embeddings.shape[1], int(self.passes) + 1 if self.training else None
 
@@ -94,7 +93,7 @@ class PerformerAttention(VanillaTransformerAttention, kind="performer"):
         return torch.matmul(states, self.random_features.to(exact).t()) - states.square().sum(-1, keepdim=True) / 2
 
     def attend(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: Any, *_: Any, **kwargs: Any
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Queries, keys and values to outputs (B, T, D), and with eager attention weights (B, H, T, S)."""
         padding, length, number = attention_mask

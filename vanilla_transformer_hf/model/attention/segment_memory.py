@@ -10,10 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from transformers import initialization as init
-from transformers.cache_utils import Cache
 
 from ..layers.parts import counted
-from ..modeling_vanilla_transformer import ApplyRotary, VanillaTransformerAttention
+from ..modeling_vanilla_transformer import VanillaTransformerAttention
 from ..positions.absolute import HalvesSinusoidalPositionEncoding
 from .kernel_checks import check_inputs
 
@@ -67,10 +66,8 @@ class RecurrentAttention(VanillaTransformerAttention, kind="recurrent"):
         self,
         hidden_states: torch.Tensor,
         attention_mask: Any = None,
-        cache: Cache | None = None,
+        cache: Any = None,
         layer_idx: int = 0,
-        apply_rotary: ApplyRotary | None = None,
-        position_bias: Any = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """States (B, T, D) to (B, T, D) and weights (B, H, T, S), of the S positions of the memory and these."""
@@ -84,7 +81,7 @@ class RecurrentAttention(VanillaTransformerAttention, kind="recurrent"):
         return self.attend(query, key, value, attention_mask, **kwargs)
 
     def attend(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: Any, *_: Any, **kwargs: Any
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Attend to the segment and its memory: (B, T, H d_v), and the weights (B, H, T, S)."""
         steps, hidden, reach = attention_mask

@@ -14,9 +14,9 @@ from transformers import initialization as init
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from ..layers.parts import counted, drop_out
-from ..modeling_vanilla_transformer import ApplyRotary, VanillaTransformerAttention
+from ..modeling_vanilla_transformer import VanillaTransformerAttention
 from ..releases.models import grow
-from .kernel_checks import check_inputs, check_positions
+from .kernel_checks import STATIC_CACHES, check_inputs, check_positions
 
 
 class SynthesizerAttention(VanillaTransformerAttention, ABC):
@@ -52,8 +52,7 @@ class SynthesizerAttention(VanillaTransformerAttention, ABC):
 
     def mask(self, embeddings: torch.Tensor, padding: torch.Tensor | None, cache: Any, is_needed: bool) -> Any:
         """Which keys a query sees (B or 1, 1, T, S), positions of queries (B or 1, T) and of keys (B or 1, S)."""
-        note = "; static caches of transformers come with another: leave cache_implementation out"
-        check_inputs(self, padding, "Synthesizer", note)
+        check_inputs(self, padding, "Synthesizer", STATIC_CACHES)
         past, length = 0 if cache is None else int(cache.get_seq_length()), embeddings.shape[1]
         whole = past + length
         real = torch.ones(1, whole, device=embeddings.device) if padding is None else padding[:, :whole]
@@ -67,14 +66,7 @@ class SynthesizerAttention(VanillaTransformerAttention, ABC):
         return seen, keys[:, past:], keys
 
     def forward(  # type: ignore[override]  # the mask is of its own kind
-        self,
-        hidden_states: torch.Tensor,
-        attention_mask: Any,
-        cache: Any = None,
-        layer_idx: int = 0,
-        apply_rotary: ApplyRotary | None = None,
-        position_bias: Any = None,
-        **kwargs: Any,
+        self, hidden_states: torch.Tensor, attention_mask: Any, cache: Any = None, layer_idx: int = 0, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """States (B, T, D) to (B, T, D) and weights (B, H, T, S)."""
         (value,) = self.project(hidden_states, self.roles[-1:])

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import repeat
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -55,6 +55,10 @@ class PositionBias:
         return self.outputs(weights, value).transpose(1, 2).contiguous(), weights  # (B, T, H, d_v)
 
 
+# For each layer of a stack.
+LayerBiases: TypeAlias = Iterable[PositionBias | None]
+
+
 class RelativePositionEncoding(PositionEncoding):
     """The base of schemes that act on pairs of a query and a key, with `bias`, `layer_biases` or both."""
 
@@ -74,15 +78,13 @@ class RelativePositionEncoding(PositionEncoding):
         """The bias (B or 1, H, T, S) added to the scores of queries at (B or 1, T) and keys at (B or 1, S)."""
         return query_positions.new_zeros((), dtype=torch.float32)
 
-    def layer_biases(
-        self, query_positions: torch.Tensor, key_positions: torch.Tensor
-    ) -> Iterable[PositionBias | None]:
+    def layer_biases(self, query_positions: torch.Tensor, key_positions: torch.Tensor) -> LayerBiases:
         """For each layer the `PositionBias` of queries at (B or 1, T) and keys at (B or 1, S), or None."""
         return repeat(None)
 
     def prepare_attention(
         self, mask: Any, position_ids: torch.Tensor, padding: torch.Tensor | None, cache: Any, dtype: torch.dtype
-    ) -> tuple[Any, Iterable[PositionBias | None]]:
+    ) -> tuple[Any, LayerBiases]:
         """The scheme's part in self-attention: the mask plus the bias, and for each layer the `PositionBias`."""
         # The mask is transformers', or that of attention in blocks; positions are those of the queries (B or 1, T),
         # padding is of past and present (B, past + T), and the type that of the scores.
@@ -247,16 +249,13 @@ class ShawPositionEncoding(RelativePositionEncoding, scheme="shaw"):
         for table in (self.keys, self.values):
             init.normal_(table, std=self.keys.shape[-1] ** -0.5)
 
-    def layer_biases(
-        self, query_positions: torch.Tensor, key_positions: torch.Tensor
-    ) -> Iterable[PositionBias | None]:
+    def layer_biases(self, query_positions: torch.Tensor, key_positions: torch.Tensor) -> LayerBiases:
         distances = key_positions[:, None] - query_positions[:, :, None]  # (B or 1, T, S)
         rows = distances.clamp(-self.distance, self.distance)[:, None] + self.distance  # (B or 1, 1, T, S)
-        layer_biases: list[PositionBias]
         # A graph that is traced for any length must not depend on this one.
         if not torch.compiler.is_compiling() and rows.shape[0] == rows.shape[2] == 1:
             vectors = self.keys[:, rows[0, 0, 0]], self.values[:, rows[0, 0, 0]]  # (layers, S, d)
-            layer_biases = [KeyVectorBias(*tables) for tables in zip(*vectors)]
+            layer_biases: list[PositionBias] = [KeyVectorBias(*tables) for tables in zip(*vectors)]
         else:
             layer_biases = [VectorBias(*tables, rows) for tables in zip(self.keys, self.values)]
         return [layer_biases[number] for number in self.order]
@@ -340,9 +339,7 @@ class GatedAlibi(RelativePositionEncoding, scheme="gated_alibi"):
         init.normal_(self.weight, std=self.weight.shape[-1] ** -0.5)
         init.constant_(self.gate_bias, self.first_bias)
 
-    def layer_biases(
-        self, query_positions: torch.Tensor, key_positions: torch.Tensor
-    ) -> Iterable[PositionBias | None]:
+    def layer_biases(self, query_positions: torch.Tensor, key_positions: torch.Tensor) -> LayerBiases:
         visible = VisibleKeys()
         pairs = zip(self.weight, self.gate_bias)
         layer_biases = [GateBias(weight, bias, heads=self.heads, visible=visible) for weight, bias in pairs]
