@@ -4,7 +4,7 @@ The encoder alone: its states, and heads that predict masked tokens and classify
 Shapes: B sequences, S positions, D = d_model, V vocabulary, C classes.
 """
 
-from typing import Unpack
+from typing import Any, TypeAlias, Unpack
 
 import torch
 from torch import nn
@@ -65,10 +65,17 @@ class VanillaTransformerEncoderModel(SingleStackModel):
         )
 
 
+# The loss if there are labels, and logits unless they are left out.
+LossAndLogits: TypeAlias = tuple[torch.Tensor | None, torch.Tensor | None]
+
+
 class EncoderWithHead(VanillaTransformerPreTrainedModel):
     """The encoder under a head; a `ValueError` if the head reads the states of all tokens and the encoder pools."""
 
     reads_all_states = True
+    # The loss divides by num_items_in_batch itself; the Trainer must not divide again.
+    accepts_loss_kwargs = True
+    output_type: Any  # of transformers
 
     def __init__(self, config: VanillaTransformerConfig) -> None:
         name = type(self).__name__
@@ -80,11 +87,39 @@ class EncoderWithHead(VanillaTransformerPreTrainedModel):
         super().__init__(of_one_stack(config, "encoder", name))
         self.model = VanillaTransformerEncoderModel(self.config)
 
+    def loss_and_logits(self, states: torch.Tensor, labels: torch.Tensor | None, **options: Any) -> LossAndLogits:
+        """What the head makes of the encoder's states (B, S, D); `options` are those of the loss."""
+        raise NotImplementedError
+
+    @can_return_tuple
+    def forward(  # type: ignore[misc]  # transformers reads from this type that attentions can be returned
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        return_logits: bool = True,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> Any:
+        """Token ids (B, S) to the logits of the class, and the loss where its labels are given."""
+        outputs = self.model(input_ids, attention_mask, position_ids, inputs_embeds, token_type_ids, **kwargs)
+        loss, logits = self.loss_and_logits(
+            outputs[0], labels, num_items_in_batch=num_items_in_batch, return_logits=return_logits
+        )
+        return self.output_type(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
 
 class VanillaTransformerForMaskedLM(EncoderWithHead):
     """
     The encoder and a head that predicts masked tokens: logits (B, S, V) = norm(activation(x W + b)) Eᵀ + c, with E the
-    embeddings, as in BERT (Devlin et al. 2019, arXiv 1810.04805). Labels (B, S) are -100 where nothing is masked.
+    embeddings, as in BERT (Devlin et al. 2019, arXiv 1810.04805). Labels (B, S) are the original ids of masked tokens,
+    and -100 elsewhere. The loss is smoothed in training (`label_smoothing`); `return_logits=False` leaves the logits
+    out there.
 
     Raises:
         ValueError: The encoder shortens the sequence (`encoder_pooling`), so that tokens have no states.
@@ -100,8 +135,7 @@ class VanillaTransformerForMaskedLM(EncoderWithHead):
     ```
     """
 
-    # The loss divides by num_items_in_batch itself; the Trainer must not divide again.
-    accepts_loss_kwargs = True
+    output_type = MaskedLMOutput
     _tp_plan = {"lm_head": "colwise_gather_output"}
 
     def __init__(self, config: VanillaTransformerConfig) -> None:
@@ -118,29 +152,8 @@ class VanillaTransformerForMaskedLM(EncoderWithHead):
         """The states that are projected to the vocabulary (B, S, D), from those of the encoder (B, S, D)."""
         return self.transform_norm(self.transform_activation(self.transform(states)))
 
-    @can_return_tuple
-    def forward(  # type: ignore[misc]
-        self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        position_ids: torch.Tensor | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        token_type_ids: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
-        num_items_in_batch: torch.Tensor | int | None = None,
-        return_logits: bool = True,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> MaskedLMOutput:
-        """
-        Token ids (B, S), some of them the mask token, to logits (B, S, V), and the loss where labels (B, S) are given:
-        the original ids of masked tokens, and -100 elsewhere. The loss is smoothed in training (`label_smoothing`);
-        `return_logits=False` leaves the logits out there.
-        """
-        outputs = self.model(input_ids, attention_mask, position_ids, inputs_embeds, token_type_ids, **kwargs)
-        loss, logits = self.predict(self.before_projection(outputs[0]), labels, num_items_in_batch, return_logits)
-        return MaskedLMOutput(
-            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
-        )
+    def loss_and_logits(self, states: torch.Tensor, labels: torch.Tensor | None, **options: Any) -> LossAndLogits:
+        return self.predict(self.before_projection(states), labels, **options)
 
 
 class EncoderClassifier(EncoderWithHead):
@@ -157,7 +170,9 @@ class EncoderClassifier(EncoderWithHead):
 class VanillaTransformerForSequenceClassification(EncoderClassifier):
     """
     The encoder and a classifier of whole sequences: logits (B, C) = tanh(x₁ W + b) Wᶜ + c of the state x₁ of the first
-    token, as in BERT. Labels (B) are classes, or numbers with `num_labels=1`.
+    token, as in BERT; texts are padded on the right. Labels are class numbers (B), or for several classes at once
+    (B, C), or numbers for regression (B), as the config's `problem_type` says or, without it, `num_labels` and their
+    type.
 
     Example:
 
@@ -170,6 +185,7 @@ class VanillaTransformerForSequenceClassification(EncoderClassifier):
     ```
     """
 
+    output_type = SequenceClassifierOutput
     reads_all_states = False
     # The loss is the mean over a batch: the Trainer divides it by the batches whose gradients it sums.
     accepts_loss_kwargs = False
@@ -179,37 +195,18 @@ class VanillaTransformerForSequenceClassification(EncoderClassifier):
         self.pooler = nn.Linear(self.config.d_model, self.config.d_model)
         self.post_init()
 
-    @can_return_tuple
-    def forward(  # type: ignore[misc]
-        self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        position_ids: torch.Tensor | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        token_type_ids: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> SequenceClassifierOutput:
-        """
-        Token ids (B, S), padded on the right, to logits (B, C), and the loss where labels are given: (B) class
-        numbers, or (B, C) for several classes at once, or (B) numbers for regression, as the config's `problem_type`
-        says or, without it, `num_labels` and their type.
-        """
-        outputs = self.model(input_ids, attention_mask, position_ids, inputs_embeds, token_type_ids, **kwargs)
-        pooled = torch.tanh(self.pooler(outputs[0][:, 0]))  # (B, D)
+    def loss_and_logits(self, states: torch.Tensor, labels: torch.Tensor | None, **options: Any) -> LossAndLogits:
+        pooled = torch.tanh(self.pooler(states[:, 0]))  # (B, D)
         logits = self.classifier(self.dropout(pooled))  # (B, C)
-        loss = None
-        if labels is not None:
-            loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config)
-        return SequenceClassifierOutput(
-            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
-        )
+        if labels is None:
+            return None, logits
+        return self.loss_function(labels=labels, pooled_logits=logits, config=self.config), logits
 
 
 class VanillaTransformerForTokenClassification(EncoderClassifier):
     """
-    The encoder and a classifier of each token: logits (B, S, C) = x Wᶜ + c. Labels (B, S) are -100 where there is
-    none.
+    The encoder and a classifier of each token: logits (B, S, C) = x Wᶜ + c. Labels (B, S) are class numbers, and -100
+    for ignored tokens.
 
     Raises:
         ValueError: The encoder shortens the sequence (`encoder_pooling`), so that tokens have no states.
@@ -225,34 +222,14 @@ class VanillaTransformerForTokenClassification(EncoderClassifier):
     ```
     """
 
-    # The loss divides by num_items_in_batch itself; the Trainer must not divide again.
-    accepts_loss_kwargs = True
+    output_type = TokenClassifierOutput
 
     def __init__(self, config: VanillaTransformerConfig) -> None:
         super().__init__(config)
         self.post_init()
 
-    @can_return_tuple
-    def forward(  # type: ignore[misc]
-        self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        position_ids: torch.Tensor | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        token_type_ids: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
-        num_items_in_batch: torch.Tensor | int | None = None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> TokenClassifierOutput:
-        """
-        Token ids (B, S) to logits (B, S, C), and the loss where labels (B, S) are given: class numbers, and -100 for
-        ignored tokens.
-        """
-        outputs = self.model(input_ids, attention_mask, position_ids, inputs_embeds, token_type_ids, **kwargs)
-        logits = self.classifier(self.dropout(outputs[0]))  # (B, S, C)
-        loss = None
-        if labels is not None:
-            loss = smoothed_cross_entropy(logits, labels, 0.0, num_items_in_batch)
-        return TokenClassifierOutput(
-            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
-        )
+    def loss_and_logits(self, states: torch.Tensor, labels: torch.Tensor | None, **options: Any) -> LossAndLogits:
+        logits = self.classifier(self.dropout(states))  # (B, S, C)
+        if labels is None:
+            return None, logits
+        return smoothed_cross_entropy(logits, labels, 0.0, options["num_items_in_batch"]), logits
