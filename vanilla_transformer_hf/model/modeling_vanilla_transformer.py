@@ -259,6 +259,7 @@ class VanillaTransformerAttention(SharesProjections):
         key: torch.Tensor,
         value: torch.Tensor,
         attention_mask: Any,
+        *,
         position_bias: Any = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:

@@ -309,15 +309,16 @@ class LocalAttention(VanillaTransformerAttention, ABC):
         key: torch.Tensor,
         value: torch.Tensor,
         attention_mask: Any,
+        *,
         position_bias: Any = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Attend to the keys nearby: (B, T, H d_v), and weights unless it is computed in blocks."""
         if isinstance(attention_mask, FlashWindow):
             padding, kwargs = attention_mask.padding, kwargs | {"sliding_window": attention_mask.sliding_window}
-            return super().attend(query, key, value, padding, position_bias, **kwargs)
+            return super().attend(query, key, value, padding, position_bias=position_bias, **kwargs)
         if not isinstance(attention_mask, Blocks):
-            return super().attend(query, key, value, attention_mask, position_bias, **kwargs)
+            return super().attend(query, key, value, attention_mask, position_bias=position_bias, **kwargs)
         dropout = self.config.attention_dropout if self.training else 0.0
         kernel = fused if position_bias is None else partial(position_bias.attend, self)
         # The scores of a position scheme are those of all blocks; compilers would unroll the loop.

@@ -62,7 +62,7 @@ class RecurrentAttention(VanillaTransformerAttention, kind="recurrent"):
         reach = min(size, self.config.memory_length + 1)
         return steps.clamp(0, reach - 1), hidden[:, None], reach
 
-    def forward(
+    def forward(  # type: ignore[override]  # its positions are its own
         self,
         hidden_states: torch.Tensor,
         attention_mask: Any = None,
