@@ -85,6 +85,8 @@ def test_sources_that_were_taken_out_of_another_table_are_not_translated(tmp_pat
     [
         (["--n_best", "4", "--teacher_beams", "2"], "n_best=4: must be at most num_beams="),
         (["--train_target", "a.de"], "--train_target has no effect"),
+        (["--reverse", "--unset", "train_target"], "train_target is not given: with reverse, it is the text that"),
+        (["--corrections", "a.tsv"], "corrections: distill reads one training corpus and no corrections"),
         (["--teacher_processes", "0"], "processes=0: must be at least 1"),
         (["--teacher_processes", "auto", "--teacher_threads", "0"], "threads=0: must be at least 1"),
         (["--teacher_threads", "all"], "argument --teacher_threads: 'all' is not a number: expected 1, 2, … or auto"),

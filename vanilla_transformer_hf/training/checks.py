@@ -1,7 +1,7 @@
 """Checks of a run's arguments, before any text is read."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -68,11 +68,13 @@ def check_run(run: RunArguments, settings: dict[str, Any]) -> None:
     translates = run.training.predict_with_generate and run.data.task != DENOISING
     check_evaluation(run, SCORES if translates else ("loss",))
     _check_batches(run)
-    if not 0 <= (probability := run.data.bpe_dropout) <= 1:
-        raise ValueError(f"bpe_dropout={probability}: must be a probability from 0 to 1.")
-    if probability and run.model.trains_tokenizer and run.model.tokenizer_model != "bpe":
-        raise ValueError(f"bpe_dropout={probability} needs tokenizer_model=bpe, got {run.model.tokenizer_model}.")
-    _check_model(run)
+    rows: Any = run.data.by_pairs or {}
+    for row in ({}, *rows.values()):  # each as `size_by_pairs` takes it
+        if not 0 <= (probability := row.get("bpe_dropout", run.data.bpe_dropout)) <= 1:
+            raise ValueError(f"bpe_dropout={probability}: must be a probability from 0 to 1.")
+        if probability and run.model.trains_tokenizer and run.model.tokenizer_model != "bpe":
+            raise ValueError(f"bpe_dropout={probability} needs tokenizer_model=bpe, got {run.model.tokenizer_model}.")
+        _check_model(replace(run, config=run.config | {name: row[name] for name in row if name != "bpe_dropout"}))
     reasons = dict[str, str]()  # field without effect -> why
     if not run.model.trains_tokenizer:
         given = "the tokenizer is that of tokenizer_name_or_path or of the model, and none is trained"
@@ -86,7 +88,6 @@ def check_run(run: RunArguments, settings: dict[str, Any]) -> None:
         reasons |= dict.fromkeys(PAIR_FIELDS, "task=denoising learns from train_text, and has no pairs")
     else:
         reasons |= dict.fromkeys(NOISE_FIELDS, "it needs task=denoising")
-    rows: Any = run.data.by_pairs or {}
     for values in (settings, *({**settings, **row} for row in rows.values())):  # a row needs what the run needs
         refuse_without_effect(values, reasons)
     problems = check_metadata(CardData(license=run.model.license)) if run.training.push_to_hub else []

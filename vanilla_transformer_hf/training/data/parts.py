@@ -85,6 +85,8 @@ def new_tags(data: DataArguments) -> list[str]:
 
 def refuse_several(data: DataArguments, reader: str) -> None:
     """Raise `ValueError` if the recipe has several corpora, because `reader` reads one."""
+    if data.corrections:  # which `add_corrections` has put among the corpora
+        raise ValueError(f"corrections: {reader} reads one training corpus and no corrections; remove them.")
     if data.corpora:
         raise ValueError(f"corpora: {reader} reads one training corpus; name it by train_source, without corpora.")
 

@@ -177,6 +177,8 @@ def _source_file(data: DataArguments, folder: Path) -> Path:
     """A text file with one source per line: the recipe's, or one that is written here."""
     given = Path(str((data.reverse and data.train_target) or data.train_source))
     if given.is_file() and find_reader(str(given)) is None and kind_of(str(given)) != ".parquet":
+        if data.reverse and not data.train_target:
+            raise ValueError("train_target is not given: with reverse, it is the text that the teacher translates")
         return given
     written = folder / SOURCES
     with open_output(written) as file:  # each time: the corpus may be another one, which its checksum tells
