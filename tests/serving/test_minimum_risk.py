@@ -53,8 +53,9 @@ def test_lists_events_markup_and_forms_have_it(serve, translator):
     assert events[-1]["translatedText"] == translator.translate(["one. two", text], mbr=mbr)
     markup = post(client, f"<p>{text}</p><hr>", mbr=True, format="html")[1]["translatedText"]
     assert markup == f"<p>{translator.translate(text, mbr=MinimumRisk())}</p><hr>"
-    form = client.post("/translate", data={"q": "one two", "mbr": "true"})
-    assert form.json() == {"translatedText": str(translator.translate("one two", mbr=MinimumRisk()))}
+    for value, risk in (("true", MinimumRisk()), (json.dumps(HOT), mbr)):
+        form = client.post("/translate", data={"q": text, "mbr": value})
+        assert form.json() == {"translatedText": str(translator.translate(text, mbr=risk))}
     assert post(client, "one two", mbr=False) == (200, {"translatedText": "zwei eins"})
 
 

@@ -143,14 +143,20 @@ def _aids(body: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
     return {"glossary": glossary, "memory": _entries(body, "memory", limits, Memory)}
 
 
+def _object_of(body: Mapping[str, Any], name: str) -> Any:
+    """The value of a field; an object that a form has as text is one."""
+    value = body.get(name)
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        with suppress(ValueError, RecursionError):
+            return json.loads(value)
+    return value
+
+
 def _entries(body: Mapping[str, Any], name: str, limits: Limits, make: Callable[[list[tuple[str, str]]], Any]) -> Any:
     """A glossary or memory of an object of texts and their translations; None without one."""
-    value = body.get(name)
+    value = _object_of(body, name)
     if value is None or value == "":
         return None
-    if isinstance(value, str):  # of a form
-        with suppress(ValueError, RecursionError):
-            value = json.loads(value)
     if not isinstance(value, Mapping) or not all(isinstance(each, str) for each in value.values()):
         raise RequestError("must be an object of texts and their translations", name)
     characters = sum(len(source) + len(target) for source, target in value.items())
@@ -167,7 +173,7 @@ def _entries(body: Mapping[str, Any], name: str, limits: Limits, make: Callable[
 
 def _minimum_risk(body: Mapping[str, Any], n_best: int) -> MinimumRisk | None:
     """The search by minimum risk, if the request wants it: true, or its settings; it finds at least so many."""
-    fields = body.get("mbr")
+    fields = _object_of(body, "mbr")
     if not isinstance(fields, Mapping):
         if not _switch(body, "mbr"):
             return None
