@@ -87,6 +87,17 @@ def make():
     return made
 
 
+@pytest.mark.parametrize("fields", [SPEECH, IMAGE], ids=["speech", "image"])
+def test_whole_numbers_are_no_token_ids(fields, make):
+    """Pixels as files have them: a value that is the id of padding hides nothing."""
+    model, batch = make(**fields)
+    source = next(iter(batch.values())).abs().mul(4).to(torch.uint8)
+    assert (source == model.config.pad_token_id).any()
+    for options in ({}, {"num_beams": 2}, {"output_hidden_states": True}):
+        found = model.generate(source, max_new_tokens=5, **options)
+        assert torch.equal(found, model.generate(source.float(), max_new_tokens=5, **options))
+
+
 FAST = ("post", "stacked, rotary", "window, shaw", "image, grid")
 
 

@@ -37,7 +37,7 @@ class HostGenerationMixin(GenerationMixin):
         if is_read or not config.is_encoder_decoder or config.pad_token_id in ends or not torch.is_tensor(ids):
             return kwargs
         is_token = ids != config.pad_token_id
-        is_whole = ids.is_floating_point() or is_token.all()  # sounds and images have no token ids
+        is_whole = ids.dim() != 2 or is_token.all()  # sounds and images have no token ids, also as whole numbers
         return kwargs if is_whole else {**kwargs, "attention_mask": is_token.long()}
 
     def prepare_inputs_for_generation(self: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
