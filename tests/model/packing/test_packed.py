@@ -65,6 +65,8 @@ def test_small_matrices_are_packed_for_many_rows_alone(monkeypatch):
         expected = torch.nn.functional.linear(states, torch.cat(weights), bias).relu()
         torch.testing.assert_close(product(states), expected, rtol=0, atol=1e-4)
         assert len(packed) == count
+    with torch.autocast("cpu", torch.bfloat16):
+        assert {product(torch.randn(rows, 1, 128)).dtype for rows in (1, 640)} == {torch.bfloat16}
 
 
 @pytest.mark.parametrize("name", ["activation_fn", "encoder_attn_layer_norm"])

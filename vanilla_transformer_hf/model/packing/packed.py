@@ -98,7 +98,10 @@ def for_few_rows(weights: Sequence[torch.Tensor], bias: torch.Tensor | None, aft
         return pack(weights, bias, after=after)
     weight = joined(weights)
     plain, packed = plain_map(weight, bias, after=after), WhenUsed(partial(pack, [weight], bias, after=after))
-    return lambda states: (plain if states.numel() * len(weight) < MANY_PRODUCTS else packed)(states)
+    # Autocast rounds the plain product alone: a search's states, whose rows become fewer, must keep their type.
+    return lambda states: (
+        packed if states.numel() * len(weight) >= MANY_PRODUCTS and not torch.is_autocast_enabled("cpu") else plain
+    )(states)
 
 
 # `quantization_method` of models whose folders hold int8; transformers writes it into their config.json.
