@@ -60,6 +60,16 @@ def test_best_candidates_of_several_beams_are_those_of_a_full_search(width, coun
     assert torch.equal(sums.gather(1, places), values)
 
 
+@pytest.mark.parametrize("width", [500, 5000, 10_000])
+def test_which_of_equal_candidates_are_found_does_not_depend_on_other_sentences(width):
+    scores, before = 3 * torch.randn(8, 3, width), torch.randn(8, 3).round()
+    scores = scores.bfloat16().float()
+    together = best_candidates(scores, 6, before)
+    for row in range(8):
+        values, places = best_candidates(scores[row, None], 6, before[row, None])
+        assert torch.equal(values[0], together[0][row]) and torch.equal(places[0], together[1][row])
+
+
 @pytest.mark.parametrize("width", [17, 511, 512, 513, 8200, 37_000])
 def test_the_first_highest_is_argmax(width):
     scores = torch.randn(80, width).bfloat16().float()  # many are equal
