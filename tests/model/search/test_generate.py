@@ -70,7 +70,12 @@ def test_same_sequences_as_the_hosts_loops(decided_model, source, options, small
 RELATIVE = {
     **{name: SWITCHES[name] for name in ("rotary", "rotary_halves", "t5_bias", "alibi", "shaw", "gated_alibi")},
     **{name: SWITCHES[name] for name in ("distance_mlp", "swiglu", "reglu_and_geglu", "segments", "rms_norm")},
-    **{name: SWITCHES[name] for name in ("rms_norm_author", "dot_with_a_bias", "universal")},
+    **{name: SWITCHES[name] for name in ("rms_norm_author", "dot_with_a_bias", "universal", "shaw_pre")},
+    # Gates are read from the states that queries and keys are read from, normalized ones here.
+    **{
+        f"{name}_pre": {**SWITCHES[name], "decoder_norm_position": "pre"}
+        for name in ("rotary_halves", "distance_mlp", "gated_alibi")
+    },
     "hierarchical": {"position_encoding": "hierarchical", "max_position_embeddings": 8},
     "pruned": {
         **{"decoder_layers": 3, "position_encoding": "shaw", "max_relative_distance": 3, "attention_bias": True},
