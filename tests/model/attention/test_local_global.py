@@ -167,6 +167,12 @@ def test_an_encoder_alone():
     assert not torch.allclose(model(ids).logits, model(ids, global_attention_mask=chosen).logits, atol=1e-4)
 
 
+def test_projections_of_global_tokens_are_drawn_in_one_order_in_each_process(tiny_model):
+    layer = tiny_model(encoder_attention_type="window_global", global_projections="separate").model.encoder.layers[0]
+    names = [name for name, _ in layer.self_attn.named_children() if name.startswith("global_")]
+    assert names == ["global_k_proj", "global_q_proj", "global_v_proj"]
+
+
 def test_masks_of_global_tokens_that_cannot_be_are_refused(tiny_model):
     ids = torch.randint(4, 99, (1, 6))
     with pytest.raises(ValueError, match="global_attention_mask: this encoder has no global tokens"):

@@ -130,3 +130,19 @@ def test_built_in_half_precision(tiny_config, tmp_path):
     again, ids = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, dtype=torch.bfloat16), torch.randint(4, 99, (2, 7))
     with torch.no_grad():
         assert torch.equal(again(ids, decoder_input_ids=ids).logits, model(ids, decoder_input_ids=ids).logits)
+
+
+@pytest.mark.parametrize("side", ["encoder", "decoder"])
+def test_gradients_of_explicit_weights_are_those_of_the_sums(side, tiny_model):
+    """With padding, also in front of what a decoder's first tokens see."""
+    found, ids = [], torch.randint(4, 90, (2, 6))
+    mask = torch.tensor([[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]])
+    for kernel in ("sdpa", "eager"):
+        torch.manual_seed(0)
+        model = tiny_model(**{f"{side}_attention_type": "performer"}, attn_implementation=kernel)
+        outputs = model(
+            ids, mask, decoder_input_ids=ids, decoder_attention_mask=mask, labels=ids.where(mask > 0, -100)
+        )
+        outputs.loss.backward()
+        found.append(torch.cat([each.grad.flatten() for each in model.parameters() if each.grad is not None]))
+    torch.testing.assert_close(*found, atol=1e-5, rtol=1e-3)

@@ -60,7 +60,7 @@ class GlobalWindowAttention(WindowAttention, kind="window_global"):
     def _add_projections(self, width: int, key_value_width: int, num_heads: int, bias: bool) -> None:
         super()._add_projections(width, key_value_width, num_heads, bias)
         if not self.is_causal:
-            for name in dict(self.global_roles).keys() - dict(self.roles).keys():
+            for name in sorted(dict(self.global_roles).keys() - dict(self.roles).keys()):  # always drawn in one order
                 own = getattr(self, name.removeprefix("global_"))
                 projection = nn.Linear(own.in_features, own.out_features, bias=bias)
                 projection.init_gain = own.init_gain

@@ -161,13 +161,13 @@ def finite(exponents: torch.Tensor) -> torch.Tensor:
 def explicit_weights(queries: torch.Tensor, keys: torch.Tensor, is_causal: bool) -> torch.Tensor:
     """Features of queries (B, H, T, m) and exponents of keys (B, H, S, m) to weights (B, H, T, S), in n²."""
     largest = keys.amax(dim=-1, keepdim=True)  # (B, H, S, 1), each with its own
-    weights = torch.matmul(queries, (keys - finite(largest)).exp().transpose(2, 3)).log()
-    weights = weights + finite(largest).transpose(2, 3)
+    weights = torch.matmul(queries, (keys - finite(largest)).exp().transpose(2, 3))
+    weights = weights.where(weights > 0, 1).log().where(weights > 0, float("-inf")) + finite(largest).transpose(2, 3)
     if is_causal:
-        length, whole = weights.shape[-2:]
-        hidden = torch.ones(length, whole, dtype=torch.bool, device=weights.device).triu(whole - length + 1)
+        hidden = torch.ones_like(weights[0, 0]).triu(weights.shape[-1] - weights.shape[-2] + 1).bool()
         weights = weights.masked_fill(hidden, float("-inf"))
-    return (weights - finite(weights.amax(dim=-1, keepdim=True))).softmax(dim=-1).nan_to_num()
+    shifted = (weights - finite(weights.amax(dim=-1, keepdim=True))).clamp(min=torch.finfo(weights.dtype).min)
+    return shifted.softmax(dim=-1).masked_fill(weights.isneginf(), 0)
 
 
 def causal_sums(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
