@@ -34,11 +34,11 @@ class HostGenerationMixin(GenerationMixin):
         ids, config = kwargs.get("input_ids") if inputs is None else inputs, self.config
         ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
         is_read = any(kwargs.get(name) is not None for name in ("attention_mask", "encoder_outputs"))
-        if is_read or not config.is_encoder_decoder or config.pad_token_id in ends or not torch.is_tensor(ids):
+        is_source = config.is_encoder_decoder and torch.is_tensor(ids) and ids.dim() == 2  # not sounds or images
+        if is_read or not is_source or config.pad_token_id in ends:
             return kwargs
         is_token = ids != config.pad_token_id
-        is_whole = ids.dim() != 2 or is_token.all()  # sounds and images have no token ids, also as whole numbers
-        return kwargs if is_whole else {**kwargs, "attention_mask": is_token.long()}
+        return kwargs if is_token.all() else {**kwargs, "attention_mask": is_token.long()}
 
     def prepare_inputs_for_generation(self: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """transformers' arguments of one step; also with the cache's older name, which PEFT looks for and replaces."""
