@@ -19,9 +19,7 @@ MODULES = {
 # Imported if they are there: PEFT's table gets a row, and the Hub's client has one of the two libraries.
 IF_PRESENT = {"peft", "httpx", "httpx2"}
 # Declared for what others do with them: readers and writers that libraries of ours import themselves, and programs.
-NOT_IMPORTED = {
-    *("accelerate", "python-multipart", "onnx", "onnxscript", "openpyxl", "defusedxml"),
-}
+NOT_IMPORTED = {*("accelerate", "python-multipart", "onnx", "onnxscript", "openpyxl", "defusedxml")}
 # What has environments of its own: toolkits that are measured, transformers' tests, and Gradio.
 MEASURED = {"joeynmt", "host-tests", "gradio", "gradio-client"}
 # Modules beside the package.

@@ -451,9 +451,7 @@ def help_of(*names: str, command: Callable[[list[str]], None] = main, option: st
 @pytest.fixture(scope="module")
 def options() -> dict[str, set[str]]:
     """The options of each command, those of its subcommands included."""
-    parts = {
-        "export": ["ctranslate2", "onnx", "torch_export"],
-    }
+    parts = {"export": ["ctranslate2", "onnx", "torch_export"]}
     texts = {
         name: " ".join([help_of(name), *[help_of(name, part) for part in parts.get(name, [])]]) for name in COMMANDS
     }

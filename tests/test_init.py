@@ -13,11 +13,7 @@ import pytest
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import vanilla_transformer_hf
-from vanilla_transformer_hf import (
-    VanillaTransformerConfig,
-    VanillaTransformerModel,
-    VanillaTransformerTokenizer,
-)
+from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerModel, VanillaTransformerTokenizer
 
 
 PACKAGE = Path(vanilla_transformer_hf.__file__).parent

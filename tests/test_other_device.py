@@ -309,10 +309,7 @@ def count_on_the_cpu(labels, num_items_in_batch):
 @of_the_fake_device
 @pytest.mark.parametrize(
     ("target", "planted"),
-    [
-        ("search.search.Search.common_fields", begins_on_the_cpu),
-        ("layers.base_model.count_of", count_on_the_cpu),
-    ],
+    [("search.search.Search.common_fields", begins_on_the_cpu), ("layers.base_model.count_of", count_on_the_cpu)],
 )
 def test_a_tensor_on_the_wrong_device_is_found(target, planted, small, source, monkeypatch):
     monkeypatch.setattr(f"vanilla_transformer_hf.model.{target}", planted)

@@ -32,9 +32,7 @@ def wheel(tmp_path_factory):
     folder = tmp_path_factory.mktemp("wheel")
     copy = folder / "checkout"
     shutil.copytree(
-        ROOT / "vanilla_transformer_hf",
-        copy / "vanilla_transformer_hf",
-        ignore=shutil.ignore_patterns("__pycache__"),
+        ROOT / "vanilla_transformer_hf", copy / "vanilla_transformer_hf", ignore=shutil.ignore_patterns("__pycache__")
     )
     alone = "vanilla_transformer_hf_command.py"
     for name in ("pyproject.toml", "README.md", "LICENSE", "MANIFEST.in", alone):

@@ -402,8 +402,7 @@ def test_one_huge_element_does_not_fill_the_memory(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "name, library",
-    [("a.tmx", "lxml.etree"), ("a.po", "polib"), ("a.xlsx", "openpyxl"), ("a.xlsx", "defusedxml")],
+    "name, library", [("a.tmx", "lxml.etree"), ("a.po", "polib"), ("a.xlsx", "openpyxl"), ("a.xlsx", "defusedxml")]
 )
 def test_a_missing_library_names_the_extra(tmp_path, monkeypatch, name, library):
     monkeypatch.setitem(sys.modules, library, None)

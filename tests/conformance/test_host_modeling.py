@@ -236,9 +236,7 @@ class VanillaTransformerPerformerTest(VanillaTransformerSuite, unittest.TestCase
     def test_init_weights_can_init_buffers(self):
         """The suite expects the same buffers from two models, so the features that are drawn are the same here."""
         fixed = unittest.mock.patch.object(
-            performer_attention,
-            "orthogonal_features",
-            lambda count, width: torch.eye(count, width),
+            performer_attention, "orthogonal_features", lambda count, width: torch.eye(count, width)
         )
         with fixed:
             super().test_init_weights_can_init_buffers()
@@ -278,7 +276,7 @@ VARIANTS = {
     },
     # A network of distances in the encoder, gates in the decoder, segments.
     "Gates": {
-        **{"position_encoding": "distance_mlp", "decoder_position_encoding": "gated_alibi", "type_vocab_size": 2},
+        **{"position_encoding": "distance_mlp", "decoder_position_encoding": "gated_alibi", "type_vocab_size": 2}
     },
     # Gates in the encoder, more positions than trained vectors in the decoder.
     "Hierarchical": {"position_encoding": "gated_alibi", "decoder_position_encoding": "hierarchical"},
@@ -295,7 +293,7 @@ VARIANTS = {
     # Scores of tokens, and of pairs of positions.
     "Synthesizer": {"encoder_attention_type": "synthesizer_dense", "decoder_attention_type": "synthesizer_random"},
     "SynthesizersTurned": {
-        **{"encoder_attention_type": "synthesizer_random", "decoder_attention_type": "synthesizer_dense"},
+        **{"encoder_attention_type": "synthesizer_random", "decoder_attention_type": "synthesizer_dense"}
     },
     # Sums over as many positions as there are, so that weights have the shape that the suite expects.
     "Linformer": {"encoder_attention_type": "linformer", "cross_attention_type": "linformer", "linformer_k": 7},

@@ -8,12 +8,7 @@ from host_tests.generation.test_utils import GenerationTesterMixin
 from host_tests.test_configuration_common import ConfigTester
 from host_tests.test_memory_cleanup_mixin import MemoryCleanupMixin
 from host_tests.test_modeling_common import ModelTesterMixin, floats_tensor, ids_tensor
-from transformers import (
-    PreTrainedConfig,
-    Speech2TextConfig,
-    Speech2TextForConditionalGeneration,
-    Speech2TextModel,
-)
+from transformers import PreTrainedConfig, Speech2TextConfig, Speech2TextForConditionalGeneration, Speech2TextModel
 
 from vanilla_transformer_hf import (
     VanillaTransformerConfig,

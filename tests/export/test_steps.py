@@ -11,12 +11,7 @@ import torch
 
 from vanilla_transformer_hf.export import ExportError
 from vanilla_transformer_hf.export.export import engine_called, export_for
-from vanilla_transformer_hf.export.steps import (
-    ENCODER,
-    FIRST_STEP,
-    NEXT_STEP,
-    trace,
-)
+from vanilla_transformer_hf.export.steps import ENCODER, FIRST_STEP, NEXT_STEP, trace
 
 
 # The paper's values of all switches, and others.

@@ -356,10 +356,7 @@ STACKS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("stacks", "auto_class"),
-    [(kind, name) for kind in STACKS for name in CLASSES[kind]],
-)
+@pytest.mark.parametrize(("stacks", "auto_class"), [(kind, name) for kind in STACKS for name in CLASSES[kind]])
 @pytest.mark.parametrize("prefix", ["", "someone/numbers--"])
 def test_a_saved_model_opens_with_each_auto_class(stacks, auto_class, prefix, tiny_config):
     models = in_folder(CLASSES[stacks])

@@ -279,11 +279,7 @@ def test_tokens(case, is_there, publish, hub, caplog, capfd):
         assert token not in text
 
 
-ECHOES = {
-    "the token in use": TOKEN,
-    "another token": OTHER_TOKEN,
-    "a GitHub token": "ghp_" + "a1B2c3D4e5F6" * 3,
-}
+ECHOES = {"the token in use": TOKEN, "another token": OTHER_TOKEN, "a GitHub token": "ghp_" + "a1B2c3D4e5F6" * 3}
 
 
 @pytest.mark.parametrize("secret", ECHOES)

@@ -201,11 +201,7 @@ def test_with_the_package(models, hub, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("fault", "requests"),
-    [
-        ({"cut_after": 50_000, "times": 2}, 3),
-        ({"status": 429, "retry_after": 3}, 2),
-    ],
+    ("fault", "requests"), [({"cut_after": 50_000, "times": 2}, 3), ({"status": 429, "retry_after": 3}, 2)]
 )
 def test_a_download_that_fails_goes_on(fault, requests, models, hub):
     weights = "GET .*/resolve/.*/model.safetensors"

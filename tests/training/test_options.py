@@ -13,13 +13,7 @@ from transformers.trainer_utils import IntervalStrategy
 
 from vanilla_transformer_hf import RecurrentSeq2SeqConfig, VanillaTransformerConfig
 from vanilla_transformer_hf.training.arguments import OwnTrainingArguments
-from vanilla_transformer_hf.training.options import (
-    MAIN_OPTIONS,
-    documented_fields,
-    help_page,
-    main_options,
-    values_of,
-)
+from vanilla_transformer_hf.training.options import MAIN_OPTIONS, documented_fields, help_page, main_options, values_of
 from vanilla_transformer_hf.training.recipe import (
     ConfigArguments,
     RecipeParser,

@@ -11,17 +11,11 @@ from vanilla_transformer_hf.conversion.formats.protobuf import read_fields
 def test_every_kind_of_field():
     fixed = varint(3 << 3 | 5) + struct.pack("<f", 0.5) + varint(4 << 3 | 1) + struct.pack("<d", 0.25)
     fields = list(read_fields(message((1, 300), (2, b"text")) + fixed))
-    assert fields == [
-        (1, 300, b""),
-        (2, 0, b"text"),
-        (3, 0, struct.pack("<f", 0.5)),
-        (4, 0, struct.pack("<d", 0.25)),
-    ]
+    assert fields == [(1, 300, b""), (2, 0, b"text"), (3, 0, struct.pack("<f", 0.5)), (4, 0, struct.pack("<d", 0.25))]
 
 
 @pytest.mark.parametrize(
-    "whole",
-    [message((1, 300)), message((2, b"text")), varint(3 << 3 | 5) + bytes(4), varint(4 << 3 | 1) + bytes(8)],
+    "whole", [message((1, 300)), message((2, b"text")), varint(3 << 3 | 5) + bytes(4), varint(4 << 3 | 1) + bytes(8)]
 )
 def test_a_field_that_is_cut_off_is_refused(whole):
     for length in range(1, len(whole)):

@@ -77,10 +77,7 @@ BENTREVETT = names_of(
     "layers",
     ("self_attention", "self_attention", "encoder_attention"),
     ("fc_q", "fc_k", "fc_v", "fc_o"),
-    (
-        ("self_attn_layer_norm", "ff_layer_norm"),
-        ("self_attn_layer_norm", "enc_attn_layer_norm", "ff_layer_norm"),
-    ),
+    (("self_attn_layer_norm", "ff_layer_norm"), ("self_attn_layer_norm", "enc_attn_layer_norm", "ff_layer_norm")),
     ("positionwise_feedforward.fc_1", "positionwise_feedforward.fc_2"),
     ("encoder.tok_embedding", "decoder.tok_embedding"),
     "decoder.fc_out",

@@ -251,11 +251,7 @@ def test_own_special_symbols(tmp_path):
             ["JoeyNMT stops"],
         ),
         ({"beam_size": 4, "max_output_length": 9}, {"length_penalty": 0.0}, ["JoeyNMT stops"]),
-        (
-            {"beam_size": 4, "alpha": 2, "max_output_length": 9},
-            {"length_penalty": 2.0},
-            ["JoeyNMT stops"],
-        ),
+        ({"beam_size": 4, "alpha": 2, "max_output_length": 9}, {"length_penalty": 2.0}, ["JoeyNMT stops"]),
         ({"repetition_penalty": 1.2, "max_output_length": 9}, {}, ["repetition_penalty"]),
     ],
 )

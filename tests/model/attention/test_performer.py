@@ -8,10 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForSeq2SeqLM
 
-from vanilla_transformer_hf import (
-    VanillaTransformerConfig,
-    VanillaTransformerForConditionalGeneration,
-)
+from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 from vanilla_transformer_hf.model.attention import performer
 from vanilla_transformer_hf.model.search.incremental_decoder import ROOM, IncrementalDecoder
 from vanilla_transformer_hf.training.checkpoints.averaging import average_checkpoints

@@ -136,10 +136,7 @@ def test_groups_are_saved_with_the_model(decided_model, source, tmp_path):
         ({"num_beams": 4, "num_beam_groups": 3, "diversity_penalty": 1.0}, "num_beam_groups=3: must divide num_beams"),
         ({"num_beams": 4, "num_beam_groups": 2}, "num_beam_groups: needs a diversity_penalty above 0"),
         ({"num_beams": 4, "num_beam_groups": 0}, "num_beam_groups=0: must be an integer of at least 1"),
-        (
-            {"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": -1.0},
-            "diversity_penalty=-1.0: must be",
-        ),
+        ({"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": -1.0}, "diversity_penalty=-1.0: must be"),
         (
             {"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 1.0, "do_sample": True},
             "num_beam_groups=2: not possible together with sampling",

@@ -23,12 +23,7 @@ from vanilla_transformer_hf.training.pretraining.denoising import (
 MASK, END, START, POINT = 2, 1, 0, 9
 SENTINELS = list(range(200, 240))
 TOKENS = NoiseTokens(
-    end=END,
-    start=START,
-    mask=MASK,
-    sentinels=SENTINELS,
-    words=np.arange(300, 400),
-    sentence_ends=frozenset({POINT}),
+    end=END, start=START, mask=MASK, sentinels=SENTINELS, words=np.arange(300, 400), sentence_ends=frozenset({POINT})
 )
 TEXTS = [list(range(10, 10 + length)) for length in (0, 1, 2, 3, 7, 40, 150)]
 

@@ -42,14 +42,7 @@ def fresh(translator):
     return Translator(model, tokenizer, matmul_backend="default")
 
 
-CHANGES = [
-    change_last_weight,
-    change_tokenizer,
-    change_vocabulary,
-    change_search,
-    change_shortlist,
-    add_to_ensemble,
-]
+CHANGES = [change_last_weight, change_tokenizer, change_vocabulary, change_search, change_shortlist, add_to_ensemble]
 
 
 @pytest.mark.parametrize("change", CHANGES)
