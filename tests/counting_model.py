@@ -17,14 +17,8 @@ TARGETS = [" ".join(NUMBERS[word] for word in reversed(source.split())) for sour
 MIXED = ["four five one", "two", "", "three one", " \t ", "five five two", "one two", "three"]
 TRANSLATED = ["eins fünf vier", "zwei", "", "eins drei", "", "zwei fünf fünf", "zwei eins", "drei"]
 SIZES = {
-    "d_model": 32,
-    "encoder_layers": 1,
-    "decoder_layers": 1,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "encoder_ffn_dim": 64,
-    "decoder_ffn_dim": 64,
-    "dropout": 0.0,
+    **{"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 4},
+    **{"decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "dropout": 0.0},
     "max_position_embeddings": 64,
 }
 

@@ -249,28 +249,12 @@ def test_type_checkers_see_the_names_that_are_imported_on_use():
 
 # The rooms, from the ground up: each imports from those before it. Those of one row do not know each other.
 FLOORS = [
-    ["model"],
-    ["recurrent"],
-    ["common"],
-    ["evaluation"],
-    ["publishing"],
-    ["export"],
-    ["translation"],
-    ["training", "conversion", "serving"],
-    ["explorer"],
-    ["commands"],
+    *(["model"], ["recurrent"], ["common"], ["evaluation"], ["publishing"], ["export"], ["translation"]),
+    *(["training", "conversion", "serving"], ["explorer"], ["commands"]),
 ]
 FLOORS_OF_TRANSLATION = [
-    ["text"],
-    ["scoring"],
-    ["results"],
-    ["search"],
-    ["text_translator"],
-    ["text_model"],
-    ["kept_copy"],
-    ["translator"],
-    ["documents", "pipeline", "recognition"],
-    ["pictures", "streams"],
+    *(["text"], ["scoring"], ["results"], ["search"], ["text_translator"], ["text_model"], ["kept_copy"]),
+    *(["translator"], ["documents", "pipeline", "recognition"], ["pictures", "streams"]),
 ]
 
 

@@ -26,12 +26,8 @@ ELSEWHERE = {
 }
 # What a user sees that is no error.
 SEEN = {
-    "BLEU 0.00",
-    "It repeats a phrase without end",
-    "Translations are empty, too short or cut off",
-    "It translates one sentence of several",
-    "Hallucination: it invents words",
-    "Training is slow",
+    *("BLEU 0.00", "It repeats a phrase without end", "Translations are empty, too short or cut off"),
+    *("It translates one sentence of several", "Hallucination: it invents words", "Training is slow"),
 }
 # Headings that have a number or a name of the user's where the code has a variable.
 AS_WRITTEN = {

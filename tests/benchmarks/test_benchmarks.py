@@ -194,14 +194,8 @@ while True:
 def test_both_sides_have_the_same_backend_somewhere():
     rows = training.float32_rows("onednn")
     assert [(row.engine, row.matmul) for row in rows] == [
-        ("ours", "onednn"),
-        ("stock", "default"),
-        ("marian", "default"),
-        ("torch", "default"),
-        ("r_drop", "onednn"),
-        ("bfloat16_moment", "onednn"),
-        ("ours", "default"),
-        ("marian", "onednn"),
+        *(("ours", "onednn"), ("stock", "default"), ("marian", "default"), ("torch", "default")),
+        *(("r_drop", "onednn"), ("bfloat16_moment", "onednn"), ("ours", "default"), ("marian", "onednn")),
     ]
     assert training.float32_rows("default") == training.BFLOAT16_ROWS
 
@@ -466,12 +460,8 @@ def test_kinds_of_attention_take_turns(tmp_path, capsys, monkeypatch):
     written = (tmp_path / "attention.md").read_text().splitlines()
     heads = [line.split(" | ")[0].removeprefix("| ") for line, rule in pairwise(written) if rule.startswith("| ---")]
     assert heads == [
-        "forward, speed (`full`: ms)",
-        "training step, speed (`full`: ms)",
-        "training step, MiB",
-        "token, ms",
-        "layer, ms",
-        "layer, over the width, ms",
+        *("forward, speed (`full`: ms)", "training step, speed (`full`: ms)", "training step, MiB", "token, ms"),
+        *("layer, ms", "layer, over the width, ms"),
     ]
 
 
@@ -512,11 +502,8 @@ def test_tables_compare_with_the_faster_library_of_products():
         return place | {"kind": kind, "seconds": seconds, "mib": 3.0, **more}
 
     rows = [
-        row("full", 512, 0.02),
-        row("full", 1024, 0.08),
-        row("window", 512, 0.01, speed={"full": 1.5}),
-        row("full, onednn", 512, 0.015),
-        row("full, onednn", 1024, 0.12),
+        *(row("full", 512, 0.02), row("full", 1024, 0.08), row("window", 512, 0.01, speed={"full": 1.5})),
+        *(row("full, onednn", 512, 0.015), row("full, onednn", 1024, 0.12)),
     ]
     assert attention.tables(rows, "one thread") == (
         "one thread\n\n"

@@ -10,10 +10,7 @@ from vanilla_transformer_hf.training.data.corpus import load_parallel_text
 
 
 PAIRS = [
-    ("one dog", "ein Hund"),
-    ("two  dogs", "zwei\u00a0Hunde"),
-    ("same", "Same"),
-    ("one dog", "ein Hund"),
+    *(("one dog", "ein Hund"), ("two  dogs", "zwei\u00a0Hunde"), ("same", "Same"), ("one dog", "ein Hund")),
     ("x", ""),
 ]
 CLEAN = {"source": ["one dog", "two dogs"], "target": ["ein Hund", "zwei Hunde"]}

@@ -59,10 +59,7 @@ def test_the_exit_status_says_whether_all_finished(call, tmp_path, monkeypatch, 
     (tmp_path / "recipe.yaml").write_text("max_steps: 7\nseed: 3\n")
     (tmp_path / "two.yaml").write_text("variants: {a: {}, b: {dropout: 0.2}}\n")
     found = {
-        "status": status,
-        "error": None if status == "finished" else "nan",
-        "steps": 7,
-        "steps_per_second": 1.0,
+        **{"status": status, "error": None if status == "finished" else "nan", "steps": 7, "steps_per_second": 1.0},
         "device": "cuda",
     }
     result = {**found, "curves": {"training_loss": [[7, 2.0]], "validation_loss": []}}

@@ -546,14 +546,8 @@ def test_a_file_is_translated_and_stays_what_it_is(run, folder, tmp_path):
 OF_TEXT = {
     "translate": (
         *(["--format", "tsv"], ["--n_best", "2"], ["--alignment"], ["--constraints"], ["--prefixes", "a"]),
-        *(
-            ["--shortlist", "a"],
-            ["--glossary", "a"],
-            ["--memory", "a"],
-            ["--ensemble", "a"],
-            ["--engine", "ctranslate2"],
-            ["--without_letters", "mark"],
-        ),
+        *(["--shortlist", "a"], ["--glossary", "a"], ["--memory", "a"], ["--ensemble", "a"]),
+        *(["--engine", "ctranslate2"], ["--without_letters", "mark"]),
         *(["--coverage_penalty", "0.2"], ["--max_extra_tokens", "9"], ["--too_long", "error"]),
     ),
     "score": (["--format", "tsv"], ["--too_long", "truncate"], ["--source_lang", "en"], ["--target_column", "de"]),

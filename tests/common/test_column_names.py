@@ -12,21 +12,10 @@ def names(source=None, target=None):
 @pytest.mark.parametrize(
     "columns",
     [
-        ["DE", "EN"],
-        ["de-DE", "en-US"],
-        ["deu_Latn", "eng_Latn"],
-        ["ger", "eng"],
-        ["German", "English"],
-        ["Deutsch", "Englisch"],
-        ["allemand", "anglais"],
-        ['"German"', " 'English' "],
-        ["# German", "English:"],
-        ["text_de", "text_en"],
-        ["German sentence", "ENGLISH SENTENCE"],
-        ["German (Germany)", "English (US)"],
-        ["Target", "Source"],
-        ["trg", "src"],
-        ["target text", "source text"],
+        *(["DE", "EN"], ["de-DE", "en-US"], ["deu_Latn", "eng_Latn"], ["ger", "eng"], ["German", "English"]),
+        *(["Deutsch", "Englisch"], ["allemand", "anglais"], ['"German"', " 'English' "], ["# German", "English:"]),
+        *(["text_de", "text_en"], ["German sentence", "ENGLISH SENTENCE"], ["German (Germany)", "English (US)"]),
+        *(["Target", "Source"], ["trg", "src"], ["target text", "source text"]),
     ],
 )
 def test_names_in_any_spelling_are_found_and_tell_the_direction(columns):

@@ -59,17 +59,10 @@ class ModelTester:
 
     def get_config(self) -> PreTrainedConfig:
         sizes = {
-            "vocab_size": self.vocab_size,
-            "d_model": self.hidden_size,
-            "encoder_layers": self.num_hidden_layers,
-            "decoder_layers": self.num_hidden_layers,
-            "encoder_attention_heads": self.num_attention_heads,
-            "decoder_attention_heads": self.num_attention_heads,
-            "encoder_ffn_dim": 37,
-            "decoder_ffn_dim": 37,
-            "dropout": 0.1,
-            "attention_dropout": 0.1,
-            "max_position_embeddings": 100,
+            **{"vocab_size": self.vocab_size, "d_model": self.hidden_size, "encoder_layers": self.num_hidden_layers},
+            **{"decoder_layers": self.num_hidden_layers, "encoder_attention_heads": self.num_attention_heads},
+            **{"decoder_attention_heads": self.num_attention_heads, "encoder_ffn_dim": 37, "decoder_ffn_dim": 37},
+            **{"dropout": 0.1, "attention_dropout": 0.1, "max_position_embeddings": 100},
         }
         return self.config_class(**{**sizes, **self.options})
 
@@ -179,14 +172,8 @@ class VanillaTransformerVariantTest(VanillaTransformerSuite, unittest.TestCase):
     """The switches that change which weights there are, turned away from the paper."""
 
     options = {
-        "d_k": 6,
-        "d_v": 10,
-        "attention_bias": True,
-        "output_bias": True,
-        "embedding_sharing": "decoder",
-        "layernorm_embedding": True,
-        "position_encoding": "learned",
-        "encoder_norm_position": "pre",
+        **{"d_k": 6, "d_v": 10, "attention_bias": True, "output_bias": True, "embedding_sharing": "decoder"},
+        **{"layernorm_embedding": True, "position_encoding": "learned", "encoder_norm_position": "pre"},
         "decoder_norm_position": "pre",
     }
 

@@ -19,15 +19,8 @@ from vanilla_transformer_hf import (
 
 
 SIZES = {
-    "vocab_size": 99,
-    "d_model": 32,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "encoder_ffn_dim": 37,
-    "decoder_ffn_dim": 37,
-    "dropout": 0.1,
+    **{"vocab_size": 99, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4},
+    **{"decoder_attention_heads": 4, "encoder_ffn_dim": 37, "decoder_ffn_dim": 37, "dropout": 0.1},
     "attention_dropout": 0.1,
 }
 MEL = 12
@@ -142,11 +135,8 @@ class VanillaTransformerStackedSpeechTest(RecognitionSuite, unittest.TestCase):
 
     hosts = (Speech2TextTest,)
     options = {
-        "front_end": "speech_stacked",
-        "num_mel_bins": MEL,
-        "position_encoding": "rotary",
-        "encoder_norm_position": "pre",
-        "decoder_norm_position": "pre",
+        **{"front_end": "speech_stacked", "num_mel_bins": MEL, "position_encoding": "rotary"},
+        **{"encoder_norm_position": "pre", "decoder_norm_position": "pre"},
     }
     all_model_classes = (VanillaTransformerModel, VanillaTransformerForSpeechSeq2Seq)
 
@@ -156,11 +146,7 @@ class VanillaTransformerImageTest(RecognitionSuite, unittest.TestCase):
 
     hosts = (Speech2TextTest,)
     options = {
-        "front_end": "image",
-        "num_channels": 3,
-        "image_height": 4,
-        "image_width": 28,
-        "patch_height": 4,
+        **{"front_end": "image", "num_channels": 3, "image_height": 4, "image_width": 28, "patch_height": 4},
         "patch_width": 4,
     }
     source_shape = (3, 4, 28)

@@ -86,16 +86,9 @@ class GPT2ModelTest(SingleStackSuite, GenerationTesterMixin, unittest.TestCase):
 
 
 OURS = {
-    "d_model": 32,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "encoder_ffn_dim": 37,
-    "decoder_ffn_dim": 37,
-    "attention_dropout": 0.1,
-    "max_position_embeddings": 100,
-    "is_encoder_decoder": False,
+    **{"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4},
+    **{"decoder_attention_heads": 4, "encoder_ffn_dim": 37, "decoder_ffn_dim": 37, "attention_dropout": 0.1},
+    **{"max_position_embeddings": 100, "is_encoder_decoder": False},
 }
 
 

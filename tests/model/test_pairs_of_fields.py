@@ -18,13 +18,8 @@ SIZES |= {"d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "encoder_atte
 SIZES |= {"decoder_attention_heads": 2, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
 OTHERS = {
     **{"source_vocab_size": [23], "encoder_d_model": [24], "encoder_layers": [1], "decoder_layers": [3]},
-    **{
-        "encoder_attention_heads": [4],
-        "decoder_attention_heads": [4],
-        "encoder_ffn_dim": [24],
-        "d_k": [4],
-        "d_v": [4],
-    },
+    **{"encoder_attention_heads": [4], "decoder_attention_heads": [4], "encoder_ffn_dim": [24], "d_k": [4]},
+    "d_v": [4],
     **{"activation_function": ["gelu"], "decoder_activation_function": ["silu"], "feed_forward_type": ["gated"]},
     **{"type_vocab_size": [3], "scale_embedding": [False], "layernorm_embedding": [True]},
     **{"embedding_sharing": ["decoder", "none"], "position_encoding": POSITION_SCHEMES, "position_offset": [2]},

@@ -329,12 +329,8 @@ distributed.destroy_process_group()
 def test_sharded_by_fsdp2(tiny_model, batch, tmp_path):
     """Loss and gradients on two processes are those of one: vectors, gates, gated feed-forwards, segments."""
     fields = {
-        "position_encoding": "gated_alibi",
-        "decoder_position_encoding": "shaw",
-        "feed_forward_type": "gated",
-        "norm_type": "rms_norm",
-        "type_vocab_size": 2,
-        "dropout": 0.0,
+        **{"position_encoding": "gated_alibi", "decoder_position_encoding": "shaw", "feed_forward_type": "gated"},
+        **{"norm_type": "rms_norm", "type_vocab_size": 2, "dropout": 0.0},
     }
     tiny_model(**fields).save_pretrained(tmp_path / "model")
     torch.save({**batch, "labels": torch.randint(3, 90, (2, 6))}, tmp_path / "batch.pt")

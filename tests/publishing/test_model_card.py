@@ -33,15 +33,9 @@ from vanilla_transformer_hf.publishing.upload_plan import plan_upload
 
 SCORES = score_translations(["eins zwei", "drei"], ["eins zwei", "vier"])
 SETTINGS = {
-    "train_source": "/home/somebody/train.en",
-    "dropout": 0.3,
-    "output_dir": "/home/somebody/out",
-    "resume_from_checkpoint": "last",
-    "hub_token": "hf_secret",
-    "hub_model_id": "somebody/numbers",
-    "corrections": "suggestions/en-de.jsonl",
-    "optim_args": "~/options",
-    "tokens_per_step": 25000,
+    **{"train_source": "/home/somebody/train.en", "dropout": 0.3, "output_dir": "/home/somebody/out"},
+    **{"resume_from_checkpoint": "last", "hub_token": "hf_secret", "hub_model_id": "somebody/numbers"},
+    **{"corrections": "suggestions/en-de.jsonl", "optim_args": "~/options", "tokens_per_step": 25000},
 }
 
 
@@ -354,11 +348,8 @@ def test_emissions_are_those_of_the_run_and_its_continuations(tmp_path):
     rows = "timestamp,emissions,country_name\n2026-11-20T19:00:00,0.002,Sweden\n2026-11-20T20:00:00,0.0005,Sweden\n"
     (tmp_path / "emissions.csv").write_text(rows)
     assert read_emissions(tmp_path, True, "CPU") == {
-        "emissions": pytest.approx(2.5),
-        "source": "codecarbon",
-        "training_type": "fine-tuning",
-        "geographical_location": "Sweden",
-        "hardware_used": "CPU",
+        **{"emissions": pytest.approx(2.5), "source": "codecarbon", "training_type": "fine-tuning"},
+        **{"geographical_location": "Sweden", "hardware_used": "CPU"},
     }
 
 

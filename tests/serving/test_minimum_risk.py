@@ -62,18 +62,10 @@ def test_lists_events_markup_and_forms_have_it(serve, translator):
 @pytest.mark.parametrize(
     ("mbr", "field"),
     [
-        ("some", "mbr"),
-        (3, "mbr"),
-        (None, "mbr"),
-        ({"samples": 65}, "mbr.samples"),
-        ({"samples": 1}, "mbr.samples"),
-        ({"samples": True}, "mbr.samples"),
-        ({"utility": "bleu"}, "mbr.utility"),
-        ({"candidates": ["beam"]}, "mbr.candidates"),
-        ({"candidates": "greedy"}, "mbr"),
-        ({"candidates": "beam", "seed": 3}, "mbr"),
-        ({"top_k": 3}, "mbr"),
-        ({"epsilon": 1}, "mbr.epsilon"),
+        *(("some", "mbr"), (3, "mbr"), (None, "mbr"), ({"samples": 65}, "mbr.samples")),
+        *(({"samples": 1}, "mbr.samples"), ({"samples": True}, "mbr.samples"), ({"utility": "bleu"}, "mbr.utility")),
+        *(({"candidates": ["beam"]}, "mbr.candidates"), ({"candidates": "greedy"}, "mbr")),
+        *(({"candidates": "beam", "seed": 3}, "mbr"), ({"top_k": 3}, "mbr"), ({"epsilon": 1}, "mbr.epsilon")),
         ({"temperature": 0}, "mbr.temperature"),
     ],
 )

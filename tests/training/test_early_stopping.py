@@ -26,16 +26,9 @@ def train(tiny_model, tmp_path):
         measured = [score if isinstance(score, dict) else {"bleu": score} for score in scores]
         rows = [{"input_ids": torch.randint(3, 90, (5,)), "labels": torch.randint(3, 90, (4,))} for _ in range(8)]
         settings = {
-            "output_dir": str(tmp_path),
-            "max_steps": len(scores),
-            "eval_strategy": "steps",
-            "eval_steps": 1,
-            "save_steps": 1,
-            "metric_for_best_model": "bleu",
-            "use_cpu": True,
-            "disable_tqdm": True,
-            "dataloader_pin_memory": False,
-            "report_to": "none",
+            **{"output_dir": str(tmp_path), "max_steps": len(scores), "eval_strategy": "steps", "eval_steps": 1},
+            **{"save_steps": 1, "metric_for_best_model": "bleu", "use_cpu": True, "disable_tqdm": True},
+            **{"dataloader_pin_memory": False, "report_to": "none"},
         }
         trainer = Trainer(
             tiny_model(),

@@ -66,14 +66,8 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 # Place -> between which counts it is drawn. A checkpoint is five files and has more to flush; the first two counts are
 # for the suite, one while a checkpoint is written and one in an evaluation.
 PLACES = {
-    "file": (11, 15),
-    "evaluation": (2, 3),
-    "step": (3, 12),
-    "time": (100, 900),
-    "flush": (1, 40),
-    "name": (2, 3),
-    "update": (3, 8),
-    "deletion": (3, 8),
+    **{"file": (11, 15), "evaluation": (2, 3), "step": (3, 12), "time": (100, 900), "flush": (1, 40), "name": (2, 3)},
+    **{"update": (3, 8), "deletion": (3, 8)},
 }
 
 
@@ -89,14 +83,8 @@ def fields_of_denoising(folder):
 @pytest.mark.parametrize("task", ["translation", "denoising"])
 def test_a_run_that_is_killed_ends_like_one_that_was_not(task, prepare, tmp_path):
     settings = {
-        "max_steps": 10 + 5 * KILLS,
-        "dropout": 0.1,
-        "bpe_dropout": 0.2,
-        "moving_average": 0.9,
-        "eval_steps": 3,
-        "save_steps": 2,
-        "save_total_limit": 2,
-        "load_best_model_at_end": False,
+        **{"max_steps": 10 + 5 * KILLS, "dropout": 0.1, "bpe_dropout": 0.2, "moving_average": 0.9, "eval_steps": 3},
+        **{"save_steps": 2, "save_total_limit": 2, "load_best_model_at_end": False},
     }
     settings |= fields_of_denoising(tmp_path) if task == "denoising" else {}
     whole = prepare(output_dir=str(tmp_path / "whole"), **settings)

@@ -123,15 +123,9 @@ def test_defaults_of_transformers_are_kept_but_for_those_of_the_paper_and_large_
 @pytest.mark.parametrize(
     "hint, values",
     [
-        (bool | None, "{true,false}"),
-        (int, "N"),
-        (float | int, "X"),
-        (str | None, "VALUE"),
-        (list[str] | None, "VALUE [VALUE ...]"),
-        (dict | str | None, "JSON"),
-        (str | list[str] | None, "VALUE"),
-        (str | bool, "{true,false}"),
-        (IntervalStrategy | str, "{no,steps,epoch}"),
+        *((bool | None, "{true,false}"), (int, "N"), (float | int, "X"), (str | None, "VALUE")),
+        *((list[str] | None, "VALUE [VALUE ...]"), (dict | str | None, "JSON"), (str | list[str] | None, "VALUE")),
+        *((str | bool, "{true,false}"), (IntervalStrategy | str, "{no,steps,epoch}")),
         (typing.Literal["a", "b"] | None, "{a,b}"),
     ],
 )

@@ -90,11 +90,7 @@ def test_the_command_line_overrides_the_recipe(parse):
     assert (run.training.learning_rate, run.training.warmup_steps) == (1e-4, 10)
     assert run.training.label_names == ["labels", "x"]
     assert settings == {
-        "preset": "big",
-        "dropout": 0.3,
-        "embedding_sharing": "none",
-        "learning_rate": 1e-4,
-        "warmup_steps": 10,
+        **{"preset": "big", "dropout": 0.3, "embedding_sharing": "none", "learning_rate": 1e-4, "warmup_steps": 10},
         "label_names": ["labels", "x"],
     }
 

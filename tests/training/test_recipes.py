@@ -37,11 +37,8 @@ NEW = SIZES | {"vocab_size": 300}
 SEARCH_FIELDS = ("num_beams", "length_penalty", "length_penalty_type", "max_extra_tokens")
 STEPS = {"max_steps": 6, "save_steps": 3, "eval_steps": 3, "logging_steps": 3}
 OPENED_AS = {
-    "denoising": AutoModelForSeq2SeqLM,
-    "causal_lm": AutoModelForCausalLM,
-    "masked_lm": AutoModelForMaskedLM,
-    "classification": AutoModelForSequenceClassification,
-    "token_classification": AutoModelForTokenClassification,
+    **{"denoising": AutoModelForSeq2SeqLM, "causal_lm": AutoModelForCausalLM, "masked_lm": AutoModelForMaskedLM},
+    **{"classification": AutoModelForSequenceClassification, "token_classification": AutoModelForTokenClassification},
 }
 
 

@@ -773,12 +773,8 @@ def test_a_corpus_of_which_nothing_is_left_or_there_is_named(prepare, tmp_path):
 @pytest.mark.parametrize(
     "metric, scores, warns",
     [
-        ("bleu", (0.0, 0.0), True),
-        ("eval_bleu", (0.0, 0.0), True),
-        ("bleu", (0.0, 0.1), False),
-        ("bleu", (0.0,), False),
-        ("chrf", (0.0, 0.0), False),
-        (None, (0.0, 0.0), False),
+        *(("bleu", (0.0, 0.0), True), ("eval_bleu", (0.0, 0.0), True), ("bleu", (0.0, 0.1), False)),
+        *(("bleu", (0.0,), False), ("chrf", (0.0, 0.0), False), (None, (0.0, 0.0), False)),
     ],
 )
 def test_a_checkpoint_that_a_score_of_0_has_chosen_is_told(tmp_path, capsys, metric, scores, warns):

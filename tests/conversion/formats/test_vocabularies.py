@@ -19,14 +19,8 @@ from vanilla_transformer_hf.conversion.formats.vocabularies import (
 
 SPECIALS = ["<s>", "<pad>", "</s>", "<unk>"]
 TEXTS = [
-    "",
-    "one",
-    "  two   lower  ",
-    "newer and slower rivers flow lower, even now",
-    "Größe 42 – naïve ünder ½ ﬁne ＡＢＣ",
-    "東京 tower 北京",
-    "a </s> b <pad> <unk> c",
-    "tab\tand\u00a0space",
+    *("", "one", "  two   lower  ", "newer and slower rivers flow lower, even now"),
+    *("Größe 42 – naïve ünder ½ ﬁne ＡＢＣ", "東京 tower 北京", "a </s> b <pad> <unk> c", "tab\tand\u00a0space"),
     "lowжer 東京 京 жж now",
 ]
 

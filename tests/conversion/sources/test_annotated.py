@@ -234,13 +234,8 @@ def test_the_fold_is_needed(tmp_path):
 
 # Of the Annotated Transformer's code
 USUAL = {
-    "h": 8,
-    "norm": "pre",
-    "activation": "relu",
-    "scale_embedding": True,
-    "scale_output": False,
-    "embedding_norm": False,
-    "position_offset": 0,
+    **{"h": 8, "norm": "pre", "activation": "relu", "scale_embedding": True, "scale_output": False},
+    **{"embedding_norm": False, "position_offset": 0},
 }
 
 

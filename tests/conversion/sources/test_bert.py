@@ -32,12 +32,8 @@ from vanilla_transformer_hf.model.configuration_vanilla_transformer import Vanil
 
 
 SIZES = {
-    "vocab_size": 60,
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 24,
-    "max_position_embeddings": 20,
+    **{"vocab_size": 60, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4},
+    **{"intermediate_size": 24, "max_position_embeddings": 20},
 }
 CASES = {
     "bert": (BertModel, BertConfig, {}),

@@ -16,20 +16,10 @@ from vanilla_transformer_hf.conversion import ConversionError, convert
 
 
 SIZES = {
-    "arch": "transformer_iwslt_de_en",
-    "task": "translation",
-    "encoder_embed_dim": 16,
-    "encoder_ffn_embed_dim": 24,
-    "encoder_layers": 2,
-    "encoder_attention_heads": 4,
-    "decoder_embed_dim": 16,
-    "decoder_ffn_embed_dim": 24,
-    "decoder_layers": 2,
-    "decoder_attention_heads": 4,
-    "max_source_positions": 30,
-    "max_target_positions": 30,
-    "source_lang": "en",
-    "target_lang": "de",
+    **{"arch": "transformer_iwslt_de_en", "task": "translation", "encoder_embed_dim": 16},
+    **{"encoder_ffn_embed_dim": 24, "encoder_layers": 2, "encoder_attention_heads": 4, "decoder_embed_dim": 16},
+    **{"decoder_ffn_embed_dim": 24, "decoder_layers": 2, "decoder_attention_heads": 4, "max_source_positions": 30},
+    **{"max_target_positions": 30, "source_lang": "en", "target_lang": "de"},
 }
 PRE = {"encoder_normalize_before": True, "decoder_normalize_before": True}
 ALL = {"share_all_embeddings": True, "share_decoder_input_output_embed": True}
@@ -51,12 +41,8 @@ OPTIONS = {
     "layernorm_embedding": {"layernorm_embedding": True},
     "no_scale_embedding": {"no_scale_embedding": True},
     "unequal": {
-        "encoder_layers": 3,
-        "decoder_layers": 1,
-        "encoder_ffn_embed_dim": 20,
-        "decoder_ffn_embed_dim": 40,
-        "encoder_attention_heads": 2,
-        "decoder_attention_heads": 8,
+        **{"encoder_layers": 3, "decoder_layers": 1, "encoder_ffn_embed_dim": 20, "decoder_ffn_embed_dim": 40},
+        **{"encoder_attention_heads": 2, "decoder_attention_heads": 8},
     },
     "unequal_widths": {"encoder_embed_dim": 24, "share_decoder_input_output_embed": True, **PRE},
     "unequal_widths_0.8": {"encoder_embed_dim": 12, "layout": "0.8"},
@@ -268,13 +254,8 @@ def test_meters_of_fairseq_0_9_are_read_past(tmp_path, monkeypatch):
 def test_all_options_that_cannot_be_expressed_are_listed(tmp_path):
     reference = Reference({"layout": "0.9"})
     reference.options |= {
-        "arch": "transformer_lm",
-        "adaptive_softmax_cutoff": [10, 20],
-        "no_cross_attention": True,
-        "activation_fn": "mish",
-        "decoder_output_dim": 8,
-        "bpe": "gpt2",
-        "encoder_layers_to_keep": "0,2",
+        **{"arch": "transformer_lm", "adaptive_softmax_cutoff": [10, 20], "no_cross_attention": True},
+        **{"activation_fn": "mish", "decoder_output_dim": 8, "bpe": "gpt2", "encoder_layers_to_keep": "0,2"},
     }
     with pytest.raises(ConversionError) as caught:
         convert("fairseq", reference.write(tmp_path / "fairseq"), tmp_path / "out")

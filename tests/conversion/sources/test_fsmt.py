@@ -16,17 +16,9 @@ from vanilla_transformer_hf.conversion.formats import moses
 
 
 SIZES = {
-    "langs": ["en", "de"],
-    "src_vocab_size": 40,
-    "tgt_vocab_size": 30,
-    "d_model": 16,
-    "encoder_layers": 2,
-    "decoder_layers": 1,
-    "encoder_ffn_dim": 24,
-    "decoder_ffn_dim": 20,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 2,
-    "max_position_embeddings": 32,
+    **{"langs": ["en", "de"], "src_vocab_size": 40, "tgt_vocab_size": 30, "d_model": 16, "encoder_layers": 2},
+    **{"decoder_layers": 1, "encoder_ffn_dim": 24, "decoder_ffn_dim": 20, "encoder_attention_heads": 4},
+    **{"decoder_attention_heads": 2, "max_position_embeddings": 32},
 }
 OPTIONS = {
     "wmt19": {},
@@ -125,11 +117,8 @@ def test_tokenizer(tmp_path, monkeypatch):
 
 
 TEXTS = [
-    "low er, low-er: 'lower' (low)...",
-    "Mr. Low isn't lower. No. 5, e.g. 5,300 er.",
-    "He said “low,” then: er & er <low> [er] — 50 %",
-    "",
-    " lo\tw er. next",
+    *("low er, low-er: 'lower' (low)...", "Mr. Low isn't lower. No. 5, e.g. 5,300 er."),
+    *("He said “low,” then: er & er <low> [er] — 50 %", "", " lo\tw er. next"),
 ]
 
 

@@ -120,11 +120,8 @@ def test_all_that_cannot_be_expressed_is_listed_together(tmp_path):
     model["decoder"] |= {"layer_norm": "sandwich"}
     data = {"src": {"level": "syllable"}, "special_symbols": {"sep_token": "<sep>"}}
     assert named_by("joeynmt", write(tmp_path / "run", toy, model, data=data), tmp_path) == [
-        "model.encoder.type",
-        "model.encoder.activation",
-        "model.decoder.layer_norm",
-        "data.special_symbols.sep_token",
-        "data.src.level",
+        *("model.encoder.type", "model.encoder.activation", "model.decoder.layer_norm"),
+        *("data.special_symbols.sep_token", "data.src.level"),
     ]
 
 
@@ -242,10 +239,7 @@ def test_own_special_symbols(tmp_path):
         (
             {"beam_size": 5, "beam_alpha": 0.6, "max_output_length": 9, "min_output_length": 2},
             {
-                "num_beams": 5,
-                "length_penalty": 0.6,
-                "length_penalty_type": "gnmt",
-                "min_new_tokens": 2,
+                **{"num_beams": 5, "length_penalty": 0.6, "length_penalty_type": "gnmt", "min_new_tokens": 2},
                 "suppress_tokens": [2, 1],
             },
             ["JoeyNMT stops"],

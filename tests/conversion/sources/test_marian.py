@@ -43,19 +43,10 @@ def test_marians_own_models_and_scores(name, tmp_path):
 
 
 SETTINGS = {
-    "version": "v1.9.0 ba94c5b9 2020-05-17 10:42:17 +0100",
-    "type": "transformer",
-    "dim-vocabs": [12, 12],
-    "dim-emb": 16,
-    "enc-depth": 2,
-    "dec-depth": 1,
-    "transformer-heads": 4,
-    "transformer-dim-ffn": 24,
-    "tied-embeddings-all": True,
-    "transformer-ffn-activation": "swish",
-    "transformer-preprocess": "",
-    "transformer-postprocess": "dan",
-    "transformer-postprocess-emb": "d",
+    **{"version": "v1.9.0 ba94c5b9 2020-05-17 10:42:17 +0100", "type": "transformer", "dim-vocabs": [12, 12]},
+    **{"dim-emb": 16, "enc-depth": 2, "dec-depth": 1, "transformer-heads": 4, "transformer-dim-ffn": 24},
+    **{"tied-embeddings-all": True, "transformer-ffn-activation": "swish", "transformer-preprocess": ""},
+    **{"transformer-postprocess": "dan", "transformer-postprocess-emb": "d"},
 }
 PRE = {"transformer-preprocess": "n", "transformer-postprocess": "da"}
 SEPARATE = {"tied-embeddings-all": False, "dim-vocabs": [9, 12]}
@@ -184,18 +175,10 @@ def test_options(name, tmp_path):
 @pytest.mark.parametrize(
     "options",
     [
-        {"type": "s2s"},
-        {"transformer-decoder-autoreg": "average-attention"},
-        {"transformer-preprocess": "n"},
-        {"transformer-postprocess": "dar"},
-        {"transformer-postprocess-top": "dan"},
-        {"transformer-ffn-depth": 3},
-        {"transformer-attention-mask": "alibi"},
-        {"transformer-no-projection": True},
-        {"right-left": True},
-        {"dim-vocabs": [12, 12, 12]},
-        {"input-types": ["sequence", "class"]},
-        {"transformer-tied-layers": [1, 1]},
+        *({"type": "s2s"}, {"transformer-decoder-autoreg": "average-attention"}, {"transformer-preprocess": "n"}),
+        *({"transformer-postprocess": "dar"}, {"transformer-postprocess-top": "dan"}, {"transformer-ffn-depth": 3}),
+        *({"transformer-attention-mask": "alibi"}, {"transformer-no-projection": True}, {"right-left": True}),
+        *({"dim-vocabs": [12, 12, 12]}, {"input-types": ["sequence", "class"]}, {"transformer-tied-layers": [1, 1]}),
     ],
 )
 def test_what_cannot_be_expressed_is_named(options, tmp_path):

@@ -14,18 +14,9 @@ from vanilla_transformer_hf.training.transfer import transfer
 
 
 SIZES = {
-    "vocab_size": 40,
-    "d_model": 16,
-    "encoder_layers": 2,
-    "decoder_layers": 1,
-    "encoder_ffn_dim": 24,
-    "decoder_ffn_dim": 20,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 2,
-    "max_position_embeddings": 32,
-    "pad_token_id": 39,
-    "decoder_start_token_id": 39,
-    "eos_token_id": 0,
+    **{"vocab_size": 40, "d_model": 16, "encoder_layers": 2, "decoder_layers": 1, "encoder_ffn_dim": 24},
+    **{"decoder_ffn_dim": 20, "encoder_attention_heads": 4, "decoder_attention_heads": 2},
+    **{"max_position_embeddings": 32, "pad_token_id": 39, "decoder_start_token_id": 39, "eos_token_id": 0},
     "forced_eos_token_id": 0,
 }
 OPTIONS = {

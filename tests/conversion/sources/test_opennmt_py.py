@@ -27,17 +27,9 @@ NAMES = names_of(
 SPECIALS = ["<unk>", "<blank>", "<s>", "</s>"]
 WORDS = {"src": [*SPECIALS, "one", "two", "three", "four", "five"], "tgt": [*SPECIALS, "eins", "zwei", "drei"]}
 BASE = {
-    "encoder_type": "transformer",
-    "decoder_type": "transformer",
-    "hidden_size": 16,
-    "word_vec_size": 16,
-    "enc_layers": 2,
-    "dec_layers": 2,
-    "heads": 4,
-    "transformer_ff": 24,
-    "position_encoding": True,
-    "dropout": [0.1],
-    "attention_dropout": [0.1],
+    **{"encoder_type": "transformer", "decoder_type": "transformer", "hidden_size": 16, "word_vec_size": 16},
+    **{"enc_layers": 2, "dec_layers": 2, "heads": 4, "transformer_ff": 24, "position_encoding": True},
+    **{"dropout": [0.1], "attention_dropout": [0.1]},
 }
 SIDE = Side(pre_norm=True, final_norm=True, biases="")
 
@@ -149,18 +141,9 @@ def test_start_token(tmp_path):
 def test_all_that_cannot_be_expressed_is_listed_together(tmp_path):
     toy, options, words = make()
     bad = {
-        "encoder_type": "rnn",
-        "layer_norm": "rms",
-        "self_attn_type": "average",
-        "max_relative_positions": -1,
-        "sliding_window": 7,
-        "parallel_residual": True,
-        "num_experts": 4,
-        "copy_attn": True,
-        "lora_layers": ["linear_keys"],
-        "quant_layers": ["w_1"],
-        "enc_hid_size": 8,
-        "hidden_size": -1,
+        **{"encoder_type": "rnn", "layer_norm": "rms", "self_attn_type": "average", "max_relative_positions": -1},
+        **{"sliding_window": 7, "parallel_residual": True, "num_experts": 4, "copy_attn": True},
+        **{"lora_layers": ["linear_keys"], "quant_layers": ["w_1"], "enc_hid_size": 8, "hidden_size": -1},
         "dec_hid_size": 16,
     }
     words = {**words, "src_feats": [["<unk>"]], "tgt": [*reversed(SPECIALS), "eins"]}

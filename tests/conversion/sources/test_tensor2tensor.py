@@ -16,14 +16,9 @@ from vanilla_transformer_hf.conversion.formats.subword_text import subwords
 
 
 HPARAMS = {
-    "hidden_size": 16,
-    "filter_size": 24,
-    "num_heads": 4,
-    "num_hidden_layers": 2,
-    "layer_preprocess_sequence": "n",
-    "layer_postprocess_sequence": "da",
-    "shared_embedding_and_softmax_weights": True,
-    "symbol_modality_num_shards": 16,
+    **{"hidden_size": 16, "filter_size": 24, "num_heads": 4, "num_hidden_layers": 2},
+    **{"layer_preprocess_sequence": "n", "layer_postprocess_sequence": "da"},
+    **{"shared_embedding_and_softmax_weights": True, "symbol_modality_num_shards": 16},
 }
 ATTENTIONS = ("self_attention", "encdec_attention")
 V1 = {"layer_preprocess_sequence": "none", "layer_postprocess_sequence": "dan"}
@@ -220,17 +215,8 @@ def tokens_of(text, vocabulary):
 
 
 TEXTS = [
-    "",
-    " ",
-    "a man , 12 b.",
-    " two  spaces ",
-    "under_score \\ back\\u slash",
-    "é ä, ñandú – “quoted” €5",
-    "tab\tand\nline",
-    "x;y \\233; _",
-    "a b_",
-    "1a",
-    "кот αβγ",
+    *("", " ", "a man , 12 b.", " two  spaces ", "under_score \\ back\\u slash", "é ä, ñandú – “quoted” €5"),
+    *("tab\tand\nline", "x;y \\233; _", "a b_", "1a", "кот αβγ"),
 ]
 
 

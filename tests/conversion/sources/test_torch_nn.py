@@ -158,14 +158,8 @@ def test_own_names_safetensors_and_settings_as_checkpoint(tmp_path):
     }
     tensors["temperature.weight"] = torch.ones(1)
     names = {
-        "encoder": "enc",
-        "decoder": "net.dec",
-        "source_embedding": "embed_in",
-        "target_embedding": "embed_out",
-        "output": "head",
-        "source_positions": "pe",
-        "target_positions": "pe",
-        "ignored": ["temperature.weight"],
+        **{"encoder": "enc", "decoder": "net.dec", "source_embedding": "embed_in", "target_embedding": "embed_out"},
+        **{"output": "head", "source_positions": "pe", "target_positions": "pe", "ignored": ["temperature.weight"]},
     }
     folder = write(tmp_path / "run", tensors, "a.safetensors", nhead=4, names=names, checkpoint="a.safetensors")
     write(folder, {"other": torch.zeros(1)}, "b.pt")
@@ -231,11 +225,7 @@ def test_all_that_cannot_be_expressed_is_listed_together(tmp_path):
 
 
 USUAL = {
-    "nhead": 8,
-    "norm_first": False,
-    "activation": "relu",
-    "layer_norm_eps": 1e-5,
-    "scale_embedding": True,
+    **{"nhead": 8, "norm_first": False, "activation": "relu", "layer_norm_eps": 1e-5, "scale_embedding": True},
     "position_offset": 0,
 }
 

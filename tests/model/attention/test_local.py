@@ -125,11 +125,8 @@ def test_summaries_of_chunks_are_means_of_keys_and_values(is_causal, implementat
 
 
 SCHEMES = {
-    "t5_bias": {"relative_buckets": 8, "max_relative_distance": 6},
-    "alibi": {},
-    "shaw": {"max_relative_distance": 3},
-    "gated_alibi": {},
-    "distance_mlp": {},
+    **{"t5_bias": {"relative_buckets": 8, "max_relative_distance": 6}, "alibi": {}},
+    **{"shaw": {"max_relative_distance": 3}, "gated_alibi": {}, "distance_mlp": {}},
 }
 
 

@@ -67,13 +67,8 @@ def plain_diverse_search(model, source, groups, beams, strength, new_tokens, alp
 def test_diverse_beam_search_is_the_papers(decided_model, source, groups, beams, strength, alpha):
     model, count = decided_model(), groups * beams
     options = {
-        "num_beams": count,
-        "num_beam_groups": groups,
-        "diversity_penalty": strength,
-        "length_penalty": alpha,
-        "num_return_sequences": count,
-        "max_new_tokens": 8,
-        "return_dict_in_generate": True,
+        **{"num_beams": count, "num_beam_groups": groups, "diversity_penalty": strength, "length_penalty": alpha},
+        **{"num_return_sequences": count, "max_new_tokens": 8, "return_dict_in_generate": True},
     }
     found = model.generate(**source, **options)
     scores, sequences = found.sequences_scores.view(9, count), found.sequences.view(9, count, -1)

@@ -36,10 +36,7 @@ HEADS = (
 VARIANTS = {
     "paper": {},
     "two_sizes": {
-        "encoder_d_model": 24,
-        "source_vocab_size": 120,
-        "embedding_sharing": "decoder",
-        "encoder_layers": 3,
+        **{"encoder_d_model": 24, "source_vocab_size": 120, "embedding_sharing": "decoder", "encoder_layers": 3},
         "decoder_attention_heads": 2,
     },
     "untied_rotary_rms_pre": {
@@ -136,10 +133,7 @@ def test_an_auto_map_names_the_classes_of_the_stacks_that_are_there(tiny_model, 
     auto_map = json.loads((tmp_path / "alone/config.json").read_text())["auto_map"]
     files = {path.stem for path in (tmp_path / "alone").glob("*.py")}
     assert sorted(auto_map) == [
-        "AutoConfig",
-        "AutoModel",
-        "AutoModelForMaskedLM",
-        "AutoModelForSequenceClassification",
+        *("AutoConfig", "AutoModel", "AutoModelForMaskedLM", "AutoModelForSequenceClassification"),
         "AutoModelForTokenClassification",
     ]
     assert all(reference.split(".")[0] in files for reference in auto_map.values())

@@ -154,15 +154,8 @@ def test_many_tags_are_read_in_linear_time(change):
         *(r"((a{100}){100}){100}", r"(a)\1", r"(?<x>a)\k<x>", r"a{1,9}+", r"a**", r"(?:a{1,64}){1,64}", r".*.*.*="),
         *(r"(?=(a+)+$)", r"(?>(a+)+)b", "(", "a)", r"(?:\s|\s)+x", r"[a-z]+[a-z]+[a-z]+1", r"(?i:(a+)+)"),
         *(r"(?:(?:a+)b?)+", "a{0,64}a{0,64}a{0,64}b", r"(?#c)(a+)+", r"(*FAIL)", r"(?~a)", r"(?(1)a|b)", r"[(]+(a+)+"),
-        *(
-            "a{1000000}",
-            "(?:a{1000}){1000}",
-            r"(?<=(a+)+)b",
-            r"(?!(a|aa)+$)",
-            r"(a+){2,}",
-            r"(a{2,})*",
-            r"\p{L}+\d*\w+!",
-        ),
+        *("a{1000000}", "(?:a{1000}){1000}", r"(?<=(a+)+)b", r"(?!(a|aa)+$)", r"(a+){2,}", r"(a{2,})*"),
+        r"\p{L}+\d*\w+!",
     ],
 )
 def test_patterns_that_may_backtrack_without_end_are_refused(pattern):
@@ -173,16 +166,8 @@ def test_patterns_that_may_backtrack_without_end_are_refused(pattern):
 @pytest.mark.parametrize(
     "pattern",
     [
-        *(
-            WORDS,
-            r"\A ",
-            r"[^abc\]]{2,}",
-            r"(?<=a)(?=b)|(?<=c)(?=d)",
-            r"(ab)+",
-            r"\z",
-            r"[\s\S]",
-            r"[[:alpha:]&&[^a]]+",
-        ),
+        *(WORDS, r"\A ", r"[^abc\]]{2,}", r"(?<=a)(?=b)|(?<=c)(?=d)", r"(ab)+", r"\z", r"[\s\S]"),
+        r"[[:alpha:]&&[^a]]+",
         r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
         r"(?i:'s|'t|'re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
     ],

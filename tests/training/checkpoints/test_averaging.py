@@ -251,14 +251,8 @@ def train(tiny_model, tmp_path):
         torch.manual_seed(0)
         rows = [{"input_ids": torch.randint(3, 90, (5,)), "labels": torch.randint(3, 90, (4,))} for _ in range(48)]
         settings = {
-            "output_dir": str(tmp_path / "out"),
-            "max_steps": 6,
-            "save_steps": 1,
-            "learning_rate": 0.1,
-            "use_cpu": True,
-            "disable_tqdm": True,
-            "dataloader_pin_memory": False,
-            "report_to": "none",
+            **{"output_dir": str(tmp_path / "out"), "max_steps": 6, "save_steps": 1, "learning_rate": 0.1},
+            **{"use_cpu": True, "disable_tqdm": True, "dataloader_pin_memory": False, "report_to": "none"},
         }
         trainer = Trainer(
             tiny_model(),

@@ -97,11 +97,7 @@ def test_a_checkpoint_moves_in_whole_and_replaces_one_of_its_step(checkpoint, tm
 @pytest.mark.parametrize(
     "limit, best, kept",
     [
-        (None, 1, {1, 2, 3, 4}),
-        (2, None, {3, 4}),
-        (2, 1, {1, 4}),
-        (1, 1, {1, 4}),
-        (3, 2, {2, 3, 4}),
+        *((None, 1, {1, 2, 3, 4}), (2, None, {3, 4}), (2, 1, {1, 4}), (1, 1, {1, 4}), (3, 2, {2, 3, 4})),
         (9, 1, {1, 2, 3, 4}),
     ],
 )

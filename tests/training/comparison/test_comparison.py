@@ -311,11 +311,7 @@ def test_the_rows_of_table_3_are_those_of_the_presets():
     """Widths of 1/8 and half of the layers; numbers of heads and rates are the paper's."""
     chosen = read_variants(str(VARIANTS["table3"]))
     scale = {
-        "d_model": 8,
-        "encoder_ffn_dim": 8,
-        "decoder_ffn_dim": 8,
-        "d_k": 8,
-        "encoder_layers": 2,
+        **{"d_model": 8, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8, "d_k": 8, "encoder_layers": 2},
         "decoder_layers": 2,
     }
     rows = {name: values for name, values in PRESETS.items() if re.match(r"base|[A-E](-|$)", name)}

@@ -118,12 +118,8 @@ def test_a_model_that_is_trained_further_gets_embeddings_for_them(tmp_path):
 @pytest.mark.parametrize(
     "real, synthetic, rate, expected",
     [
-        (29, 145, "1:1", (145, 145)),
-        (29, 145, "1:4", (36, 145)),
-        (29, 145, "1:10", (29, 290)),
-        (100, 10, "1:1", (100, 100)),
-        (29, 145, "natural", (29, 145)),
-        (10, 10, "2:1", (20, 10)),
+        *((29, 145, "1:1", (145, 145)), (29, 145, "1:4", (36, 145)), (29, 145, "1:10", (29, 290))),
+        *((100, 10, "1:1", (100, 100)), (29, 145, "natural", (29, 145)), (10, 10, "2:1", (20, 10))),
     ],
 )
 def test_the_side_of_which_there_is_too_little_is_repeated(real, synthetic, rate, expected):

@@ -19,10 +19,7 @@ class MeasuredTrainer(Trainer):
     def __init__(self, model, folder, **arguments):
         rows = [{"input_ids": torch.randint(3, 90, (5,)), "labels": torch.tensor([7, 8, 9, 1, -100])}] * 32
         settings = {
-            "max_steps": 6,
-            "logging_steps": 2,
-            "use_cpu": True,
-            "dataloader_pin_memory": False,
+            **{"max_steps": 6, "logging_steps": 2, "use_cpu": True, "dataloader_pin_memory": False},
             "report_to": "none",
         }
         super().__init__(

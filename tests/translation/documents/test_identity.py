@@ -23,16 +23,7 @@ WORDS = ["the", "black", "dog", "sleeps", "Ärger", "don't", "well-known", "CO",
 MARKS = """.,:;!?…'"()[]„“«»-–/*、。"""
 SPACES = [" ", " ", " ", " ", "", "", "\u00a0", "  "]
 PROSE = [
-    "{name}",
-    "{{ x }}",
-    "{{y}}",
-    "%s",
-    "%(n)s",
-    "%1$s",
-    "${a}",
-    "#{b}",
-    "%field%",
-    "@name",
+    *("{name}", "{{ x }}", "{{y}}", "%s", "%(n)s", "%1$s", "${a}", "#{b}", "%field%", "@name"),
     "https://example.org/a_b?c=d",
 ]
 PROSE += ["me@example.org"]

@@ -170,11 +170,8 @@ def test_hostile_markup_takes_no_longer_than_other_texts():
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (f"&#{'1' * 5000};", "\ufffd"),
-        (f"a&#{'0' * 5000}65b", "aAb"),
-        (f"&#x{'f' * 5000};", "\ufffd"),
-        (f"&#x{'0' * 5000}41", "A"),
-        (f"&#1114112;&#0;&amp;{' ' * 5000}", f"\ufffd\ufffd&{' ' * 5000}"),
+        *((f"&#{'1' * 5000};", "\ufffd"), (f"a&#{'0' * 5000}65b", "aAb"), (f"&#x{'f' * 5000};", "\ufffd")),
+        *((f"&#x{'0' * 5000}41", "A"), (f"&#1114112;&#0;&amp;{' ' * 5000}", f"\ufffd\ufffd&{' ' * 5000}")),
     ],
     ids=lambda text: text[:12],
 )

@@ -70,10 +70,7 @@ def test_files_are_read_as_they_are_and_refused_in_one_line(tmp_path):
     sides = ('<tuv xml:lang="en"><seg>a</seg></tuv>', '<tuv xml:lang="de"><seg>b</seg></tuv>')
     line = '{"translation": {"en": "a", "de": "b"}}\n'
     for name, text in (
-        ("a.tbx", tbx),
-        ("a.tsv", "en\tde\na\tb\n"),
-        ("a.csv", "en,de\na,b\n"),
-        ("a.jsonl", line),
+        *(("a.tbx", tbx), ("a.tsv", "en\tde\na\tb\n"), ("a.csv", "en,de\na,b\n"), ("a.jsonl", line)),
         ("a.tmx", tmx.format(*sides)),
     ):
         with pytest.raises(ValueError, match="does not record its languages: add src_lang and tgt_lang") as caught:
