@@ -24,30 +24,11 @@ from vanilla_transformer_hf.model.config.auto_classes import CLASSES, in_folder
 
 # Table 3 of the paper: parameters in millions, where the row states them; the other rows have the base model's 65.
 TABLE_3 = {
-    "base": 65,
-    "A-h1": 65,
-    "A-h4": 65,
-    "A-h16": 65,
-    "A-h32": 65,
-    "B-dk16": 58,
-    "B-dk32": 60,
-    "C-N2": 36,
-    "C-N4": 50,
-    "C-N8": 80,
-    "C-d256": 28,
-    "C-d1024": 168,
-    "C-ff1024": 53,
-    "C-ff4096": 90,
-    "D-p0": 65,
-    "D-p2": 65,
-    "D-ls0": 65,
-    "D-ls2": 65,
-    "E": 65,
-    "big": 213,
+    **dict.fromkeys(("base", "A-h1", "A-h4", "A-h16", "A-h32", "D-p0", "D-p2", "D-ls0", "D-ls2", "E"), 65),
+    **{"B-dk16": 58, "B-dk32": 60, "C-N2": 36, "C-N4": 50, "C-N8": 80, "C-d256": 28, "C-d1024": 168, "C-ff1024": 53},
+    **{"C-ff4096": 90, "big": 213},
     # Not in the paper: JoeyNMT's benchmark page, and Wu et al. 2021.
-    "iwslt_de_en": 19,
-    "multi30k_tiny": 2.6,
-    "multi30k_small": 36.5,
+    **{"iwslt_de_en": 19, "multi30k_tiny": 2.6, "multi30k_small": 36.5},
     # Shazeer 2020: as many as the base model.
     **dict.fromkeys(("glu", "bilinear", "reglu", "geglu", "swiglu"), 65),
 }
@@ -113,7 +94,8 @@ def test_preset_with_override_and_unknown_preset():
         ({"encoder_residual_alpha": float("inf")}, r"encoder_residual_alpha=inf: must be at least 0"),
         ({"decoder_residual_alpha": -0.5}, r"decoder_residual_alpha=-0.5: must be at least 0"),
         ({"position_offset": -1}, r"position_offset=-1: must be at least 0"),
-        ({"dropout": 1.0}, r"dropout=1.0: must be at least 0 and less than 1"),
+        # Alone: transformers puts "Class validation error for validator …:" in front of a ValueError.
+        ({"dropout": 1.0}, r"\Adropout=1\.0: must be at least 0 and less than 1\Z"),
         ({"attention_dropout": -0.1}, r"attention_dropout=-0.1: must be at least 0 and less than 1"),
         ({"activation_dropout": 2}, r"activation_dropout=2: must be at least 0 and less than 1"),
         ({"label_smoothing": 1}, r"label_smoothing=1: must be at least 0 and less than 1"),
@@ -168,14 +150,6 @@ def test_refusals_name_field_value_and_what_is_allowed(fields, message):
         VanillaTransformerConfig(**fields)
 
 
-def test_a_refusal_has_the_message_of_the_check_alone():
-    """The host puts "Class validation error for validator 'validate_architecture':" in front of a ValueError."""
-    with pytest.raises(
-        StrictDataclassClassValidationError, match=r"\Adropout=1\.5: must be at least 0 and less than 1\Z"
-    ):
-        VanillaTransformerConfig(dropout=1.5)
-
-
 @pytest.mark.parametrize("config_class", [VanillaTransformerConfig, RecurrentSeq2SeqConfig])
 @pytest.mark.parametrize("fields", [{"dropout": 1.5}, {"dropout": "x"}, {"d_model": "16"}, {"vocab_size": -1}])
 def test_every_refusal_is_a_value_error_of_one_line(config_class, fields, tmp_path):
@@ -205,15 +179,6 @@ def test_a_config_of_a_subclass_is_refused_alike():
     for fields in ({"d_model": 128}, {"d_model": "64"}, {"dropout": 2.0}):
         with pytest.raises(StrictDataclassError, match=next(iter(fields))):
             Narrower(**fields)
-
-
-def test_a_wrong_value_is_refused_on_assignment_and_before_saving(tmp_path):
-    config = VanillaTransformerConfig()
-    with pytest.raises(StrictDataclassError):
-        config.decoder_norm_position = "middle"
-    config.dropout = 1.5
-    with pytest.raises(StrictDataclassError, match=r"dropout=1\.5"):
-        config.save_pretrained(tmp_path)
 
 
 def test_unknown_fields_of_a_newer_version_pass():

@@ -42,48 +42,33 @@ from vanilla_transformer_hf.model.modeling_vanilla_transformer import POSITION_E
 # Those with rows and columns are tested with images, in test_recognition.py.
 OF_TEXT = sorted(POSITION_SCHEMES.keys() - {"sinusoidal_grid"})
 PRE = {"encoder_norm_position": "pre", "decoder_norm_position": "pre"}
+GATED = {"feed_forward_type": "gated"}
+LEARNED = {"position_encoding": "learned", "max_position_embeddings": 16}
 SWITCHES = {
     "paper": {},
-    "pre_norm": {"encoder_norm_position": "pre", "decoder_norm_position": "pre"},
+    "pre_norm": PRE,
     "mixed_norm": {"encoder_norm_position": "pre", "encoder_final_norm": False, "decoder_final_norm": True},
     "post_norm_with_final_norms": {"encoder_final_norm": True, "decoder_final_norm": True},
     "embedding_norm": {"layernorm_embedding": True},
     "norm_epsilon": {"layer_norm_eps": 0.01},
     "halves": {"position_encoding": "sinusoidal_halves"},
     "halves_inclusive": {"position_encoding": "sinusoidal_halves_inclusive"},
-    "learned": {"position_encoding": "learned", "max_position_embeddings": 16},
+    "learned": LEARNED,
     "no_positions": {"position_encoding": "none"},
     "position_offset": {"position_offset": 2},
-    "learned_with_offset": {"position_encoding": "learned", "position_offset": 2, "max_position_embeddings": 16},
-    "learned_in_the_encoder": {
-        "position_encoding": "learned",
-        "decoder_position_encoding": "sinusoidal",
-        "max_position_embeddings": 16,
-    },
-    "learned_of_two_lengths": {
-        "position_encoding": "learned",
-        "max_position_embeddings": 16,
-        "decoder_max_position_embeddings": 11,
-    },
+    "learned_with_offset": {**LEARNED, "position_offset": 2},
+    "learned_in_the_encoder": {**LEARNED, "decoder_position_encoding": "sinusoidal"},
+    "learned_of_two_lengths": {**LEARNED, "decoder_max_position_embeddings": 11},
     "residual_alpha": {"encoder_residual_alpha": 1.63, "decoder_residual_alpha": 2.06},
     "residual_alpha_pre": {"encoder_residual_alpha": 0.5, **PRE},
     "no_residual": {"encoder_residual_alpha": 0},
     "gelu": {"activation_function": "gelu"},
     "swish": {"activation_function": "swish"},
     "two_activations": {"activation_function": "relu", "decoder_activation_function": "gelu"},
-    "swiglu": {"feed_forward_type": "gated", "activation_function": "silu"},
-    "glu_pre": {
-        "feed_forward_type": "gated",
-        "activation_function": "sigmoid",
-        "decoder_norm_position": "pre",
-        "feed_forward_bias": False,
-    },
-    "bilinear": {"feed_forward_type": "gated", "activation_function": "linear"},
-    "reglu_and_geglu": {
-        "feed_forward_type": "gated",
-        "activation_function": "relu",
-        "decoder_activation_function": "gelu",
-    },
+    "swiglu": {**GATED, "activation_function": "silu"},
+    "glu_pre": {**GATED, "activation_function": "sigmoid", "decoder_norm_position": "pre", "feed_forward_bias": False},
+    "bilinear": {**GATED, "activation_function": "linear"},
+    "reglu_and_geglu": {**GATED, "activation_function": "relu", "decoder_activation_function": "gelu"},
     "attention_bias": {"attention_bias": True},
     "no_feed_forward_bias": {"feed_forward_bias": False},
     "output_bias": {"output_bias": True},
@@ -100,8 +85,8 @@ SWITCHES = {
     },
     "unequal_widths": {"encoder_d_model": 24, "embedding_sharing": "decoder"},
     "unequal_widths_learned": {
-        **{"encoder_d_model": 48, "embedding_sharing": "none", "position_encoding": "learned"},
-        **{"max_position_embeddings": 16, "layernorm_embedding": True, "encoder_norm_position": "pre"},
+        **{"encoder_d_model": 48, "embedding_sharing": "none", **LEARNED},
+        **{"layernorm_embedding": True, "encoder_norm_position": "pre"},
     },
     "start_token": {"decoder_start_token_id": 7},
     "rotary": {"position_encoding": "rotary"},
@@ -120,10 +105,8 @@ SWITCHES = {
     "shaw_in_the_decoder": {"decoder_position_encoding": "shaw", "max_relative_distance": 3},
     "gated_alibi": {"position_encoding": "gated_alibi"},
     "gated_alibi_in_the_decoder": {
-        "decoder_position_encoding": "gated_alibi",
-        "decoder_norm_position": "pre",
-        "decoder_attention_heads": 2,
-        "d_k": 6,
+        **{"decoder_position_encoding": "gated_alibi", "decoder_norm_position": "pre"},
+        **{"decoder_attention_heads": 2, "d_k": 6},
     },
     "distance_mlp": {"position_encoding": "distance_mlp"},
     "distance_mlp_in_the_encoder": {
@@ -151,8 +134,7 @@ SWITCHES = {
     "one_wide_feed_forward": {"feed_forward_sharing": "encoder_only", "encoder_ffn_dim": 96},
     "everything_shared": {
         **{"encoder_layer_sets": 1, "decoder_layer_sets": 1, "feed_forward_sharing": "all"},
-        **{"projection_sharing": "key_value", "decoder_attention_sharing": True, "feed_forward_type": "gated"},
-        **{"encoder_norm_position": "pre", "decoder_norm_position": "pre"},
+        **{"projection_sharing": "key_value", "decoder_attention_sharing": True, **GATED, **PRE},
     },
     "rms_norm": {"norm_type": "rms_norm", "layer_norm_eps": 0.01},
     "rms_norm_author": {"norm_type": "rms_norm_author", "layer_norm_eps": 0.01, "decoder_norm_position": "pre"},

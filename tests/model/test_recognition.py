@@ -1,10 +1,7 @@
 """Models of speech and images: training, padding, searches, saving, and opening with and without the package."""
 
 import copy
-import os
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -327,25 +324,6 @@ def folders(tmp_path_factory):
     return folder
 
 
-OPENED = """
-import sys
-sys.modules["vanilla_transformer_hf"] = None
-import numpy as np
-from PIL import Image
-from transformers import AutoModelForImageTextToText, AutoProcessor, pipeline
-folder, trust = sys.argv[1], {"trust_remote_code": True}
-tone = np.sin(np.arange(4000.0))
-reads = pipeline("automatic-speech-recognition", model=f"{folder}/speech", **trust)
-print(repr(reads({"raw": tone, "sampling_rate": 8000}, max_new_tokens=5)["text"]))
-processor = AutoProcessor.from_pretrained(f"{folder}/image", **trust)
-model = AutoModelForImageTextToText.from_pretrained(f"{folder}/image", **trust)
-pixels = processor(images=Image.fromarray(np.arange(160, dtype="uint8").reshape(8, 20)), return_tensors="pt")
-print(repr(processor.batch_decode(model.generate(**pixels, max_new_tokens=5))[0]))
-processor.save_pretrained(f"{folder}/again")
-AutoProcessor.from_pretrained(f"{folder}/speech", **trust).save_pretrained(f"{folder}/again-speech")
-"""
-
-
 def texts_with_the_package(folder):
     reads = pipeline("automatic-speech-recognition", model=str(folder / "speech"))
     assert reads.type == "seq2seq"
@@ -378,13 +356,3 @@ def test_int8_folders(kind, folders, tmp_path):
     )
     facts = (tmp_path / "int8" / "README.md").read_text(encoding="utf-8")
     assert "int8 with one step for each output" in facts
-
-
-@pytest.mark.slow
-def test_pipelines_and_processors_without_the_package(folders, tmp_path):
-    environment = {**os.environ, "HF_MODULES_CACHE": str(tmp_path)}
-    command = [sys.executable, "-c", OPENED, str(folders)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.splitlines()[-2:] == [repr(text) for text in texts_with_the_package(folders)]
-    assert (folders / "again-speech" / "feature_extraction_vanilla_transformer.py").is_file()

@@ -31,7 +31,7 @@ import numpy as np
 from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoProcessor, pipeline
 
-speech, image, whisper = sys.argv[1:]
+speech, image, whisper, again = sys.argv[1:]
 trust, texts = {"trust_remote_code": True}, []
 for name, rate in ((speech, 8000), (whisper, 16000)):
     reads = pipeline("automatic-speech-recognition", model=name, **trust)
@@ -42,6 +42,7 @@ processor = AutoProcessor.from_pretrained(image, **trust)
 model = AutoModelForImageTextToText.from_pretrained(image, **trust)
 pixels = processor(images=Image.fromarray(np.arange(192, dtype="uint8").reshape(8, 24)), return_tensors="pt")
 texts.append(processor.batch_decode(model.generate(**pixels, max_new_tokens=5))[0])
+AutoProcessor.from_pretrained(speech, **trust).save_pretrained(again)
 print(json.dumps(texts))
 """
 
@@ -86,9 +87,10 @@ def test_pushed_models_are_opened_without_the_package(published, hub, tmp_path):
     for name, tag in ((SPEECH, "automatic-speech-recognition"), (IMAGE, "image-to-text")):
         assert f"pipeline_tag: {tag}" in files[name]["README.md"].decode()
     assert "pipeline_tag: automatic-speech-recognition" in files[WHISPER]["README.md"].decode()
-    command = [sys.executable, "-c", STRANGER, SPEECH, IMAGE, WHISPER]
+    command = [sys.executable, "-c", STRANGER, SPEECH, IMAGE, WHISPER, str(tmp_path / "again")]
     done = subprocess.run(command, capture_output=True, text=True, env=hub.environment(tmp_path / "elsewhere"))
     assert done.returncode == 0, done.stderr[-2000:]
+    assert (tmp_path / "again" / "feature_extraction_vanilla_transformer.py").is_file()
     texts = []
     for name, rate in ((SPEECH, 8000), (WHISPER, 16000)):
         sound = {"raw": np.sin(np.arange(4000.0)), "sampling_rate": rate}

@@ -2,9 +2,6 @@
 
 import json
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -120,21 +117,3 @@ def test_the_predecessors_have_as_many_parameters_as_the_transformer(tmp_path):
                 config
             ).num_parameters()
     assert len(counts) == 5 and max(counts.values()) < 1.05 * min(counts.values()), counts
-
-
-@pytest.mark.slow
-def test_a_recurrent_model_opens_without_the_package(trained, tmp_path):
-    code = (
-        "import sys; sys.modules['vanilla_transformer_hf'] = None\n"
-        "from transformers import AutoModelForSeq2SeqLM, AutoTokenizer\n"
-        f"name, trust = {str(trained)!r}, dict(trust_remote_code=True)\n"
-        "tokenizer = AutoTokenizer.from_pretrained(name, **trust)\n"
-        "model = AutoModelForSeq2SeqLM.from_pretrained(name, **trust)\n"
-        "print(model.generate(**tokenizer('one two', return_tensors='pt'), max_new_tokens=5).tolist())"
-    )
-    environment = {**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules")}
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
-    assert found.returncode == 0, found.stderr
-    translator = Translator.from_pretrained(trained, device="cpu")
-    source = translator.tokenizer("one two", return_tensors="pt")
-    assert json.loads(found.stdout.splitlines()[-1]) == translator.model.generate(**source, max_new_tokens=5).tolist()

@@ -211,13 +211,6 @@ def test_sentencepiece(dropped, tmp_path):
         assert tokenizer(text)["input_ids"] == [*map(tokens.index, expected), 3]
 
 
-def test_missing_subword_model_is_named(tmp_path):
-    toy, model, _ = make()
-    side = {"lang": "en", "level": "bpe", "tokenizer_cfg": {"model_file": "somewhere/sp.model"}}
-    with pytest.raises(ConversionError, match=r"SentencePiece model of data\.src"):
-        convert("joeynmt", write(tmp_path / "run", toy, model, data={"src": side}), tmp_path / "out")
-
-
 def test_own_special_symbols(tmp_path):
     toy, model, _ = make()
     symbols = {"unk_token": "[U]", "pad_token": "[P]", "bos_token": "[B]", "eos_token": "[E]", "lang_tags": ["<de>"]}
@@ -292,21 +285,25 @@ def test_moses_may_be_given_with_the_command(tmp_path):
         convert("joeynmt", folder, tmp_path / "other", options={"model.encoder.num_head": 2})
 
 
+BPE = {"level": "bpe", "tokenizer_cfg": {"model_file": "somewhere/sp.model"}}
+
+
 @pytest.mark.parametrize(
-    "side, message",
+    ("model", "side", "message"),
     [
-        ({"level": "bpe", "tokenizer_type": "my_splitter"}, r"data\.src\.tokenizer_type: 'my_splitter' \(supported: "),
-        ({"level": "bpe", "bpe_type": ["x"]}, r"data\.src\.tokenizer_type: \['x'\]"),
-        (
-            {"level": "word", "tokenizer_cfg": {"pretokenizer": "nltk"}},
-            r"data\.src\.tokenizer_cfg\.pretokenizer: 'nltk'",
-        ),
+        ({"tied_softmax": "no"}, {}, r"model\.tied_softmax: 'no' \(a value such as False is needed\)"),
+        ({"encoder": None}, {}, r"model\.encoder\.type: recurrent \(supported: transformer\)"),
+        ({}, BPE, r"SentencePiece model of data\.src"),
+        ({}, {"level": "bpe", "tokenizer_type": "my_splitter"}, r"data\.src\.tokenizer_type: 'my_splitter' \(suppor"),
+        ({}, {"level": "bpe", "bpe_type": ["x"]}, r"data\.src\.tokenizer_type: \['x'\]"),
+        ({}, {"tokenizer_cfg": {"pretokenizer": "nltk"}}, r"data\.src\.tokenizer_cfg\.pretokenizer: 'nltk'"),
     ],
 )
-def test_unknown_tokenizers_are_refused(side, message, tmp_path):
-    toy, model, _ = make()
+def test_what_cannot_be_read_is_named(model, side, message, tmp_path):
+    toy, options, _ = make()
+    folder = write(tmp_path / "run", toy, options | model, data={"src": {"lang": "en", "level": "word"} | side})
     with pytest.raises(ConversionError, match=message):
-        convert("joeynmt", write(tmp_path / "run", toy, model, data={"src": side}), tmp_path / "out")
+        convert("joeynmt", folder, tmp_path / "out")
 
 
 @pytest.mark.parametrize("beams", [0, 1, -1])
@@ -357,17 +354,3 @@ def test_values_of_another_type_are_named(model, data, testing, names, tmp_path)
         convert("joeynmt", folder, tmp_path / "out")
         return
     assert named_by("joeynmt", folder, tmp_path) == names
-
-
-def test_a_word_is_no_yes_or_no(tmp_path):
-    toy, options, _ = make()
-    options["tied_softmax"] = "no"
-    with pytest.raises(ConversionError, match=r"model\.tied_softmax: 'no' \(a value such as False is needed\)"):
-        convert("joeynmt", write(tmp_path / "run", toy, options), tmp_path / "out")
-
-
-def test_a_stack_that_is_left_empty_is_no_transformer(tmp_path):
-    toy, options, _ = make()
-    options["encoder"] = None
-    with pytest.raises(ConversionError, match=r"model\.encoder\.type: recurrent \(supported: transformer\)"):
-        convert("joeynmt", write(tmp_path / "run", toy, options), tmp_path / "out")

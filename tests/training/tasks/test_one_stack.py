@@ -111,20 +111,6 @@ def test_a_tokenizer_of_another_task_is_prepared_for_this_one(recipe, tmp_path):
     assert MaskedLM(run).make_tokenizer(texts, tmp_path / "new").mask_token == "<mask>"
 
 
-@pytest.mark.slow
-def test_a_run_goes_on_where_it_was_and_gives_the_same(recipe, tmp_path):
-    run_task(*recipe("causal_lm"))
-    whole = AutoModel.from_pretrained(tmp_path / "out").state_dict()
-    (tmp_path / "out").rename(tmp_path / "first")
-    run_task(*recipe("causal_lm"))
-    for path in (tmp_path / "out/checkpoints/checkpoint-2").iterdir():
-        path.unlink()
-    (tmp_path / "out/checkpoints/checkpoint-2").rmdir()
-    run_task(*recipe("causal_lm"))
-    again = AutoModel.from_pretrained(tmp_path / "out").state_dict()
-    assert all(torch.equal(whole[name], again[name]) for name in whole)
-
-
 def test_the_card_of_a_run_that_goes_on_has_its_time_and_what_was_changed(recipe, tmp_path, capsys):
     def facts():
         return json.loads((tmp_path / "out/card_facts.json").read_text())
