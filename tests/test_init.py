@@ -253,7 +253,7 @@ FLOORS = [
     *(["training", "conversion", "serving"], ["explorer"], ["commands"]),
 ]
 FLOORS_OF_TRANSLATION = [
-    *(["text"], ["scoring"], ["results"], ["search"], ["text_translator"], ["text_model"], ["kept_copy"]),
+    *(["text"], ["scoring"], ["results"], ["search"], ["text_translator"], ["kept_copy"]),
     *(["translator"], ["documents", "pipeline", "recognition"], ["pictures", "streams"]),
 ]
 

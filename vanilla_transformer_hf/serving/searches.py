@@ -220,9 +220,9 @@ class SeparateSearch:
 
     def join(self, works: Sequence[Work]) -> None:
         """Begin with these works, each of which has tokens; none is running."""
-        translator, batch = self._translator, self._translator.collate([work.part.ids for work in works])
-        arguments: dict[str, Any] = {name: tensor.to(translator.model.device) for name, tensor in batch.items()}
-        arguments |= self._options | constraints_of([work.part for work in works])
+        translator, parts = self._translator, [work.part for work in works]
+        arguments = translator.search.padded({"sources": [part.ids for part in parts], **constraints_of(parts)})
+        arguments |= self._options
 
         def search(pause: Callable[[], None]) -> torch.Tensor:
             if translator.search.can_pause:

@@ -24,7 +24,7 @@ from ..common.settings import read_json
 from ..model.config.release import VERSION
 from .search.ctranslate2_search import CTranslate2Search
 from .text.texts import PART_MAX_LENGTH, TARGET_LANG_TAGS
-from .text_translator import Limits, TextTranslator
+from .text_translator import Limits, TextTranslator, limits_of
 
 
 logger = logging.getLogger(__name__)
@@ -98,7 +98,6 @@ def write_facts(model: Any, tokenizer: Any, folder: Path) -> None:
     """Write `FACTS` and `SOURCE`, unless only transformers reads texts as this tokenizer does."""
     from ..common.opening import check_fit
     from ..model.tokenization_vanilla_transformer import ENDING_SPACE
-    from .text_model import limits_of
 
     check_fit(model, tokenizer)
     saved = Path(tokenizer.name_or_path, "tokenizer_config.json")

@@ -10,7 +10,7 @@ from transformers.tokenization_utils_base import TruncationStrategy
 
 from ..common.choices import SplitSentences, TooLongToTranslate
 from .text.tally import Tally
-from .text.texts import TARGET_LANG_TAGS, is_constrained
+from .text.texts import TARGET_LANG_TAGS, is_constrained, pad_rows
 from .translator import Translator
 
 
@@ -149,7 +149,8 @@ class TranslationPipeline(ChunkPipeline):
         (parts,) = encoder([input_], tally)
         self.translator.warn(tally, too_long)
         for place, part in enumerate(parts or [None]):
-            batch = self.translator.collate([part.ids if part else []])
+            ids, mask = pad_rows([part.ids if part else []], self.tokenizer.pad_token_id)
+            batch = {"input_ids": ids, "attention_mask": mask}
             yield {**batch, "part": [(input_, part)], "is_last": place + 1 >= len(parts)}
 
     def _forward(self, input_tensors: dict[str, Any], **generate_kwargs: Any) -> Any:

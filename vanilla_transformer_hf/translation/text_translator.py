@@ -6,6 +6,7 @@ Nothing heavy is imported: `Translator` adds a model of torch, `KeptTranslator` 
 
 import itertools
 import logging
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -62,6 +63,21 @@ class Limits(NamedTuple):
     target_positions: int
     source: float
     target: float
+
+
+def limits_of(model: Any, tokenizer: Any) -> Limits:
+    """How many tokens a model reads."""
+    positions = getattr(model.config, "max_position_embeddings", None) or tokenizer.model_max_length
+    longest = getattr(model.config, "max_position_embeddings", None)
+    # Other models of transformers have it in their config.
+    source = getattr(model.get_encoder(), "longest", longest) or math.inf
+    is_limited = getattr(model.config, "cross_attention_type", "full") == "linformer"
+    return Limits(
+        positions,
+        getattr(model.config, "decoder_max_position_embeddings", None) or positions,
+        source=min(source, longest) if is_limited and longest else source,
+        target=getattr(model.get_decoder(), "longest", None) or math.inf,
+    )
 
 
 class TextTranslator:

@@ -2,38 +2,40 @@
 
 import logging
 import os
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..common.choices import SplitSentences, TooLongToTranslate
+from ..common.choices import SplitSentences, TooLongToScore, TooLongToTranslate, check_choice
 from ..common.matmul import MatmulRow, choose_matmul, describe_matmul, probe_matmul
 from ..common.opening import check_fit, is_own, open_model, vocabularies
 from ..common.white_space import normalize_space
+from ..model.config.attention_kinds import ATTENTION_KINDS
 from ..model.packing.packed import EXPECTED, MAKERS
 from ..model.search.constraints import as_ids
 from ..model.search.search import Search
 from .results import Translation, read_translations
-from .scoring.alignment import align_pairs
+from .scoring.alignment import Alignment, align_pairs, join_alignments
+from .scoring.scoring import TextScore, score_pairs
 from .search.minimum_risk import MinimumRisk
-from .search.token_translator import TokenTranslator
+from .search.token_translator import TokenTranslator, quantized
 from .text.glossary import MOST_OF_SENTENCE, Glossary
-from .text.splitting import Part
+from .text.splitting import Part, pair_parts
 from .text.tally import ProgressBar, Tally
-from .text.texts import check_texts, is_constrained, placed
-from .text_model import TextModel
-from .text_translator import OF_EACH_SENTENCE
+from .text.texts import TextError, check_texts, is_constrained, placed
+from .text_translator import OF_EACH_SENTENCE, WINDOW, TextTranslator, limits_of, windows
 
 
 logger = logging.getLogger(__name__)
+Found = TypeVar("Found")
 
 # Who searches.
 ENGINES = ("ours", "ctranslate2")
 
 
-class Translator(TextModel):
+class Translator(TextTranslator):
     """
     A model with its tokenizer, from text to text.
 
@@ -108,12 +110,16 @@ class Translator(TextModel):
         ensemble: Sequence[PreTrainedModel] = (),
         quantization: str | None = None,
     ):
-        super().__init__(model, tokenizer)
+        check_fit(model, tokenizer)
+        super().__init__(tokenizer, limits_of(model, tokenizer))
+        self.model: Any = model.eval()
+        self.matmul = "default"
         if quantization not in MAKERS.rows:
             raise ValueError(f"quantization={quantization!r}: {EXPECTED}")
         if quantization is not None and not is_own(model.config):
             raise ValueError(f"quantization: not supported by {type(model).__name__}")
-        self.quantization, self.engine = quantization, "ours"
+        self.quantization: str | None = quantization
+        self.engine = "ours"
         self.ensemble = [member.eval() for member in ensemble]
         self.shortlist: list[int] | None = None
         self.glossary: Glossary | None = None
@@ -262,6 +268,101 @@ class Translator(TextModel):
         self.warn(tally, too_long)
         return results[0] if single else results
 
+    def score(
+        self,
+        sources: str | Iterable[str],
+        targets: str | Iterable[str],
+        batch_size: int | None = None,
+        batch_tokens: int | None = None,
+        too_long: TooLongToScore = "error",
+        split_sentences: SplitSentences | None = None,
+        progress_bar: bool = False,
+    ) -> TextScore | list[TextScore]:
+        """
+        The probability of given translations under the model (forced decoding).
+
+        Args:
+            sources: A text, or several.
+            targets: As many translations.
+            batch_size: Maximum number of pairs that go through the model together.
+            batch_tokens: Maximum number of tokens of both sides in a batch, padding included. If neither is given,
+                2,048 and 128 pairs.
+            too_long: "error"; or "truncate": score the beginnings of pairs that are too long for the model; or
+                "whole": score them whole, if the encoder's attention costs O(n). Pairs of several lines are scored as
+                they are translated, one by one, if both sides have the same number.
+            split_sentences: Whether pairs of several sentences are, too, if both sides have the same number: "always",
+                "never" or "auto", as in `translate`. If not given, the translator's `split_sentences`.
+            progress_bar: Show a progress bar on standard error.
+
+        Returns:
+            For a pair its [`TextScore`]: log-probability, that of each token, perplexity. For several the list.
+
+        Raises:
+            TypeError: A text is not a `str`.
+            ValueError: There are not as many targets as sources, or a text is too long for the model.
+        """
+        options: dict[str, Any] = {"batch_size": batch_size, "batch_tokens": batch_tokens, "too_long": too_long}
+        options["split_sentences"] = split_sentences
+        return self._of_pairs(self.score_stream, sources, targets, progress_bar, **options)
+
+    def align(
+        self,
+        sources: str | Iterable[str],
+        targets: str | Iterable[str],
+        layer: int | None = None,
+        batch_size: int | None = None,
+        batch_tokens: int | None = None,
+        too_long: TooLongToScore = "error",
+        split_sentences: SplitSentences | None = None,
+        progress_bar: bool = False,
+    ) -> Alignment | list[Alignment]:
+        """
+        Word alignments of given translations, from the decoder's attention to the source.
+
+        Args:
+            sources, targets, batch_size, batch_tokens, too_long, split_sentences, progress_bar: As in `score`.
+            layer: Index of the decoder layer, negative from the end; by default the third of six (see
+                `alignment.default_layer`).
+
+        Returns:
+            For a pair its [`Alignment`]: `str()` of it is "0-0 1-2" (Pharaoh format), `weights` the attention of words
+            to words. For several the list.
+
+        Raises:
+            TypeError: A text is not a `str`.
+            ValueError: As `score`; or the model does not return its attention, does not have the layer, or its
+                tokenizer does not return offsets.
+        """
+        options: dict[str, Any] = {"batch_size": batch_size, "batch_tokens": batch_tokens, "too_long": too_long}
+        options |= {"layer": layer, "split_sentences": split_sentences}
+        return self._of_pairs(self.align_stream, sources, targets, progress_bar, **options)
+
+    def score_stream(
+        self, pairs: Iterable[tuple[str, str]], window: int = WINDOW, **options: Any
+    ) -> Iterator[TextScore]:
+        """`score` for any number of pairs in constant memory; `options` as there, and `tally`."""
+
+        def score(parts: Sequence[tuple[str, str]], **arguments: Any) -> list[TextScore]:
+            model = quantized(self.model, self.quantization)
+            return score_pairs(model, self.tokenizer, pairs=parts, matmul_backend=self.matmul, **arguments)
+
+        for _, _, found in self._in_parts(score, pairs, window, **options):
+            tokens = [token for each in found for token in each.tokens]
+            yield TextScore(tokens, [value for each in found for value in each.token_log_probabilities])
+
+    def align_stream(
+        self, pairs: Iterable[tuple[str, str]], window: int = WINDOW, layer: int | None = None, **options: Any
+    ) -> Iterator[Alignment]:
+        """`align` for any number of pairs in constant memory; `options` as there, and `tally`."""
+
+        def align(parts: Sequence[tuple[str, str]], **arguments: Any) -> list[Alignment]:
+            arguments |= {"layer": layer, "matmul_backend": self.matmul}
+            return align_pairs(self.model, self.tokenizer, pairs=parts, **arguments)
+
+        for pair, parts, found in self._in_parts(align, pairs, window, **options):
+            first_words = [(source.first_word, target.first_word) for source, target in parts]
+            yield join_alignments(pair, found, first_words, repeated=[source.repeated for source, _ in parts])
+
     def _search_options(
         self, too_long: TooLongToTranslate, generate_kwargs: dict[str, Any], mbr: MinimumRisk | None = None
     ) -> dict[str, Any]:
@@ -379,7 +480,7 @@ class Translator(TextModel):
         Raises:
             ValueError: The arguments exclude each other or are out of range.
         """
-        batch = {name: tensor.to(self.model.device) for name, tensor in self.collate(sources).items()}
+        batch = self.search.padded({"sources": sources})
         return self.search.begin(**batch, options={**self._own_options(), **generate_kwargs})
 
     def check_options(self, **generate_kwargs: Any) -> None:
@@ -396,6 +497,69 @@ class Translator(TextModel):
         values = None if scores is None else scores.tolist()
         return read_translations(self.tokenizer, sequences.tolist(), values, ends=self.search.ends({}))
 
+    def _check_whole(self) -> None:
+        """Raise `ValueError` where long texts cannot go whole through the model, or one of the ensemble."""
+        for model in (self.model, *self.ensemble):
+            if not is_own(model.config):
+                raise ValueError(f"too_long='whole': not supported by {type(model).__name__}; give 'split'")
+            if ATTENTION_KINDS[kind := model.config.encoder_attention_type].is_quadratic:
+                raise ValueError(
+                    f"too_long='whole': the encoder's attention is {kind!r}, whose cost grows with the square of a "
+                    "text's length; give 'split', or a model with another encoder_attention_type, such as 'window'"
+                )
+
+    def _in_parts(
+        self,
+        work: Callable[..., list[Any]],
+        pairs: Iterable[tuple[str, str]],
+        window: int,
+        tally: Tally | None = None,
+        too_long: TooLongToScore = "error",
+        split_sentences: SplitSentences | None = None,
+        **limits: int | None,
+    ) -> Iterator[tuple[tuple[str, str], list[tuple[Part, Part]], list[Any]]]:
+        """Each pair, with the pairs of its lines or sentences, and what the work finds for these."""
+        tally = tally or Tally()
+        check_choice("too_long", too_long, TooLongToScore)
+        source, target = (
+            self.encoder(too_long, is_target, split_sentences=split_sentences) for is_target in (False, True)
+        )
+        for some in windows(pairs, window):
+            for place, pair in enumerate(some):
+                with placed(place):
+                    check_texts(pair)
+            parts = [pair_parts(pair, (source.language, target.language), source.in_sentences) for pair in some]
+            for each in parts:
+                source.repeat_tags([side for side, _ in each])
+            owners = [place for place, each in enumerate(parts) for _ in each]
+            texts = [(one.text, other.text) for each in parts for one, other in each]
+            try:
+                found = iter(work(texts, encoders=(source, target), tally=tally, **limits))
+            except TextError as error:
+                raise TextError(owners[error.place], error.reason) from error
+            tally.add(sentences=len(some) - len(owners))  # the work has counted the parts
+            for pair, each in zip(some, parts):
+                yield pair, each, [next(found) for _ in each]
+
+    def _of_pairs(
+        self,
+        stream: Callable[..., Iterator[Found]],
+        sources: str | Iterable[str],
+        targets: str | Iterable[str],
+        progress_bar: bool,
+        **options: Any,
+    ) -> Found | list[Found]:
+        single = isinstance(sources, str)
+        if single != isinstance(targets, str):
+            raise ValueError("sources and targets: give either two texts or two lists")
+        left, right = [[side] if isinstance(side, str) else list(side) for side in (sources, targets)]
+        if len(left) != len(right):
+            raise ValueError(f"sources and targets differ in number: {len(left)} and {len(right)}")
+        with ProgressBar(len(left), disable=not progress_bar) as tally:
+            results = list(stream(zip(left, right), tally=tally, **options))
+        self.warn(tally, "truncate", has_targets=True)
+        return results[0] if single else results
+
     def _align_parts(
         self, parts: list[list[Part]], found: list[list[list[Translation]]], limits: dict[str, int | None]
     ) -> None:
@@ -404,7 +568,8 @@ class Translator(TextModel):
             (part.text, one) for line, lists in zip(parts, found) for part, each in zip(line, lists) for one in each
         ]
         pairs = [(text, normalize_space(translation)) for text, translation in best]
-        options: dict[str, Any] = {"encoders": self._encoders("truncate"), "matmul_backend": self.matmul, **limits}
+        encoders = self.encoder("truncate"), self.encoder("truncate", is_target=True)
+        options: dict[str, Any] = {"encoders": encoders, "matmul_backend": self.matmul, **limits}
         aligned = align_pairs(self.model, self.tokenizer, pairs=pairs, tally=Tally(), **options)
         for (_, translation), alignment in zip(best, aligned):
             translation.alignment = alignment
@@ -414,7 +579,7 @@ class Translator(TextModel):
         """The index of the part in whose translation the model gives each phrase's tokens most probability."""
         best = []
         for part in parts:
-            batch = {name: tensor.to(self.model.device) for name, tensor in self.collate([part.ids]).items()}
+            batch = self.search.padded({"sources": [part.ids]})
             found = self.generate(**batch, num_beams=1, num_return_sequences=1)["sequences"][0]  # (1, T)
             logits = self.model(**batch, decoder_input_ids=found, use_cache=False).logits[0]  # (T, V)
             best.append(logits.float().log_softmax(dim=-1).amax(dim=0).cpu())  # (V), anywhere in the translation
