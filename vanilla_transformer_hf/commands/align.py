@@ -5,17 +5,11 @@ Align the words of sentences with the words of their translations, one pair per 
     vanilla-transformer align outputs/quickstart numbers.en numbers.de --format jsonl      # with the attention weights
 """
 
-from typing import get_args
-
-from ..common.choices import TooLongToScore
 from ..common.command_line import make_parser
-from .score import add_pairs, run_on_pairs
-from .translate import add_split_sentences_of_pairs
+from .score import add_options_of_pairs, add_pairs, run_on_pairs
 
 
 def main(prog: str, argv: list[str]) -> None:
-    from ..translation.streams.arguments import add_arguments
-
     parser = make_parser(prog, __doc__)
     parser.add_argument("model", help="folder of a model, or the id of a Hub repository")
     add_pairs(parser, "UTF-8 text, also .gz, in which white space separates words")
@@ -32,15 +26,7 @@ def main(prog: str, argv: list[str]) -> None:
         help="text: source-target pairs of word numbers (default); jsonl: a record for each pair, with the words "
         "and the attention of each target word to each source word",
     )
-    parser.add_argument(
-        "--too_long",
-        default="error",
-        choices=get_args(TooLongToScore),
-        help="a line that is longer than the model's limit: stop with an error (default), align its beginning, "
-        "or align it whole, if the encoder's attention costs O(n)",
-    )
-    add_split_sentences_of_pairs(parser)
-    add_arguments(parser)
+    add_options_of_pairs(parser, "align")
     arguments = parser.parse_args(argv)
     from ..translation.streams.work import LineWork
 

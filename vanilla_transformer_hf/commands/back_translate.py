@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ..common.command_line import make_parser, read_count
+from ..translation.streams.arguments import add_device
 from .train import find_recipe, train
 
 
@@ -102,8 +103,7 @@ def parse_arguments(prog: str, argv: list[str]) -> tuple[argparse.Namespace, lis
         help="most processes that translate; auto: as many as lines, idle cores and memory allow (default: 1)",
     )
     group.add_argument("--threads", type=read_count, metavar="N", help="as in translate: a number, or auto")
-    group.add_argument("--device", help="as in translate")
-    group.add_argument("--dtype", default="auto", choices=["auto", "float32", "bfloat16", "float16"], help="likewise")
+    add_device(group)
     group.add_argument("--quantization", metavar="TYPE", help="int8 or int8_reduced: as in translate")
     group.add_argument("--batch_tokens", type=int, metavar="N", help="most tokens in a batch (default: 2048)")
     group.add_argument(

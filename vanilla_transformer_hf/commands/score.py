@@ -16,9 +16,9 @@ import tempfile
 from pathlib import Path
 from typing import Any, get_args
 
-from ..common.choices import TooLongToScore
+from ..common.choices import SplitSentences, TooLongToScore
 from ..common.command_line import make_parser, other_options
-from .translate import add_split_sentences_of_pairs
+from ..translation.streams.arguments import add_arguments
 
 
 # What the error rates of a folder depend on, and where they are written.
@@ -35,6 +35,25 @@ def add_pairs(parser: argparse.ArgumentParser, source: str) -> None:
     parser.add_argument("--target_lang", metavar="LANG", help="language of its target")
     parser.add_argument("--source_column", metavar="NAME", help="column of its source, if languages do not say it")
     parser.add_argument("--target_column", metavar="NAME", help="column of its target")
+
+
+def add_options_of_pairs(parser: argparse.ArgumentParser, do: str) -> None:
+    """Add the options of commands on pairs; `do` is the verb of what is done with one."""
+    parser.add_argument(
+        "--too_long",
+        default="error",
+        choices=get_args(TooLongToScore),
+        help=f"a line that is longer than the model's limit: stop with an error (default), {do} its beginning, or "
+        f"{do} it whole, if the encoder's attention costs O(n)",
+    )
+    parser.add_argument(
+        "--split_sentences",
+        choices=get_args(SplitSentences),
+        help="take the sentences of a pair of lines one by one, as `translate` does, where both sides have the same "
+        "number: auto: unless the model has seen enough lines of several sentences in its training (default); always; "
+        "never",
+    )
+    add_arguments(parser)
 
 
 def run_on_pairs(arguments: argparse.Namespace, work: Any) -> None:
@@ -64,8 +83,6 @@ def run_on_pairs(arguments: argparse.Namespace, work: Any) -> None:
 
 
 def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
-    from ..translation.streams.arguments import add_arguments
-
     parser = make_parser(prog, __doc__)
     parser.add_argument("model", help="folder of a model, or the id of a Hub repository")
     add_pairs(parser, "UTF-8 text, also .gz; a folder of recordings or images with texts.tsv")
@@ -77,20 +94,12 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
         "perplexity, target; jsonl: a record for each pair, with the log-probability of each token",
     )
     parser.add_argument(
-        "--too_long",
-        default="error",
-        choices=get_args(TooLongToScore),
-        help="a line that is longer than the model's limit: stop with an error (default), score its beginning, "
-        "or score it whole, if the encoder's attention costs O(n)",
-    )
-    add_split_sentences_of_pairs(parser)
-    parser.add_argument(
         "--quantization",
         choices=["int8", "int8_reduced"],
         help="compute linear maps with weights and inputs rounded to int8, or inputs to seven bits, which is faster "
         "on CPUs with AVX2 alone (default: in the type of the weights)",
     )
-    add_arguments(parser)
+    add_options_of_pairs(parser, "score")
     arguments = parser.parse_args(argv)
     if is_folder(arguments) and (other := other_options(parser, arguments, OPTIONS_OF_FILES)):
         raise ValueError(f"{arguments.source} is a folder with texts.tsv: leave out {', '.join(other)}")

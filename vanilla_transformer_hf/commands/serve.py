@@ -19,6 +19,7 @@ protocol, POST / and /models/NAME that of Hugging Face's inference clients; GET 
 import sys
 
 from ..common.command_line import make_parser
+from ..translation.streams.arguments import add_device
 from .translate import add_engine_arguments, add_glossary_arguments, add_split_sentences, add_without_letters
 
 
@@ -81,13 +82,7 @@ def main(prog: str, argv: list[str]) -> None:
     add_split_sentences(parser)
     add_without_letters(parser)
     add_glossary_arguments(parser)
-    parser.add_argument("--device", help="cpu, cuda, cuda:1, … (default: an accelerator if there is one)")
-    parser.add_argument(
-        "--dtype",
-        default="auto",
-        choices=["auto", "float32", "bfloat16", "float16"],
-        help="floating-point type of the weights (default: the one they were saved in)",
-    )
+    add_device(parser)
     parser.add_argument("--batch_size", dest="most_rows", type=int, default=128, metavar="N", help="most sentences "
                         "that are searched together; 1: one after the other (default: 128)")  # fmt: skip
     parser.add_argument("--batch_tokens", dest="most_tokens", type=int, default=2048, metavar="N", help="most source "

@@ -25,6 +25,7 @@ from typing import Any, get_args
 
 from ..common.choices import SplitSentences, TooLongToTranslate
 from ..common.command_line import make_parser, other_options
+from ..translation.streams.arguments import add_arguments
 
 
 # Options of the search that recordings and images have, too, and all that they have.
@@ -64,16 +65,6 @@ def add_split_sentences(parser: argparse._ActionsContainer) -> None:
         help="translate the sentences of a line one by one: auto: unless the model has seen enough lines of several "
         "sentences in its training (default); always: wherever a sentence clearly ends; never: only in lines that are "
         "too long",
-    )
-
-
-def add_split_sentences_of_pairs(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument(
-        "--split_sentences",
-        choices=get_args(SplitSentences),
-        help="take the sentences of a pair of lines one by one, as `translate` does, where both sides have the same "
-        "number: auto: unless the model has seen enough lines of several sentences in its training (default); always; "
-        "never",
     )
 
 
@@ -181,8 +172,6 @@ def add_mbr_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
-    from ..translation.streams.arguments import add_arguments
-
     parser = make_parser(prog, __doc__)
     parser.add_argument("model", help="folder of a model, or the id of a Hub repository")
     inputs = parser.add_mutually_exclusive_group()

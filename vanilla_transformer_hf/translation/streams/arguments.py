@@ -5,6 +5,17 @@ import argparse
 from ...common.command_line import read_count
 
 
+def add_device(parser: argparse._ActionsContainer) -> None:
+    """Add what a model computes on."""
+    parser.add_argument("--device", help="cpu, cuda, cuda:1, mps, … (default: an accelerator if there is one)")
+    parser.add_argument(
+        "--dtype",
+        default="auto",
+        choices=["auto", "float32", "bfloat16", "float16"],
+        help="floating-point type of the weights (default: the one they were saved in)",
+    )
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the common arguments of commands on streams of lines."""
     parser.add_argument("--output", metavar="FILE", help="where to write (default: standard output)")
@@ -65,13 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="threads of all processes together; auto: one for each idle core (default: one for each core; neither "
         "more than OMP_NUM_THREADS)",
     )
-    parser.add_argument("--device", help="cpu, cuda, cuda:1, mps, … (default: an accelerator if there is one)")
-    parser.add_argument(
-        "--dtype",
-        default="auto",
-        choices=["auto", "float32", "bfloat16", "float16"],
-        help="floating-point type of the weights (default: the one they were saved in)",
-    )
+    add_device(parser)
     parser.add_argument(
         "--matmul",
         default="auto",
