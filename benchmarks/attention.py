@@ -30,7 +30,7 @@ from typing import Any
 
 import torch
 
-from vanilla_transformer_hf.common.files import open_output
+from vanilla_transformer_hf.common.files import write_text
 from vanilla_transformer_hf.common.matmul import (
     MATMULS,
     TOLERANCE,
@@ -351,8 +351,7 @@ def run(arguments: argparse.Namespace) -> None:
     rows = measure(arguments)
     print("\n".join(describe_growth(rows)))
     if arguments.markdown:
-        with open_output(arguments.markdown) as file:
-            file.write(tables(rows, about).encode())
+        write_text(arguments.markdown, tables(rows, about))
     write_json(arguments.json, rows)
     if arguments.picture:
         write_picture(arguments.picture, figure_of(rows))

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from vanilla_transformer_hf.common.files import open_output, refuse_overwriting
+from vanilla_transformer_hf.common.files import open_output, refuse_overwriting, write_text
 
 
 def check_outputs(outputs: Iterable[str | None], inputs: Iterable[str | None] = ()) -> None:
@@ -16,8 +16,7 @@ def check_outputs(outputs: Iterable[str | None], inputs: Iterable[str | None] = 
 def write_json(path: str | None, numbers: Any) -> None:
     """Write the numbers to the file of --json, if it is given."""
     if path:
-        with open_output(path) as file:
-            file.write((json.dumps(numbers, indent=1) + "\n").encode())
+        write_text(path, json.dumps(numbers, indent=1) + "\n")
 
 
 def write_picture(path: Any, figure: Any, dpi: int = 100) -> None:

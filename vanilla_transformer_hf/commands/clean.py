@@ -78,7 +78,7 @@ def main(prog: str, argv: list[str]) -> None:
     if arguments.dry_run == (arguments.output is not None):
         parser.error("one of --output and --dry-run is needed")
     from ..common.corpus_files import holds_both_sides, kind_of
-    from ..common.files import open_output, refuse_overwriting
+    from ..common.files import open_output, refuse_overwriting, write_text
     from ..common.lines import read_lines
     from ..training.data.cleaning import CleaningOptions, CleaningReport, clean_pairs, held_out_sentences
     from ..training.data.corpus import iterate_rows
@@ -130,10 +130,9 @@ def main(prog: str, argv: list[str]) -> None:
             print(describe(report), flush=True)
             raise ValueError(f"{arguments.source}: no pair is left; nothing is written.")
     if arguments.report:
-        with open_output(arguments.report) as file:
-            settings = {name: value for name, value in vars(arguments).items() if name not in ("report", "dry_run")}
-            text = json.dumps(asdict(report) | {"settings": settings}, ensure_ascii=False, indent=2)
-            file.write(text.encode() + b"\n")
+        settings = {name: value for name, value in vars(arguments).items() if name not in ("report", "dry_run")}
+        content = json.dumps(asdict(report) | {"settings": settings}, ensure_ascii=False, indent=2)
+        write_text(arguments.report, f"{content}\n")
     print(describe(report))
     if outputs:
         print(f"{', '.join(map(str, outputs))}: written.")

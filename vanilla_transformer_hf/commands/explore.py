@@ -51,7 +51,7 @@ def main(prog: str, argv: list[str]) -> None:
         parser.error("--num_beams is that of --html: a page that is served has its own field; leave it out")
     if not 0 <= arguments.port <= 65535:
         parser.error(f"argument --port: {arguments.port} is not a port: expected 0 to 65535")
-    from ..common.files import open_output
+    from ..common.files import write_text
     from ..explorer.explorer import Explorer
     from ..explorer.page import page_of
     from ..explorer.requests import Request
@@ -75,8 +75,7 @@ def main(prog: str, argv: list[str]) -> None:
     if arguments.html:
         settings = {} if arguments.num_beams is None else {"num_beams": arguments.num_beams}
         page = page_of(explorer, arguments.text or names[0], settings)
-        with open_output(arguments.html) as file:
-            file.write(page.encode())
+        write_text(arguments.html, page)
         print(f"saved in {arguments.html}")
     else:
         serve(explorer, arguments.port, arguments.open, arguments.allowed_hosts)

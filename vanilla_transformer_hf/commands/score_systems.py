@@ -43,7 +43,7 @@ def main(prog: str, argv: list[str]) -> None:
     parser.add_argument("--format", default="text", choices=["text", "json"], help="text: a table (default); or json")
     parser.add_argument("--output", metavar="FILE", help="file for the scores (default: standard output)")
     arguments = parser.parse_args(argv)
-    from ..common.files import open_output, output_or_stdout, refuse_overwriting
+    from ..common.files import output_or_stdout, refuse_overwriting, write_text
     from ..common.lines import read_lines
     from ..evaluation.systems import compare_systems, page_of_differences, read_comet
 
@@ -72,8 +72,7 @@ def main(prog: str, argv: list[str]) -> None:
     found = compare_systems(systems, references, arguments.target_lang, arguments.tokenize, comet)
     if arguments.page:
         page = page_of_differences(systems, references, texts.get(arguments.source), comet)
-        with open_output(arguments.page) as file:
-            file.write(page.encode())
+        write_text(arguments.page, page)
     text = str(found) if arguments.format == "text" else json.dumps(asdict(found), ensure_ascii=False, indent=2) + "\n"
     with output_or_stdout(arguments.output) as file:
         file.write(text.encode())

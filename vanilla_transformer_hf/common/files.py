@@ -78,6 +78,12 @@ def open_output(path: str | os.PathLike) -> Iterator[BinaryIO]:
         yield file
 
 
+def write_text(path: str | os.PathLike, text: str) -> None:
+    """Write a text as a file, complete or not at all."""
+    with open_output(path) as file:
+        file.write(text.encode())
+
+
 def output_or_stdout(path: str | os.PathLike | None) -> AbstractContextManager[BinaryIO]:
     """What a command writes to: the new file of `open_output`; without a path standard output, which stays open."""
     return nullcontext(sys.stdout.buffer) if path is None else open_output(path)

@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import Any, Literal
 
-from ..common.files import open_output
+from ..common.files import write_text
 from .explorer import Explorer, subject_of
 from .file_sources import FileSubject
 from .page import page_file, page_of
@@ -39,8 +39,7 @@ class CellPage:
 
     def save(self, path: str | os.PathLike) -> Path:
         """Write the page to a file, which opens in a browser without a server."""
-        with open_output(path) as file:
-            file.write(self.page.encode())
+        write_text(path, self.page)
         return Path(path)
 
     def _repr_html_(self) -> str:

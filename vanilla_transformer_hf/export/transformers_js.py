@@ -17,7 +17,7 @@ from onnx import TensorProto, helper
 from onnxruntime.quantization import QuantType, quantize_dynamic
 from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME
 
-from ..common.files import open_output
+from ..common.files import write_text
 from ..common.settings import read_json
 from .steps import ENCODER, FIRST_STEP, NEXT_STEP
 
@@ -55,8 +55,7 @@ def arrange(folder: Path) -> list[str]:
             )
         if before:
             before.pop("auto_map", None)
-            with open_output(folder / name) as file:
-                file.write(json.dumps(before | changed, ensure_ascii=False, indent=2).encode() + b"\n")
+            write_text(folder / name, json.dumps(before | changed, ensure_ascii=False, indent=2) + "\n")
     return notes
 
 

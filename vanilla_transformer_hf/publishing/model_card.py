@@ -23,7 +23,7 @@ from huggingface_hub.utils import validate_repo_id
 from jinja2 import Environment, Template
 from transformers.utils import GENERATION_CONFIG_NAME
 
-from ..common.files import open_output, read_regular_file
+from ..common.files import open_output, read_regular_file, write_text
 from ..common.opening import OwnConfig, read_config
 from ..common.settings import LARGEST, parse_json, read_object
 from ..evaluation.scores import METRICS, Scores
@@ -250,9 +250,7 @@ class CardFacts:
 
     def write(self, folder: Path):
         """Write the file beside a model."""
-        text = json.dumps(asdict(self), ensure_ascii=False, indent=2) + "\n"
-        with open_output(folder / FACTS_FILE) as file:
-            file.write(text.encode())
+        write_text(folder / FACTS_FILE, json.dumps(asdict(self), ensure_ascii=False, indent=2) + "\n")
 
 
 def _typed(value: Any, kind: Any, name: str) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ..common.checksums import OPENED, SUMS_FILE, digest, write_checksums
-from ..common.files import new_file, new_files, open_output
+from ..common.files import new_file, new_files, write_text
 from ..evaluation.scores import METRICS, Scores, read_predictions, write_predictions
 from ..model.layers.base_model import remove_older_weights
 from ..publishing.model_card import (
@@ -170,8 +170,7 @@ class FinalScores:
         with new_file(path) as partial:
             write_predictions(partial, rows)
         self.scores[role] = {"scores": asdict(scores), "predictions_sha256": digest(path)}
-        with open_output(self.path) as file:
-            file.write(json.dumps({"model": self.model, "scores": self.scores}, indent=1).encode())
+        write_text(self.path, json.dumps({"model": self.model, "scores": self.scores}, indent=1))
 
 
 @dataclass
@@ -226,8 +225,7 @@ def score_before(trainer: TranslationTrainer, data: dict[str, Any], is_new: bool
         for role, corpus in data.items():
             found.append(ScoredText(role, score_corpus(trainer, role, corpus, "before training: ").scores))
         if trainer.is_world_process_zero():
-            with open_output(path) as file:
-                file.write(json.dumps([asdict(part) for part in found], indent=1).encode())
+            write_text(path, json.dumps([asdict(part) for part in found], indent=1))
     elif path.is_file():
         found = [ScoredText(part["role"], Scores(**part["scores"])) for part in json.loads(path.read_bytes())]
     return found

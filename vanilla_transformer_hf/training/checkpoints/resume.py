@@ -19,7 +19,7 @@ from filelock import Timeout
 from transformers import SchedulerType, TrainingArguments
 
 from ...common.checksums import digest_of_all
-from ...common.files import UNFINISHED, lock_path, open_output
+from ...common.files import UNFINISHED, lock_path, write_text
 from ...common.settings import read_yaml
 from ...publishing.model_card import EMISSIONS_FILE
 from ..arguments import DataArguments
@@ -94,8 +94,7 @@ class RunRecord:
         record = kept_settings(self.settings) | {CHOSEN_MATMUL: self.matmul, DATA: self.data}
         if self.earlier:
             record[EARLIER] = [{"last_step": step, "settings": values} for step, values in self.earlier]
-        with open_output(folder / RECORD_FILE) as file:
-            file.write(yaml.safe_dump(record, sort_keys=False, allow_unicode=True).encode())
+        write_text(folder / RECORD_FILE, yaml.safe_dump(record, sort_keys=False, allow_unicode=True))
 
     def changes(self, settings: dict[str, Any], data: dict[str, str]) -> Changes:
         """What a run with these settings, and with data of these checksums, has changed."""

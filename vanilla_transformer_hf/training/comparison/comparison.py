@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from ...common.files import open_output
+from ...common.files import write_text
 from ...common.settings import read_object, read_yaml
 from ..arguments import DataArguments
 from ..checkpoints.resume import changed_names, find_data_sums, kept_settings, lock_folder
@@ -216,8 +216,7 @@ def continue_record(plan: Plan, output: Path) -> None:
             )
     record = {**plan.record, "variants": {**known.get("variants", {}), **plan.record["variants"]}}
     output.mkdir(parents=True, exist_ok=True)
-    with open_output(path) as file:
-        file.write(yaml.safe_dump(record, sort_keys=False, allow_unicode=True).encode())
+    write_text(path, yaml.safe_dump(record, sort_keys=False, allow_unicode=True))
 
 
 def _changes(of: str, before: dict[str, Any], now: dict[str, Any]) -> list[str]:
@@ -292,8 +291,9 @@ def run_comparison(
             for run in waiting:
                 shared = {} if "model_name_or_path" in run.settings else {"tokenizer_name_or_path": name}
                 run.place.parent.mkdir(parents=True, exist_ok=True)
-                with open_output(run.beside(".yaml")) as file:
-                    file.write(yaml.safe_dump(run.settings | shared, sort_keys=False, allow_unicode=True).encode())
+                write_text(
+                    run.beside(".yaml"), yaml.safe_dump(run.settings | shared, sort_keys=False, allow_unicode=True)
+                )
                 run.beside(".json").unlink(missing_ok=True)
         tell(f"{len(plan.runs)} runs, {len(plan.runs) - len(waiting)} of them done before; {processes} at a time.")
         _train(waiting, seconds, processes, tell)

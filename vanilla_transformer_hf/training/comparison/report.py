@@ -13,7 +13,7 @@ import matplotlib
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from ...common.files import open_output
+from ...common.files import open_output, write_text
 from ...evaluation.scores import read_predictions, score_translations
 from ...evaluation.systems import compare_systems
 from .comparison import MeasuredRun, PlannedRun
@@ -249,8 +249,7 @@ def write_report(runs: Sequence[MeasuredRun], output: Path, about: str = "") -> 
     texts |= {"lengths.md": lengths_table(runs), "differences.md": differences_table(runs)}
     for name, text in texts.items():
         if text:
-            with open_output(output / name) as file:
-                file.write(text.encode())
+            write_text(output / name, text)
     with open_output(output / "curves.png") as file:
         draw_comparison(runs).savefig(file, format="png", dpi=110)
     return texts["table.md"]

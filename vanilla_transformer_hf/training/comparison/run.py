@@ -22,7 +22,7 @@ from transformers import PreTrainedModel, TrainerCallback, TrainerControl, Train
 from transformers.trainer_callback import ExportableState
 
 from ...common.command_line import errors, message_of
-from ...common.files import open_output
+from ...common.files import write_text
 from ..checkpoints.files import TrainingInterrupted
 from ..recipe import RecipeParser
 from ..run import prepare_job, run_job
@@ -176,8 +176,7 @@ def write_result(path: Path, result: dict[str, Any]) -> None:
         name: None if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in result.items()
     }
-    with open_output(path) as file:
-        file.write(json.dumps(finite, indent=1).encode())
+    write_text(path, json.dumps(finite, indent=1))
 
 
 def main(argv: list[str]) -> int:

@@ -15,7 +15,7 @@ from ...common.checksums import digest_of_all
 from ...common.column_names import SIDES
 from ...common.command_line import AUTO
 from ...common.corpus_files import find_reader, kind_of
-from ...common.files import open_output
+from ...common.files import open_output, write_text
 from ...common.lines import read_lines
 from ...common.settings import read_object
 from ...translation.streams.arguments import add_arguments
@@ -125,8 +125,7 @@ def write_pairs(path: Path, pairs: Iterable[tuple[str, str]], columns: tuple[str
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write a JSON file completely or not at all."""
-    with open_output(path) as file:
-        file.write(json.dumps(content, indent=2, ensure_ascii=False).encode() + b"\n")
+    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
 # Files in the output folder of the student.

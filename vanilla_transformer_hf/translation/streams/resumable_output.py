@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ...common.files import lock_open_file, open_output
+from ...common.files import lock_open_file, write_text
 from ...common.settings import read_object
 
 
@@ -123,8 +123,7 @@ class ResumableOutput(StreamOutput):
                 "counts": counts,
                 "settings": self._settings,
             }
-            with open_output(self.journal) as journal:
-                journal.write(json.dumps(record).encode())
+            write_text(self.journal, json.dumps(record))
         except OSError as error:  # a full disk: the valid part is kept
             self._file.truncate(begun)
             raise OSError(f"{self.partial}: {error.strerror or error}") from error
