@@ -18,10 +18,7 @@ if TYPE_CHECKING:
     from .model.configuration_vanilla_transformer import VanillaTransformerConfig
     from .model.feature_extraction_vanilla_transformer import VanillaTransformerFeatureExtractor
     from .model.layers.base_model import VanillaTransformerPreTrainedModel
-    from .model.modeling_vanilla_transformer import (
-        VanillaTransformerForConditionalGeneration,
-        VanillaTransformerModel,
-    )
+    from .model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration, VanillaTransformerModel
     from .model.packing.int8_quantizer import Int8Config
     from .model.recognition import VanillaTransformerForImageTextToText, VanillaTransformerForSpeechSeq2Seq
     from .model.single_stacks.causal_lm import VanillaTransformerDecoderModel, VanillaTransformerForCausalLM

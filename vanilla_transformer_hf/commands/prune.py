@@ -34,8 +34,7 @@ def main(prog: str, argv: list[str]) -> None:
     for stack in ("encoder", "decoder"):
         parser.add_argument(f"--{stack}_layers", type=int, metavar="N", help=f"layers of the {stack} to keep")
     parser.add_argument(
-        "--source",
-        help="sentence pairs that rank the heads: a text file (with --target), or a file of both sides",
+        "--source", help="sentence pairs that rank the heads: a text file (with --target), or a file of both sides"
     )
     parser.add_argument("--target", help="the translations of a plain-text --source, line by line")
     parser.add_argument(

@@ -71,8 +71,7 @@ IDS = Kind(f"ids of at most {LARGEST_ID:,}", _are_ids)
 TEXT = Kind("a text", lambda value: isinstance(value, str))
 MAPPING = Kind("a JSON object", lambda value: isinstance(value, dict))
 CLASSES = Kind(
-    "names of classes by Auto class",
-    lambda value: isinstance(value, dict) and all(map(_are_classes, value.values())),
+    "names of classes by Auto class", lambda value: isinstance(value, dict) and all(map(_are_classes, value.values()))
 )
 CLASSES_OF_TOKENIZER = Kind(
     f"{CLASSES.expected}, or a list of two",

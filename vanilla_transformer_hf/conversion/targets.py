@@ -257,10 +257,7 @@ class Target(NamedTuple):
 TARGETS: dict[str, Target] = {
     **{
         name: Target(partial(not_expressible, needed=needed), partial(to_host, host=host), partial(open_by, host))
-        for name, needed, host in (
-            ("marianmt", MARIANMT, MarianMTModel),
-            ("bart", BART, BartForConditionalGeneration),
-        )
+        for name, needed, host in (("marianmt", MARIANMT, MarianMTModel), ("bart", BART, BartForConditionalGeneration))
     },
     "fairseq": Target(
         _fairseq_problems,

@@ -33,8 +33,7 @@ def grid(subject: Subject, request: GridRequest) -> GridResult:
     weights = torch.cat([F.pad(one, (0, 0, 0, 0, 0, most - one.shape[1])) for one in layers])  # (L, H, rows, columns)
     small = [min(request.size, side) for side in weights.shape[2:]]
     return GridResult(
-        found.copy.layers["encoder" if request.part == "encoder" else "decoder"],
-        F.adaptive_max_pool2d(weights, small),
+        found.copy.layers["encoder" if request.part == "encoder" else "decoder"], F.adaptive_max_pool2d(weights, small)
     )
 
 

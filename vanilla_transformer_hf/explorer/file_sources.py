@@ -34,8 +34,7 @@ class FileSubject(Subject):
         part = "image_processor" if self.reads == "image" else "feature_extractor"
         if not (hasattr(processor, "tokenizer") and hasattr(processor, part)):
             raise RequestError(
-                "tokenizer",
-                f"is a {type(processor).__name__}; {name} reads {self.reads}: give its processor",
+                "tokenizer", f"is a {type(processor).__name__}; {name} reads {self.reads}: give its processor"
             )
         super().__init__(name, model, processor.tokenizer)
         self.files = OrderedDict[str, torch.Tensor]()

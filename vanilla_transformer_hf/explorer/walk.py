@@ -14,11 +14,7 @@ from .translating import alternative
 
 
 # The module whose output is a sublayer's -> its norm.
-SUBLAYERS = {
-    "self_attn": "self_attn_layer_norm",
-    "encoder_attn": "encoder_attn_layer_norm",
-    "fc2": "final_layer_norm",
-}
+SUBLAYERS = {"self_attn": "self_attn_layer_norm", "encoder_attn": "encoder_attn_layer_norm", "fc2": "final_layer_norm"}
 # Front end -> how it makes the input of the encoder.
 FORMULAS = {
     "tokens": "E[ids]",

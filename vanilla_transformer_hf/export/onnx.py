@@ -24,17 +24,7 @@ from ..model.modeling_vanilla_transformer import VanillaTransformerForConditiona
 from . import ExportError
 from .comparison import Comparison
 from .export import open_configs, save_configs
-from .steps import (
-    CACHED,
-    ENCODER,
-    FIRST_STEP,
-    NEXT_STEP,
-    Past,
-    StepwiseModel,
-    logits_by_steps,
-    problems,
-    trace,
-)
+from .steps import CACHED, ENCODER, FIRST_STEP, NEXT_STEP, Past, StepwiseModel, logits_by_steps, problems, trace
 from .transformers_js import MERGED, PLACE, QUANTIZED, SWITCH, arrange
 
 

@@ -45,16 +45,7 @@ from .layers.base_model import (
     missing_target,
     tied_output,
 )
-from .layers.parts import (
-    NORMS,
-    Dropout,
-    FlashMemory,
-    Linear,
-    SharesProjections,
-    counted,
-    drop_out,
-    look_up,
-)
+from .layers.parts import NORMS, Dropout, FlashMemory, Linear, SharesProjections, counted, drop_out, look_up
 from .releases.models import (
     CACHE,
     OutputRecorder,

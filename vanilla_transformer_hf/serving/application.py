@@ -43,16 +43,7 @@ from ..translation.translator import Translator
 from .apart import Apart, texts_of, translated
 from .batcher import Batcher, DeadlineError, QueueFullError, Ticket
 from .downloads import Downloads
-from .http import (
-    ANY,
-    CLIENT_LEFT,
-    ERROR_HANDLERS,
-    HostCheck,
-    RequestError,
-    media_type,
-    parse_object,
-    read_body,
-)
+from .http import ANY, CLIENT_LEFT, ERROR_HANDLERS, HostCheck, RequestError, media_type, parse_object, read_body
 from .languages import LanguageDetector, english_name
 from .metrics import Metrics
 from .openapi import Choice, Served, describe
@@ -562,11 +553,7 @@ class Service:
     # ------------------------------------------------------------------------------------------------------- checks
 
     async def _fields(
-        self,
-        request: Request,
-        most_bytes: int | None = None,
-        forms: Collection[str] = (),
-        takes_json: bool = True,
+        self, request: Request, most_bytes: int | None = None, forms: Collection[str] = (), takes_json: bool = True
     ) -> Mapping[str, Any]:
         """The fields of a request, as JSON or as one of these kinds of forms."""
         # JSON is read under every content type: some clients (`curl -d`, urllib) call all bodies forms by default.
@@ -593,9 +580,7 @@ class Service:
 
 
 def by_languages(
-    wanted: TranslationRequest,
-    models: Sequence[ServedModel],
-    names: tuple[str, str] = ("source", "target"),
+    wanted: TranslationRequest, models: Sequence[ServedModel], names: tuple[str, str] = ("source", "target")
 ) -> ServedModel:
     """The one of these models for the languages of a request, the first of several."""
 

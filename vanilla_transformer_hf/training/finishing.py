@@ -99,10 +99,7 @@ def train_and_write(folder: Path, trainer: TranslationTrainer, start: Start, pro
 
 
 def write_model(
-    folder: Path,
-    trainer: TranslationTrainer,
-    weights: dict[str, torch.Tensor] | None = None,
-    processor: Any = None,
+    folder: Path, trainer: TranslationTrainer, weights: dict[str, torch.Tensor] | None = None, processor: Any = None
 ) -> None:
     """Write a trained model, complete or not at all, in the main process; `weights` are those of a sharded one."""
     before = sums_of_model(folder)

@@ -118,9 +118,7 @@ def choose_heads(importance: dict[tuple[str, int], torch.Tensor], share: float) 
     # Importance is divided by its norm in each layer, as in the paper. The best head of each attention is kept.
     scores = {key: value / value.norm().clamp(min=torch.finfo(value.dtype).tiny) for key, value in importance.items()}
     best = {(key, int(score.argmax())) for key, score in scores.items()}
-    ranked = sorted(
-        ((float(score[head]), key, head) for key, score in scores.items() for head in range(len(score))),
-    )
+    ranked = sorted((float(score[head]), key, head) for key, score in scores.items() for head in range(len(score)))
     candidates = [(key, head) for _, key, head in ranked if (key, head) not in best]
     count = round(share * len(ranked))
     if not 0 <= share < 1 or count > len(candidates):
@@ -210,10 +208,7 @@ def prune(model: Any, heads: dict[tuple[str, int], list[int]] | None = None, fee
         fields[field] = None if set(found) == {most_heads(config, attention)} else found
     smaller = _load(_empty(model, fields), weights, model)
     return Pruned(
-        smaller,
-        (before, sum(map(len, kept.values()))),
-        units,
-        (model.num_parameters(), smaller.num_parameters()),
+        smaller, (before, sum(map(len, kept.values()))), units, (model.num_parameters(), smaller.num_parameters())
     )
 
 

@@ -10,13 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from ..common.choices import (
-    ENOUGH_LINES,
-    MULTI_SENTENCE_SHARE,
-    SplitSentences,
-    TooLongToTranslate,
-    check_choice,
-)
+from ..common.choices import ENOUGH_LINES, MULTI_SENTENCE_SHARE, SplitSentences, TooLongToTranslate, check_choice
 from ..model.config.search_settings import EXTRA_TARGET_TOKENS, LENGTH_LIMITS
 from .results import NearMatch, Translation, copied_translation, join_parts
 from .search.parts import translate_parts

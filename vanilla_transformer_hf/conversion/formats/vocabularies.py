@@ -20,14 +20,7 @@ from ...model.tokenization_vanilla_transformer import VanillaTransformerTokenize
 from ...translation.text.texts import TARGET_LANG_TAGS
 from ..source import ConversionError
 from .files import MOST_TOKENS, read_json, read_lines
-from .sentencepiece_model import (
-    BYTE,
-    LONGEST_TOKEN,
-    NORMAL,
-    USER_DEFINED,
-    SentencePieceModel,
-    read_sentencepiece,
-)
+from .sentencepiece_model import BYTE, LONGEST_TOKEN, NORMAL, USER_DEFINED, SentencePieceModel, read_sentencepiece
 
 
 END_OF_WORD = "</w>"
@@ -66,9 +59,7 @@ def ends_with(backend: Tokenizer, token: str | None) -> Tokenizer:
     """The backend, which adds `token` after every text; None adds nothing."""
     if token is not None:
         backend.post_processor = processors.TemplateProcessing(
-            single=f"$A {token}",
-            pair=f"$A {token} $B {token}",
-            special_tokens=[(token, backend.token_to_id(token))],
+            single=f"$A {token}", pair=f"$A {token} $B {token}", special_tokens=[(token, backend.token_to_id(token))]
         )
     return backend
 

@@ -254,11 +254,7 @@ class StateDict(Source):
         return problems
 
     def config_of(
-        self,
-        source: torch.Tensor,
-        target: torch.Tensor,
-        tables: Mapping[str, torch.Tensor],
-        **fields: Any,
+        self, source: torch.Tensor, target: torch.Tensor, tables: Mapping[str, torch.Tensor], **fields: Any
     ) -> VanillaTransformerConfig:
         """The config of a model with these embeddings, tables of positions of its stacks, and other fields."""
         options, width = self.settings, target.shape[1]

@@ -35,16 +35,7 @@ from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..formats.files import read_text
 from ..key_table import KeyTable, Rule, no_bias, not_expressed, third, unchanged, written_out
 from . import state_dicts
-from .state_dicts import (
-    NORM_EPSILONS,
-    SETTINGS,
-    STACKS,
-    StateDict,
-    as_table,
-    possible_heads,
-    settable,
-    sharing,
-)
+from .state_dicts import NORM_EPSILONS, SETTINGS, STACKS, StateDict, as_table, possible_heads, settable, sharing
 
 
 NAMES: dict[str, Any] = {

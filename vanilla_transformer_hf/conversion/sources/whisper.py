@@ -7,13 +7,7 @@ has nothing of it: recordings of more than one window, times of words, and findi
 
 from typing import Any
 
-from transformers import (
-    GenerationConfig,
-    WhisperConfig,
-    WhisperFeatureExtractor,
-    WhisperProcessor,
-    WhisperTokenizer,
-)
+from transformers import GenerationConfig, WhisperConfig, WhisperFeatureExtractor, WhisperProcessor, WhisperTokenizer
 
 from ...model.config.generation import VanillaTransformerGenerationConfig
 from ...model.config.search_settings import is_id

@@ -14,11 +14,7 @@ from typing import Any
 
 import torch
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache, QuantizedCache
-from transformers.generation import (
-    GenerateBeamEncoderDecoderOutput,
-    GenerateEncoderDecoderOutput,
-    GenerationConfig,
-)
+from transformers.generation import GenerateBeamEncoderDecoderOutput, GenerateEncoderDecoderOutput, GenerationConfig
 
 from ..config.attention_kinds import attends_to_pieces
 from ..config.front_ends import reads_tokens, shortened_padding, source_length

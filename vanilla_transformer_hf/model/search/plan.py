@@ -39,10 +39,7 @@ KNOWN = {
 # Arguments of `generate()` that only transformers' loops take.
 FOR_HOST_LOOPS = ("custom_generate", "streamer", "assistant_model", "synced_gpus", "tokenizer", "assistant_tokenizer")
 # Settings for ways in which only transformers' loops compute, or outputs that only they return.
-HOST_SETTINGS = (
-    *("is_assistant", "prefill_chunk_size", "low_memory"),
-    *("output_attentions", "output_hidden_states"),
-)
+HOST_SETTINGS = ("is_assistant", "prefill_chunk_size", "low_memory", "output_attentions", "output_hidden_states")
 
 
 # transformers' logits processors, some of which run here without a copy of all scores --------------------------------

@@ -264,11 +264,7 @@ def read_result(run: PlannedRun) -> dict[str, Any] | None:
 
 
 def run_comparison(
-    plan: Plan,
-    output: Path,
-    seconds: float | None = None,
-    processes: int = 1,
-    tell: Callable[[str], None] = print,
+    plan: Plan, output: Path, seconds: float | None = None, processes: int = 1, tell: Callable[[str], None] = print
 ) -> list[MeasuredRun]:
     """Train and measure the unfinished runs of a plan, several at a time; return the results of all runs, in order."""
     # A run that fails is in the results with its error, and is tried again by the next call; finished and diverged

@@ -94,11 +94,7 @@ def digest_of(translator: Translator) -> str:
 
 
 def open_worker(
-    arguments: argparse.Namespace,
-    work: LineWork,
-    output: StreamOutput,
-    processes: int,
-    copy: Path | None = None,
+    arguments: argparse.Namespace, work: LineWork, output: StreamOutput, processes: int, copy: Path | None = None
 ) -> LocalWorker | WorkerPool:
     """The worker of a command: the model, or a copy that is enough, in this process or in each of several."""
     keep_heap_small()
