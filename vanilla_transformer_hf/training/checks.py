@@ -39,6 +39,12 @@ SCORES = (*METRICS, "loss")
 _OF_TRANSLATION = {
     *("predict_with_generate", "generation_max_length", "generation_num_beams", "push_to_hub", "hub_model_id")
 }
+# Fields that all tasks use.
+_OF_ALL_TASKS = {
+    *("task", *(f"{role}_source" for role in ROLES), "source_lang", "corpus_name", "preset", "attn_implementation"),
+    *("tokenizer_name_or_path", "tokenizer_model", "unicode_normalization", "license", "card_example", "project_url"),
+    *("adam_first_moment", "threads", "eval_min_steps"),
+}
 # Fields of models that only text to text has, and this package's own arguments.
 _NOT_IN_ALL_TASKS = {
     *FIELDS_OF_OTHERS["vanilla_transformer"],
@@ -117,9 +123,9 @@ def check_callbacks(training: TranslationTrainingArguments) -> None:
 
 
 def refuse_unused(run: RunArguments, settings: dict[str, Any], used: Collection[str]) -> None:
-    """Raise `ValueError` if a field is set that is not among those that the run's task uses."""
+    """Raise `ValueError` if a field is set that the run's task does not use; `used` are those that not all use."""
     for name, value in settings.items():
-        if name in (_NOT_IN_ALL_TASKS | _OF_TRANSLATION) - {*used}:
+        if name in (_NOT_IN_ALL_TASKS | _OF_TRANSLATION) - _OF_ALL_TASKS - {*used}:
             raise ValueError(f"{name}={value} has no effect with task={run.data.task}: remove it.")
         if name in FIELDS_OF_NEW_TOKENIZERS and not run.model.trains_tokenizer:
             raise ValueError(

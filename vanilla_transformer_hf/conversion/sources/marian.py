@@ -118,11 +118,6 @@ def padded(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tens
     return F.pad(tensor, (0, 0, 0, config.vocab_size - len(tensor)))
 
 
-def padded_transposed(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
-    """The output matrix (D, V) of old releases as rows (V, D), with rows of zeros appended."""
-    return padded(tensor.T, config)
-
-
 def padded_bias(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
     """The bias (1, V) of the logits as a vector, with the bias of the padding token appended."""
     return F.pad(tensor.flatten(), (0, config.vocab_size - tensor.numel()), value=NEVER)
@@ -133,18 +128,13 @@ def bias_of_rows(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torc
     return padded_bias(tensor.new_zeros(len(tensor)), config)
 
 
-def bias_of_columns(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
-    """A bias of zeros (V) for a model without one, from an output matrix (D, V)."""
-    return bias_of_rows(tensor.T, config)
-
-
 # A norm before its sublayer has "_pre" in its name; the options allow only one of the two.
 _NORM = "ln_{scale,bias,scale_pre,bias_pre}", "{weight,bias,weight,bias}"
 
 # Candidates for the output matrix, of which the first that exists is used, and the function that makes a bias from it.
 OUTPUT_MATRICES = {
     "decoder_ff_logit_out_Wt": bias_of_rows,
-    "decoder_ff_logit_out_W": bias_of_columns,  # old releases'
+    "decoder_ff_logit_out_W": lambda matrix, config: bias_of_rows(matrix.T, config),  # (D, V), of old releases
     "decoder_Wemb": bias_of_rows,
     "Wemb": bias_of_rows,
 }
@@ -165,7 +155,7 @@ KEYS = written_out(
     {
         "{encoder,decoder}_Wemb": Rule("model.{encoder,decoder}.embed_tokens.weight", padded),
         "decoder_ff_logit_out_Wt": Rule("lm_head.weight", padded),
-        "decoder_ff_logit_out_W": Rule("lm_head.weight", padded_transposed),
+        "decoder_ff_logit_out_W": Rule("lm_head.weight", lambda matrix, config: padded(matrix.T, config)),
         "decoder_ff_logit_out_b": Rule("lm_head.bias", padded_bias),
         "Wpos": ["model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"],
         f"{{encoder,decoder}}_{{emb,top}}_{_NORM[0]}": Rule(

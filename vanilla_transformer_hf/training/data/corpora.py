@@ -351,11 +351,6 @@ def tokenize(corpora: dict[str, Any], tokenizer: PreTrainedTokenizerBase, run: R
     return data
 
 
-def by_length(corpus: Any) -> Any:
-    """A tokenized corpus in the order of its lengths: batches of sentences of equal length need little padding."""
-    return corpus.select(np.argsort(corpus["length"], kind="stable"))
-
-
 def validation_of(run: RunArguments, held_out: dict[str, Any]) -> Any:
     """The validation text, or the sample of it that is scored during training; of several by name; None without."""
     texts, size = {}, run.training.eval_sample

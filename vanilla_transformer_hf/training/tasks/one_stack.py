@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
@@ -36,14 +37,6 @@ from ..pretraining.denoising import MASK_TOKEN
 from ..recipe import CORPUS_TEXTS
 from ..tokenizer import tokenizer_of_texts
 from .task import Task
-
-
-# Fields that these tasks use, of those that not all do.
-USED_FIELDS = (
-    *("task", *CORPUS_TEXTS, "source_lang", "corpus_name", "max_source_length", "preset", "tokenizer_name_or_path"),
-    *("tokenizer_model", "unicode_normalization", "attn_implementation", "license", "card_example", "project_url"),
-    *("adam_first_moment", "threads", "eval_min_steps"),
-)
 
 
 def best_ids(logits: Any, labels: Any) -> torch.Tensor:
@@ -114,6 +107,7 @@ class OneStack(Task):
     """An encoder alone or a decoder alone."""
 
     kind: Any  # class of the model
+    collator_of: Any  # a tokenizer -> the collator of its examples
     classified: Literal["line", "word"] | None = None  # what has a class in `train_target`, if anything
     ends = False  # whether texts end with the end token
     scores: Any = staticmethod(share_of_classes)  # of held-out texts, in percent
@@ -126,16 +120,12 @@ class OneStack(Task):
     def prepare(tokenizer: VanillaTransformerTokenizer) -> None:
         """Add the special tokens that the task needs."""
 
-    def collator(self, tokenizer: Any) -> Any:
-        """The collator of its examples."""
-        raise NotImplementedError
-
     def check(self, settings: dict[str, Any]) -> None:
         data, name = self.run.data, self.run.data.task
         refuse_several(data, f"task={name}")
         if not data.train_source:
             raise ValueError("train_source is not given: name the text to train on.")
-        refuse_unused(self.run, settings, USED_FIELDS)
+        refuse_unused(self.run, settings, (*CORPUS_TEXTS, "max_source_length"))
         check_evaluation(self.run, ("loss", "accuracy"))
         for role in ROLES:
             source, target = getattr(data, f"{role}_source"), getattr(data, f"{role}_target")
@@ -192,7 +182,7 @@ class OneStack(Task):
 
     def trainer_options(self, model: Any, tokenizer: Any) -> dict[str, Any]:
         return {
-            "data_collator": self.collator(tokenizer),
+            "data_collator": self.collator_of(tokenizer),
             "compute_metrics": self.scores,
             "preprocess_logits_for_metrics": best_ids,
         }
@@ -229,7 +219,7 @@ class MaskedLM(OneStack):
         if tokenizer.mask_token is None:
             tokenizer.add_special_tokens({"mask_token": MASK_TOKEN})
 
-    def collator(self, tokenizer: Any) -> Any:
+    def collator_of(self, tokenizer: Any) -> Any:
         collator = DataCollatorForLanguageModeling(tokenizer, mlm=True, mlm_probability=0.15)
         return DrawnFromRows(collator, self.run.training.seed)
 
@@ -238,6 +228,7 @@ class CausalLM(OneStack):
     """Each token is predicted from the earlier ones."""
 
     kind = VanillaTransformerForCausalLM
+    collator_of = staticmethod(partial(DataCollatorForLanguageModeling, mlm=False))
     ends = True
     scores = staticmethod(share_of_tokens(1))
 
@@ -249,25 +240,18 @@ class CausalLM(OneStack):
             single=f"{end} $A", pair=f"{end} $A $B", special_tokens=[(end, tokenizer.eos_token_id)]
         )
 
-    def collator(self, tokenizer: Any) -> Any:
-        return DataCollatorForLanguageModeling(tokenizer, mlm=False)
-
 
 class Classification(OneStack):
     """Texts have classes."""
 
     kind = VanillaTransformerForSequenceClassification
+    collator_of = DataCollatorWithPadding
     classified = "line"
-
-    def collator(self, tokenizer: Any) -> Any:
-        return DataCollatorWithPadding(tokenizer)
 
 
 class TokenClassification(OneStack):
     """Words have classes."""
 
     kind = VanillaTransformerForTokenClassification
+    collator_of = DataCollatorForTokenClassification
     classified = "word"
-
-    def collator(self, tokenizer: Any) -> Any:
-        return DataCollatorForTokenClassification(tokenizer)

@@ -114,19 +114,10 @@ class SourcesWithTexts(Dataset[dict[str, Any]]):
 MODELS: dict[str, Any] = {"speech": VanillaTransformerForSpeechSeq2Seq, "image": VanillaTransformerForImageTextToText}
 # Fields that these tasks use, of those that not all do.
 USED_FIELDS = (
-    *("task", *(f"{role}_source" for role in ROLES), "source_lang", "target_lang", "corpus_name", "max_target_length"),
     *(each.name for each in fields(Masks)),
-    *("preset", "tokenizer_name_or_path", "tokenizer_model", "unicode_normalization", "attn_implementation"),
-    *(
-        "num_beams",
-        "length_penalty",
-        "length_penalty_type",
-        "max_extra_tokens",
-        "bleu_tokenize",
-        "generation_num_beams",
-    ),
-    *("license", "card_example", "project_url", "adam_first_moment", "curriculum_steps", "threads"),
-    *("average_last", "average_best", "moving_average", "early_stopping_patience", "eval_min_steps"),
+    *("target_lang", "max_target_length", "num_beams", "length_penalty", "length_penalty_type", "max_extra_tokens"),
+    *("bleu_tokenize", "generation_num_beams", "curriculum_steps"),
+    *("average_last", "average_best", "moving_average", "early_stopping_patience"),
 )
 
 

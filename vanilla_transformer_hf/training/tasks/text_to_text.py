@@ -4,11 +4,13 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ...translation.text.texts import TARGET_LANG_TAGS
 from ..checkpoints.resume import Start
 from ..checks import check_run
 from ..data.collators import BpeDropoutCollator, TranslationCollator, vocabulary_sizes
-from ..data.corpora import by_length, join_corpora, load_corpora, mix, tokenize, training_text
+from ..data.corpora import join_corpora, load_corpora, mix, tokenize, training_text
 from ..data.parts import new_tags
 from ..doubts import find_doubts
 from ..model import check_lengths, make_model
@@ -54,7 +56,9 @@ class Translation(Task):
                 record_longest_source(tokenizer, run, data["train"])
                 record_sentences(tokenizer, run, joined["train"])
             self._tell([f"Warning: {doubt}" for doubt in find_doubts(run, tokenizer, joined, data)])
-        return {role: corpus if role == "train" else by_length(corpus) for role, corpus in data.items()}
+        for role in data.keys() - {"train"}:  # batches of sentences of equal length need little padding
+            data[role] = data[role].select(np.argsort(data[role]["length"], kind="stable"))
+        return data
 
     def make_model(self, tokenizer: Any, data: dict[str, Any]) -> Any:
         model = make_model(self.run, tokenizer)
