@@ -222,9 +222,8 @@ def main(prog: str, argv: list[str]) -> None:
 
     def stage(model: str, texts: list[str], is_reversed: bool, folder: Path) -> str:
         fields = {"reverse": is_reversed, "output_dir": str(folder)}
-        unscored = (
-            [] if folder == output else ["test_source", "test_target"]
-        )  # the test text is scored once, at the end
+        # The test text is scored once, at the end.
+        unscored = [] if folder == output else ["test_source", "test_target"]
         own = argparse.Namespace(**{**vars(arguments), "model": model, "target": texts, "source": None})
         learn(prog, own, parser, parser.override(recipe, fields, unscored))
         return str(folder)

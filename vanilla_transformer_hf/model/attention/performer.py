@@ -192,9 +192,8 @@ def causal_sums(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor)
         key = (keys[:, :, part] - top[..., None]).exp()  # (B, H, c, m)
         shrunk = (top[:, :, None] - top[..., None]).tril().exp()  # (B, H, c, c), the key's largest less the query's
         weights = (torch.matmul(query, key.transpose(2, 3)) * shrunk).tril()
-        outputs.append(
-            torch.matmul(weights, value) + torch.matmul(query, sums) * (before - top).exp()[..., None]
-        )  # (B, H, c, d_v + 1)
+        # (B, H, c, d_v + 1)
+        outputs.append(torch.matmul(weights, value) + torch.matmul(query, sums) * (before - top).exp()[..., None])
         last = top[:, :, -1:]
         sums = sums * (before - last).exp()[..., None]
         sums = sums + torch.matmul((key * (top - last).exp()[..., None]).transpose(2, 3), value)

@@ -30,9 +30,8 @@ class BeamRows(Rows):
 
     given: torch.Tensor = field(metadata=NUMBER)  # column after decoder prompt and prefix, which are not scored (A)
     running_scores: torch.Tensor  # sums of log-probabilities of the running hypotheses (A, n)
-    running_parents: torch.Tensor = field(
-        metadata=PARENTS
-    )  # the beam that each of their tokens continues (A, n, L - P)
+    # The beam that each of their tokens continues (A, n, L - P).
+    running_parents: torch.Tensor = field(metadata=PARENTS)
     coverage: torch.Tensor  # sum of attention that source tokens received from them (A, n, S); (A, n, 1) if not needed
     improvable: torch.Tensor  # whether a running hypothesis can still become better than a finished one (A, 1)
     is_finished: torch.Tensor  # whether this place holds a finished hypothesis (A, n)
@@ -41,9 +40,8 @@ class BeamRows(Rows):
     finished_lengths: torch.Tensor = field(metadata=RESULT)  # tokens after the decoder prompt (A, n)
     # For each token the beam that it continues, counted over all rows; -1 after the end.
     finished_parents: torch.Tensor = field(metadata=PARENTS | RESULT)
-    finished_missing: torch.Tensor | None = field(
-        metadata=RESULT
-    )  # tokens of required phrases that are missing (A, n)
+    # Tokens of required phrases that are missing (A, n).
+    finished_missing: torch.Tensor | None = field(metadata=RESULT)
 
 
 @dataclass
