@@ -2,12 +2,10 @@
 
 import codecs
 import csv
-import gzip
 import io
 import json
 import os
 import re
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import chain, zip_longest
@@ -24,7 +22,7 @@ from .column_names import (
     names_of,
     table_pairs,
 )
-from .lines import LONGEST_LINE, decode_lines, open_input
+from .lines import LONGEST_LINE, decode_lines, naming_damaged_gzip, open_input
 from .unit_files import UNIT_READERS, Row
 
 
@@ -59,10 +57,8 @@ def _read_text(path: str, keep_ends: bool = False) -> Iterator[str]:
 
 def _byte_order(file: Any, path: str) -> bytes:
     """The byte-order mark of UTF-16 with which an open file begins, if it has one; nothing is taken from the file."""
-    try:
+    with naming_damaged_gzip(path):
         begin = file.peek(2)[:2]
-    except (gzip.BadGzipFile, zlib.error, EOFError) as error:
-        raise ValueError(f"{path}: not a complete gzip file ({error})") from error
     return begin if begin in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else b""
 
 

@@ -8,6 +8,7 @@ import re
 import stat
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -40,25 +41,31 @@ def decode_lines(
     # Bytes that are not UTF-8 are an error, or with a warning that counts the lines become U+FFFD or are skipped.
     errors, what_happened = ON_BAD_BYTES[on_bad_bytes]
     first_bad = bad = 0
+    for number, line in enumerate(bounded_lines(lines, name), start=1):
+        if not keep_ends:
+            line = line.removesuffix(b"\n").removesuffix(b"\r")
+        begin = len(codecs.BOM_UTF8) if number == 1 and line.startswith(codecs.BOM_UTF8) else 0
+        try:
+            text = line[begin:].decode("utf-8")
+        except UnicodeDecodeError as error:
+            if errors == "strict":
+                raise ValueError(
+                    f"{name}, line {number}: not valid UTF-8 (byte 0x{line[begin + error.start]:02x} at position "
+                    f"{begin + error.start}); convert the file to UTF-8"
+                ) from error
+            text = line[begin:].decode("utf-8", errors)
+            first_bad, bad = first_bad or number, bad + 1
+        yield text
+    if bad:
+        where = f"line {first_bad}" if bad == 1 else f"{bad:,} lines, the first is line {first_bad}"
+        logger.warning("%s: not valid UTF-8 in %s; these bytes were %s", name, where, what_happened)
+
+
+@contextmanager
+def naming_damaged_gzip(name: str | os.PathLike) -> Iterator[None]:
+    """Name the file in errors of gzip."""
     try:
-        for number, line in enumerate(bounded_lines(lines, name), start=1):
-            if not keep_ends:
-                line = line.removesuffix(b"\n").removesuffix(b"\r")
-            begin = len(codecs.BOM_UTF8) if number == 1 and line.startswith(codecs.BOM_UTF8) else 0
-            try:
-                text = line[begin:].decode("utf-8")
-            except UnicodeDecodeError as error:
-                if errors == "strict":
-                    raise ValueError(
-                        f"{name}, line {number}: not valid UTF-8 (byte 0x{line[begin + error.start]:02x} at position "
-                        f"{begin + error.start}); convert the file to UTF-8"
-                    ) from error
-                text = line[begin:].decode("utf-8", errors)
-                first_bad, bad = first_bad or number, bad + 1
-            yield text
-        if bad:
-            where = f"line {first_bad}" if bad == 1 else f"{bad:,} lines, the first is line {first_bad}"
-            logger.warning("%s: not valid UTF-8 in %s; these bytes were %s", name, where, what_happened)
+        yield
     except (gzip.BadGzipFile, zlib.error, EOFError) as error:
         raise ValueError(f"{name}: not a complete gzip file ({error})") from error
 
@@ -67,13 +74,14 @@ def bounded_lines(lines: Iterable[bytes], name: str | os.PathLike) -> Iterator[b
     """The lines of an open file or of a list, of limited length."""
     read = getattr(lines, "readline", None)
     found = lines if read is None else iter(lambda: read(LONGEST_LINE + 1), b"")
-    for number, line in enumerate(found, start=1):
-        if len(line) > LONGEST_LINE:
-            raise ValueError(
-                f"{name}, line {number}: longer than the {LONGEST_LINE:,} bytes that a line may have; is it "
-                "a text with one sentence per line?"
-            )
-        yield line
+    with naming_damaged_gzip(name):
+        for number, line in enumerate(found, start=1):
+            if len(line) > LONGEST_LINE:
+                raise ValueError(
+                    f"{name}, line {number}: longer than the {LONGEST_LINE:,} bytes that a line may have; is it "
+                    "a text with one sentence per line?"
+                )
+            yield line
 
 
 def open_input(path: str | os.PathLike) -> BinaryIO:

@@ -12,15 +12,13 @@ more than `LONGEST_UNIT` is read for one unit.
 """
 
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from gzip import BadGzipFile
 from importlib import import_module
 from typing import Any, BinaryIO
 
 from .column_names import SIDES, MissingColumnError, Names, find_column, find_columns, table_pairs
-from .lines import open_input
+from .lines import naming_damaged_gzip, open_input
 
 
 Row = dict[str, str] | str  # a pair, or one of the reasons below
@@ -78,7 +76,7 @@ def elements(
     """Name and element of each unit of an XML file; and of its root, one of `roots`, and of `others` as they begin."""
     etree = _import("lxml.etree", path)
     found, checked = False, False
-    with open_input(path) as file, _naming_damage(path, etree):
+    with open_input(path) as file, naming_damaged_gzip(path), _naming_damage(path, etree):
         bounded = _Bounded(file, path)
         events = etree.iterparse(
             bounded,
@@ -118,14 +116,12 @@ def _forget(element: Any) -> None:
 
 @contextmanager
 def _naming_damage(path: str, etree: Any) -> Iterator[None]:
-    """Name the file in errors of the parser and of gzip."""
+    """Name the file in errors of the parser."""
     try:
         yield
     except etree.XMLSyntaxError as error:
         reason = str(error).partition(" (")[0]
         raise ValueError(f"{path}: not XML, or a damaged file ({reason}).") from error
-    except (BadGzipFile, zlib.error, EOFError) as error:
-        raise ValueError(f"{path}: not a complete gzip file ({error})") from error
 
 
 def text_of(path: str, element: Any) -> str:
@@ -271,11 +267,8 @@ def po_pairs(path: str, names: Names) -> Iterator[Row]:
     _import("polib", path)
     from .catalogues import read_catalogue
 
-    try:
-        with open_input(path) as file:
-            catalogue = read_catalogue(file.read(), path)
-    except (EOFError, zlib.error, BadGzipFile) as error:
-        raise ValueError(f"{path}: not a complete gzip file ({error})") from error
+    with open_input(path) as file, naming_damaged_gzip(path):
+        catalogue = read_catalogue(file.read(), path)
     order = _order(path, (None, catalogue.metadata.get("Language", "").strip() or None), names)
     for entry in catalogue:
         if entry.obsolete:

@@ -52,6 +52,13 @@ def test_a_file_is_counted_and_a_pipe_is_not(tmp_path):
         assert (list(items), total) == (["one", "two"], 2)
 
 
+@pytest.mark.parametrize("on_bad_bytes", ["error", "replace"])
+def test_an_incomplete_gzip_file_is_named_when_it_is_counted(tmp_path, on_bad_bytes):
+    (tmp_path / "text.gz").write_bytes(gzip.compress(b"one\n" * 1000)[:-12])
+    with open_input(tmp_path / "text.gz") as file, pytest.raises(ValueError, match=r"text\.gz: not a complete gzip"):
+        read_items([file], on_bad_bytes)
+
+
 def test_files_are_read_side_by_side():
     items, total = read_items([named(b"one\ntwo\n", "source"), named(b"eins\nzwei\n", "target", seekable=False)])
     assert (list(items), total) == ([("one", "eins"), ("two", "zwei")], None)
