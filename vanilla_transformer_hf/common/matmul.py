@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from huggingface_hub import cached_assets_path
 
-from .files import open_output
+from .files import write_text
 
 
 # Name -> value of `torch.backends.mkldnn.matmul.fp32_precision`. "tf32" is left out: where it differs, it rounds.
@@ -111,8 +111,8 @@ def probe_matmul() -> list[MatmulRow]:
     if len(names) > 1 and not speeds.keys() >= set(names):
         speeds = measure_speeds()
         known = _recall() | {machine: speeds}
-        with suppress(OSError), open_output(_memory()) as file:  # else they are measured each time
-            file.write(json.dumps(known, indent=2).encode())
+        with suppress(OSError):  # else they are measured each time
+            write_text(_memory(), json.dumps(known, indent=2))
     errors = measure_errors()
     return [MatmulRow(name, speeds.get(name, 0.0), errors[name]) for name in names]
 

@@ -10,7 +10,7 @@ import os
 import random
 from pathlib import Path
 
-from ...common.files import open_output
+from ...common.files import write_text
 
 
 # Smallest and largest number, and how many numbers of this range are in the corpus.
@@ -165,8 +165,7 @@ def _write_parts(
     folder.mkdir(parents=True, exist_ok=True)
     for name, part in parts.items():
         for suffix, sentences in zip(suffixes, zip(*part)):
-            with open_output(folder / f"{name}.{suffix}") as file:
-                file.writelines(f"{sentence}\n".encode() for sentence in sentences)
+            write_text(folder / f"{name}.{suffix}", "".join(f"{sentence}\n" for sentence in sentences))
     return {name: len(part) for name, part in parts.items()}
 
 

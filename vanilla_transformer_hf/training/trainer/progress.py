@@ -15,7 +15,7 @@ from transformers import ProgressCallback, SchedulerType, TrainerCallback, Train
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import IntervalStrategy, has_length
 
-from ...common.files import open_output
+from ...common.files import write_text
 from ...evaluation.scores import is_meaningful
 
 
@@ -185,8 +185,8 @@ class LogFile(TrainerCallback):
             return
         log = {"global_step": state.global_step, "max_steps": state.max_steps, "log_history": state.log_history}
         # A run does not end for it: of a full disk the next checkpoint speaks.
-        with suppress(OSError), open_output(Path(args.output_dir, TRAINER_STATE_NAME)) as file:
-            file.write(json.dumps(log).encode())
+        with suppress(OSError):
+            write_text(Path(args.output_dir, TRAINER_STATE_NAME), json.dumps(log))
         ended = time.perf_counter()
         self._next = ended + 100 * (ended - began)  # a long log takes a hundredth of the time
 
