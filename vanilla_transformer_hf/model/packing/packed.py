@@ -73,7 +73,9 @@ AFTER: dict[str, Projection] = {"none": lambda states: states, "relu": F.relu}
 
 def plain_map(weight: torch.Tensor, bias: torch.Tensor | None, after: str) -> Projection:
     """x W ᵀ + b as torch computes it, followed by the operation after it."""
-    return lambda states: AFTER[after](F.linear(states, weight, bias))
+    if after == "relu":
+        return lambda states: F.relu(F.linear(states, weight, bias))
+    return lambda states: F.linear(states, weight, bias)  # a product of few rows takes 2 µs: no call more than needed
 
 
 def pack(weights: Sequence[torch.Tensor], bias: torch.Tensor | None, after: str = "none") -> Projection:
@@ -98,10 +100,9 @@ def for_few_rows(weights: Sequence[torch.Tensor], bias: torch.Tensor | None, aft
         return pack(weights, bias, after=after)
     weight = joined(weights)
     plain, packed = plain_map(weight, bias, after=after), WhenUsed(partial(pack, [weight], bias, after=after))
+    many = -(-MANY_PRODUCTS // len(weight))
     # Autocast rounds the plain product alone: a search's states, whose rows become fewer, must keep their type.
-    return lambda states: (
-        packed if states.numel() * len(weight) >= MANY_PRODUCTS and not torch.is_autocast_enabled("cpu") else plain
-    )(states)
+    return lambda states: (plain if states.numel() < many or torch.is_autocast_enabled("cpu") else packed)(states)
 
 
 # `quantization_method` of models whose folders hold int8; transformers writes it into their config.json.
@@ -375,8 +376,9 @@ class StepWeights:
         # kept at a time; None is the model's own.
         if quantization is None and getattr(model, "quantization_method", None) == INT8_METHOD:
             quantization = "int8"
-        modules = [(id(module), is_unchanged(module), *module._forward_hooks) for module in model.modules()]
-        maps: list[Any] = [module for module in model.modules() if is_plain(module)]
+        every = [*model.modules()]
+        modules = [(id(module), is_unchanged(module), *module._forward_hooks) for module in every]
+        maps: list[Any] = [module for module in every if is_plain(module)]
         if quantization is None and not any(is_packable(module.weight) for module in maps):
             return cls(model)
         tensors = [tensor for module in maps for tensor in (module.weight, module.bias) if tensor is not None]

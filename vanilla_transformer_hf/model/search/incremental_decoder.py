@@ -177,9 +177,12 @@ class IncrementalDecoder:
     ) -> torch.Tensor:
         """Self-attention of states (B, n, D), whose keys and values are written into the slots of the step."""
         own, projections, number = layer.self_attn, layer.projections, layer.number
-        parts = projections.qkv(states).split_with_sizes(layer.widths, dim=-1)
-        # (B, H, n, d_k), the last one (B, H, n, d_v)
-        query, key, value = [own.heads(parts[place], width) for place, width in layer.roles]
+        projected = projections.qkv(states)
+        if layer.width is not None:  # of all heads, so that one view makes those of all projections
+            parts = own.heads(projected, layer.width).split_with_sizes(layer.heads, dim=1)
+        else:
+            parts = list(map(own.heads, projected.split_with_sizes(layer.outputs, dim=-1), layer.widths))
+        query, key, value = [parts[place] for place in layer.roles]  # (B, H, n, d_k), the last one (B, H, n, d_v)
         if step.apply_rotary is not None:
             query, key = step.apply_rotary(query), step.apply_rotary(key)
         if self.sums is not None:
@@ -372,11 +375,13 @@ class StepLayer:
         self.feed_forward = partial(kind.feed_forward, projections) if layer.has_feed_forward else None
         self.self_attn: Any = layer.self_attn
         self.encoder_attn: Any = getattr(layer, "encoder_attn", None)
-        # The outputs of each projection of self-attention; for queries, keys and values the place of their projection,
-        # and the width of a head.
-        names = [*dict(self.self_attn.roles)]
-        self.widths = [getattr(self.self_attn.owner, name).out_features for name in names]
-        self.roles = [(names.index(name), width) for name, width in self.self_attn.roles]
+        # Of each projection of self-attention the width of a head, that of all heads, and how many there are; for
+        # queries, keys and values the place of their projection. `width` is None where it differs.
+        names, self.widths = zip(*dict(self.self_attn.roles).items())
+        self.outputs = [getattr(self.self_attn.owner, name).out_features for name in names]
+        self.heads = [size // width for size, width in zip(self.outputs, self.widths)]
+        self.width = self.widths[0] if len({*self.widths}) == 1 else None
+        self.roles = [names.index(name) for name, _ in self.self_attn.roles]
         self.self_attn_layer_norm = norm_of(layer.self_attn_layer_norm)
         self.encoder_attn_layer_norm = norm_of(getattr(layer, "encoder_attn_layer_norm", None))
         self.final_layer_norm = norm_of(layer.final_layer_norm)
@@ -387,13 +392,8 @@ def norm_of(module: Any) -> Any:
     # That takes half as long (one row of 128: 2.8 against 6.0 µs), and each layer has three in a step.
     if type(module) is not nn.LayerNorm or not is_unchanged(module):
         return module
-    return partial(
-        torch.layer_norm,
-        normalized_shape=module.normalized_shape,
-        weight=module.weight,
-        bias=module.bias,
-        eps=module.eps,
-    )
+    shape, weight, bias, eps = module.normalized_shape, module.weight, module.bias, module.eps
+    return lambda states: torch.layer_norm(states, shape, weight, bias, eps)
 
 
 class Masks(dict[int, torch.Tensor | None]):

@@ -358,7 +358,8 @@ def needs_whole_rows(model: Any) -> bool:
     # done. PEFT's `adapter_names`, `task_ids` and others are given to each row by a hook that adds keyword arguments.
     # Hooks on every module of the process would miss those that a step does not call.
     # PEFT's Lily routes by a mean over all rows of the call.
-    if any(type(module).__module__ == "peft.tuners.lily.layer" for module in model.modules()):
+    lily = "peft.tuners.lily.layer"
+    if lily in sys.modules and any(type(module).__module__ == lily for module in model.modules()):
         return True
     everywhere = torch.nn.modules.module
     if everywhere._global_forward_hooks or everywhere._global_forward_pre_hooks:
