@@ -133,6 +133,9 @@ def test_the_example_is_that_of_the_card(tmp_path, tiny_config):
     ):
         card.write_text(f"# a card\n\n```python\n{line}\n```\n", encoding="utf-8")
         assert card_of(tmp_path).example == expected
+    for half in (r'batch = tokenizer(["\ud800"])', '---\nlanguage: "\\ud800"\n---\n\nbatch = tokenizer(["A dog."])'):
+        card.write_text(half, encoding="utf-8")  # half of a character: the page of all models could not be sent
+        assert card_of(tmp_path) == Card()
     card.write_text(
         '---\nlanguage: [en, de]\n---\n\nbatch = tokenizer(["A dog."], return_tensors="pt")\n', encoding="utf-8"
     )

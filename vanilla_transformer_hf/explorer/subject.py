@@ -88,6 +88,7 @@ def card_of(name: str | os.PathLike) -> Card:
                 example = "" if call[1] == '"..."' else str(json.loads(call[1]))
                 found = (metadata_load(folder / CARD) or {}).get("language") or []
                 languages = languages or [str(one) for one in ([found] if isinstance(found, str) else found)]
+        "".join((example, *languages)).encode()  # half of a character, which no page can hold, is an error
         return Card(example, tuple(languages), facts.corpus or "", facts.pairs)
     return Card()
 
