@@ -230,6 +230,22 @@ def prepare(tmp_path, monkeypatch, datasets_cache):
 
 
 @pytest.fixture
+def command(capsys):
+    """`command(*argv)`: exit code, output and errors of `vanilla-transformer`, which runs in this process."""
+    from vanilla_transformer_hf.commands.main import main
+
+    def command(*argv):
+        code = 0
+        try:
+            main([*map(str, argv)])
+        except SystemExit as end:
+            code = end.code
+        return code, *capsys.readouterr()
+
+    return command
+
+
+@pytest.fixture
 def script(monkeypatch, capfd):
     """`script(name, *arguments)`: exit code, output and errors of a file of scripts/, which runs in this process."""
 

@@ -9,7 +9,6 @@ import sys
 import time
 from pathlib import Path
 
-import datasets
 import pytest
 from counting_model import SOURCES, TARGETS
 from host_search import forbid_host_loops
@@ -27,9 +26,8 @@ RECIPE = "source_lang: de\ntarget_lang: en\n"
 
 
 @pytest.fixture
-def texts(tmp_path, monkeypatch):
+def texts(tmp_path, datasets_cache):
     """Real pairs in `train.de` and `train.en`, more English in `mono.en`, and a recipe."""
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     files = {"train.de": TARGETS[:20], "train.en": SOURCES[:20], "val.de": TARGETS[40:43], "val.en": SOURCES[40:43]}
     files["mono.en"] = ["", *SOURCES[30:80], SOURCES[30], " "]
     for name, lines in files.items():

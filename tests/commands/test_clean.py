@@ -17,8 +17,7 @@ CLEAN = {"source": ["one dog", "two dogs"], "target": ["ein Hund", "zwei Hunde"]
 
 
 @pytest.fixture
-def corpus(tmp_path, monkeypatch):
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+def corpus(tmp_path, monkeypatch, datasets_cache):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in PAIRS), encoding="utf-8")
     (tmp_path / "a.en").write_text("".join(f"{source}\n" for source, _ in PAIRS), encoding="utf-8")

@@ -3,27 +3,12 @@
 import pytest
 
 from vanilla_transformer_hf.commands import compare
-from vanilla_transformer_hf.commands.main import main
 from vanilla_transformer_hf.training.comparison import comparison
 from vanilla_transformer_hf.training.comparison import run as comparison_run
 
 
-@pytest.fixture
-def call(capsys):
-    """`call(*argv)`: exit code, output and error output of the command."""
-
-    def call(*argv):
-        try:
-            main(["compare", *map(str, argv)])
-        except SystemExit as end:
-            return end.code, *capsys.readouterr()
-        return 0, *capsys.readouterr()
-
-    return call
-
-
-def test_help_shows_examples_and_the_variants_of_the_package(call):
-    code, out, err = call("--help")
+def test_help_shows_examples_and_the_variants_of_the_package(command):
+    code, out, err = command("compare", "--help")
     assert (code, err) == (0, "")
     assert "vanilla-transformer compare quickstart --variants positions --output outputs/positions" in out
     for name in compare.VARIANTS:
@@ -47,15 +32,15 @@ def test_help_shows_examples_and_the_variants_of_the_package(call):
         (["quickstart", "--variants", "norms", "--output", "o", "--output_dir", "p"], "give --output"),
     ],
 )
-def test_mistakes_are_named_before_anything_is_written(call, tmp_path, monkeypatch, argv, message):
+def test_mistakes_are_named_before_anything_is_written(command, tmp_path, monkeypatch, argv, message):
     monkeypatch.chdir(tmp_path)
-    code, out, err = call(*argv)
+    code, out, err = command("compare", *argv)
     assert (code, out) == (2, "") and message in err and "Traceback" not in err
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("status, code", [("finished", 0), ("diverged", 1)])
-def test_the_exit_status_says_whether_all_finished(call, tmp_path, monkeypatch, status, code):
+def test_the_exit_status_says_whether_all_finished(command, tmp_path, monkeypatch, status, code):
     (tmp_path / "recipe.yaml").write_text("max_steps: 7\nseed: 3\n")
     (tmp_path / "two.yaml").write_text("variants: {a: {}, b: {dropout: 0.2}}\n")
     found = {
@@ -70,7 +55,7 @@ def test_the_exit_status_says_whether_all_finished(call, tmp_path, monkeypatch, 
 
     monkeypatch.setattr(comparison, "run_comparison", measured)
     files = [tmp_path / "recipe.yaml", "--variants", tmp_path / "two.yaml", "--output", tmp_path / "out"]
-    ended, out, _ = call(*files, "--seeds", 2)
+    ended, out, _ = command("compare", *files, "--seeds", 2)
     assert ended == code
     assert out.startswith("`recipe`, `two`: 7 steps a run; seeds: 3, 4.\n\n| variant | steps/s |")
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"table.md", "table.csv", "curves.png"}

@@ -2,7 +2,6 @@
 
 import json
 
-import datasets
 import pytest
 from counting_model import SOURCES
 
@@ -11,14 +10,14 @@ from vanilla_transformer_hf.training.arguments import DataArguments
 from vanilla_transformer_hf.training.synthetic import translations
 
 
+pytestmark = pytest.mark.usefixtures("datasets_cache")
 SIZES = "--preset multi30k_tiny --vocab_size 300 --d_model 16 --encoder_layers 1 --decoder_layers 1 --max_steps 2"
 SIZES += " --warmup_steps 2 --matmul default --use_cpu true --disable_tqdm true --num_beams 1"
 
 
 @pytest.fixture
-def distill(tmp_path, monkeypatch, counting_folder):
+def distill(tmp_path, counting_folder):
     """`distill(*arguments)`: a student of the model that counts backwards, in `out`."""
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     (tmp_path / "some.en").write_text("".join(f"{line}\n" for line in ["", *SOURCES[:30]]))
     (tmp_path / "recipe.yaml").write_text("source_lang: en\ntarget_lang: de\ntrain_target: missing.de\n")
     files = ["--train_source", str(tmp_path / "some.en"), "--output_dir", str(tmp_path / "out")]
@@ -32,11 +31,9 @@ def distill(tmp_path, monkeypatch, counting_folder):
 @pytest.mark.slow
 def test_a_student_learns_translations_that_are_kept_and_continued(distill, tmp_path, monkeypatch, capsys):
     pairs = tmp_path / "out" / "distillation" / "pairs.jsonl"
-    monkeypatch.setattr(translations, "write_pairs", interrupted)
-    with pytest.raises(SystemExit):  # after the translations
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):  # after the translations
+        patch.setattr(translations, "write_pairs", interrupted)
         distill("--n_best", "2", "--teacher_beams", "3")
-    monkeypatch.undo()
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     monkeypatch.setattr(translations, "run_command", lambda *_: pytest.fail("translated again"))
     distill("--n_best", "2", "--teacher_beams", "3")
     rows = [json.loads(line) for line in pairs.read_text().splitlines()]
@@ -62,9 +59,8 @@ def interrupted(path, *rest):
     raise OSError(f"{path}: no space left on device")
 
 
-def test_the_sources_of_a_table_of_excel_are_taken_out(tmp_path, monkeypatch):
+def test_the_sources_of_a_table_of_excel_are_taken_out(tmp_path):
     """Its "Unicode text" is named .txt, as plain text is, which is translated as it is."""
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     for name, encoding, expected in (("table.txt", "utf-16", "one\ntwo\n"), ("plain.txt", "utf-8", "en\tde\n")):
         text = "en\tde\none\teins\ntwo\tzwei\n" if encoding == "utf-16" else expected
         (tmp_path / name).write_text(text, encoding=encoding)
@@ -72,8 +68,7 @@ def test_the_sources_of_a_table_of_excel_are_taken_out(tmp_path, monkeypatch):
         assert translations._source_file(data, tmp_path).read_text() == expected
 
 
-def test_sources_that_were_taken_out_of_another_table_are_not_translated(tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+def test_sources_that_were_taken_out_of_another_table_are_not_translated(tmp_path):
     data = DataArguments(train_source=str(tmp_path / "a.tsv"), source_lang="en", target_lang="de")
     for line in ("one\teins\n", "two\tzwei\n"):
         (tmp_path / "a.tsv").write_text(f"en\tde\n{line}")

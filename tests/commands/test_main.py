@@ -15,25 +15,13 @@ ROOT = Path(__file__).parents[2]
 SCRIPTS = sorted(path.name for path in (ROOT / "scripts").glob("*.py"))
 
 
-@pytest.fixture
-def call(capsys):
-    """`call(*argv)`: exit code, output and error output of the console command."""
-
-    def call(*argv):
-        with pytest.raises(SystemExit) as end:
-            main(argv)
-        return end.value.code, *capsys.readouterr()
-
-    return call
-
-
-def test_help_lists_every_command_with_one_line(call):
-    code, out, err = call("--help")
+def test_help_lists_every_command_with_one_line(command):
+    code, out, err = command("--help")
     assert (code, err) == (0, "")
     listed = [line.split()[0] for line in out.splitlines() if line.startswith(" " * 4) and line[4] != " "]
     assert listed == list(COMMANDS)
     assert "examples:\n  vanilla-transformer " in out
-    assert call("--version") == (0, f"vanilla-transformer {__version__}\n", "")
+    assert command("--version") == (0, f"vanilla-transformer {__version__}\n", "")
 
 
 def test_every_file_of_a_command_is_listed():
@@ -48,8 +36,8 @@ def test_every_script_answers_under_its_own_name(name, script):
 
 
 @pytest.mark.parametrize("argv", [[], ["trian"], ["--no"]])
-def test_mistakes_name_the_commands(call, argv):
-    code, _, err = call(*argv)
+def test_mistakes_name_the_commands(command, argv):
+    code, _, err = command(*argv)
     assert code == 2 and err.splitlines()[-1].startswith("vanilla-transformer: error: ")
     if argv == ["trian"]:
         assert all(name in err for name in COMMANDS)

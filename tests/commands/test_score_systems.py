@@ -1,14 +1,13 @@
 """The command `score-systems`: its table, its JSON, its page, and what it refuses in one line."""
 
 import json
+from functools import partial
 
 import pytest
 
-from vanilla_transformer_hf.commands.main import main
-
 
 @pytest.fixture
-def call(capsys, tmp_path, monkeypatch):
+def call(command, tmp_path, monkeypatch):
     """`call(*argv)`: exit code, output and errors of the command, in a folder with a text and its translations."""
     monkeypatch.chdir(tmp_path)
     for name, lines in {
@@ -22,14 +21,7 @@ def call(capsys, tmp_path, monkeypatch):
     }.items():
         (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
-    def call(*argv):
-        try:
-            main(["score-systems", "--reference", "test.de", *argv])
-        except SystemExit as end:
-            return end.code, *capsys.readouterr()
-        return 0, *capsys.readouterr()
-
-    return call
+    return partial(command, "score-systems", "--reference", "test.de")
 
 
 def test_the_table_the_json_and_the_page_have_the_same_scores(call, tmp_path):

@@ -7,7 +7,6 @@ import resource
 import sys
 import zipfile
 
-import datasets
 import openpyxl
 import pytest
 from translate.storage import pypo, tmx, xliff, xliff2
@@ -26,16 +25,12 @@ from vanilla_transformer_hf.common.unit_files import (
 from vanilla_transformer_hf.training.data.corpus import load_parallel_text
 
 
+pytestmark = pytest.mark.usefixtures("datasets_cache")
 ENGLISH, YORUBA = ["one dog", "two & three dogs"], ["ajá kan", "ajá méjì & mẹ́ta"]
 PAIRS = [{"source": source, "target": target} for source, target in zip(ENGLISH, YORUBA)]
 BACK = [{"source": pair["target"], "target": pair["source"]} for pair in PAIRS]
 NAMES = (("source", "source"), ("target", "target"))
 EN_YO, YO_EN = (("en", "source"), ("yo", "target")), (("yo", "source"), ("en", "target"))
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
 
 
 def store(kind, *languages, **settings):

@@ -1,9 +1,7 @@
 """The flow that all sources share: nothing half done is left, nothing wrong is passed, and the folder is whole."""
 
 import re
-import runpy
 import signal
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -154,18 +152,13 @@ def test_a_killed_conversion_leaves_no_model_and_the_next_one_clears_up(sign, ch
     assert [path.name for path in output.parent.iterdir()] == ["out"]
 
 
-def test_the_command(checkpoint, tmp_path, monkeypatch, capsys):
+def test_the_command(checkpoint, tmp_path, script):
     folder, reference = checkpoint
-    arguments = ["auto", folder, tmp_path / "out", "--reference", reference]
-    monkeypatch.setattr(sys, "argv", ["convert.py", *map(str, arguments)])
-    runpy.run_path(str(ROOT / "scripts" / "convert.py"), run_name="__main__")
-    printed = capsys.readouterr()
-    assert "tensors: 100%" in printed.err, "a progress bar"
-    assert "(11 target positions)" in printed.out
-    with pytest.raises(SystemExit) as caught:
-        runpy.run_path(str(ROOT / "scripts" / "convert.py"), run_name="__main__")
-    assert caught.value.code == 2
-    assert capsys.readouterr().err == f"convert.py: {tmp_path / 'out'} exists already; name a new folder\n"
+    arguments = ["convert.py", "auto", folder, tmp_path / "out", "--reference", reference]
+    code, out, err = script(*arguments)
+    assert code == 0 and "(11 target positions)" in out
+    assert "tensors: 100%" in err, "a progress bar"
+    assert script(*arguments) == (2, "", f"convert.py: {tmp_path / 'out'} exists already; name a new folder\n")
 
 
 def test_trust_runs_what_a_file_contains_and_nothing_else_does(checkpoint, tmp_path):

@@ -15,9 +15,8 @@ GOOD = [(f"{a} {b} {c}", f"{c} {a} {b}") for a in WORDS for b in WORDS[:8] for c
 
 
 @pytest.fixture
-def doubts(tmp_path, monkeypatch):
+def doubts(tmp_path, datasets_cache):
     """`doubts(pairs, ...)`: the sentences about a training text of these pairs."""
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
 
     def doubts(pairs, validation=FEWEST_SCORED, vocab_size=300, model=None, test=(), task="translation", **choices):
         source, target = ([pair[side] for pair in pairs] for side in (0, 1))

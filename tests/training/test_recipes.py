@@ -6,7 +6,6 @@ from itertools import cycle, islice
 from pathlib import Path
 
 import checkpoints
-import datasets
 import pytest
 import torch
 import yaml
@@ -31,6 +30,7 @@ from vanilla_transformer_hf.evaluation.scores import read_predictions
 from vanilla_transformer_hf.training.recipe import REQUIRED, RecipeLoader
 
 
+pytestmark = pytest.mark.usefixtures("datasets_cache")
 RECIPES = Path(train.__file__).parents[1] / "training" / "recipes"
 # Sizes of a new model, and steps. The fields of the search stay those of the recipe.
 NEW = SIZES | {"vocab_size": 300}
@@ -115,11 +115,6 @@ def call(path, recipe, corpus, base, out):
         distill.main("distill", [base, str(path), *as_options(fields)])
     else:
         train.main("train", [str(path), *as_options(fields)])
-
-
-@pytest.fixture(autouse=True)
-def own_cache(monkeypatch, tmp_path):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
 
 
 def of_text(path):

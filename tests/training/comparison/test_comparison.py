@@ -12,7 +12,6 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
-import datasets
 import pytest
 import torch
 import yaml
@@ -54,9 +53,8 @@ RECIPE = {
 
 
 @pytest.fixture
-def recipe(tmp_path, monkeypatch):
+def recipe(tmp_path, datasets_cache):
     """The path of a recipe of a tiny model with its text."""
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     files = {}
     for part in ("train", "validation"):
         for side, lines in LINES.items():

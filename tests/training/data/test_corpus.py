@@ -13,14 +13,10 @@ from vanilla_transformer_hf.training.data.corpora import CorpusFilter, tokenize_
 from vanilla_transformer_hf.training.data.corpus import iterate_texts, load_parallel_text
 
 
+pytestmark = pytest.mark.usefixtures("datasets_cache")
 ENGLISH = ["one dog", "two dogs", "three\u2028red dogs"]
 GERMAN = ["ein Hund", "zwei Hunde", "drei\x0brote\x85 Hunde"]
 PAIRS = {"source": ENGLISH, "target": GERMAN}
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
 
 
 @pytest.fixture

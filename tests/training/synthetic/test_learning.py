@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import datasets
 import pytest
 
 from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
@@ -15,12 +14,8 @@ from vanilla_transformer_hf.training.synthetic.learning import again, amounts, e
 from vanilla_transformer_hf.training.tokenizer import get_tokenizer
 
 
+pytestmark = pytest.mark.usefixtures("datasets_cache")
 ENGLISH, GERMAN = ["one two", "three", "four"], ["eins zwei", "drei", "vier"]
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
 
 
 def read(*arguments):
