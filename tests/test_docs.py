@@ -30,10 +30,11 @@ import pytest
 import torch
 from hub_server import ROOT, Hub
 from make_spoken_digits import write_wave
-from new_process import run_script
+from new_process import ForkedPopen, run_script
 from printed import same_print
 from tokenizers import Tokenizer, models
 
+from benchmarks import turns
 from benchmarks.__main__ import SUBCOMMANDS, parse_arguments
 from benchmarks.__main__ import main as benchmark
 from vanilla_transformer_hf import (
@@ -352,6 +353,7 @@ def run_here(
         patch.setattr(sys, "stdin", given)
         patch.setattr(sys, "stdout", output)
         patch.setattr(comparison, "start_process", train)
+        patch.setattr(turns, "subprocess", SimpleNamespace(Popen=ForkedPopen, PIPE=None))
         patch.setattr(datasets.config, "HF_DATASETS_CACHE", folder / "cache")
         try:
             main(words) if program == PROG else benchmark(program, words)

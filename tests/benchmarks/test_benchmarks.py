@@ -11,11 +11,13 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from new_process import ForkedPopen
 from transformers import GenerationMixin
 
 from benchmarks import (
@@ -44,12 +46,19 @@ from vanilla_transformer_hf.common.matmul import MatmulRow
 from vanilla_transformer_hf.conversion.converter import example_batch, logits_of
 
 
+@pytest.fixture
+def forked(monkeypatch):
+    """Engines need not import torch and transformers, which takes each longer than what it measures here."""
+    monkeypatch.setattr(turns, "subprocess", SimpleNamespace(Popen=ForkedPopen, PIPE=None))
+
+
 def run(*arguments: str) -> None:
     """`python -m benchmarks`, in this process: its engines have processes of their own."""
     command_line.run(lambda: main(PROG, [*arguments]), PROG)
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_four_engines_train_on_text_and_on_a_made_up_corpus(tmp_path, capsys):
     files = {"source": "one two three\n\nfour five\n" * 40, "target": "eins zwei drei\n\nvier fünf\n" * 40}
     for name, text in files.items():
@@ -74,6 +83,7 @@ def test_four_engines_train_on_text_and_on_a_made_up_corpus(tmp_path, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_the_memory_of_a_step_is_measured(tmp_path, capsys):
     small = ["--presets", "multi30k_tiny", "--vocab_size", "300", "--tokens", "16", "4096", "--threads", "1"]
     run("memory", *small, "--dtypes", "float32", "--json", str(tmp_path / "json"))
@@ -261,6 +271,7 @@ def test_searches_are_measured_side_by_side(tmp_path, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_engines_of_a_gpu_run_from_load_to_load(monkeypatch):
     """The way of a GPU, with engines that compute on the CPU."""
     started, start = [], generation.start_engine
@@ -435,6 +446,7 @@ FILES_OF_ATTENTION = {"json": "json", "picture": "png", "markdown": "md"}
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_kinds_of_attention_take_turns(tmp_path, capsys, monkeypatch):
     sizes = {"lengths": [16, 32], "widths": [16, 64], "layer_length": 24, "window": 4}
     settings = {**sizes, "rounds": 1, "threads": 1, "tasks": list(attention.TASKS), "clock": "processor"}
@@ -562,6 +574,7 @@ def test_products_of_all_kinds_are_packed_and_of_the_chosen_library(monkeypatch)
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_the_transformer_and_a_recurrent_model_take_turns(tmp_path, capsys):
     files = {"json": str(tmp_path / "rows.json"), "picture": str(tmp_path / "rows.png")}
     settings = {"lengths": [4], "batch": 2, "rounds": 1, "threads": 1, "models": ["transformer", "gru_bahdanau"]}
