@@ -13,6 +13,7 @@ import torch
 import yaml
 from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.commands.launch import launch_command_parser
+from new_process import run_script
 from safetensors.torch import load_file
 from torch import distributed
 
@@ -69,14 +70,14 @@ def train(prepare, tmp_path):
         path = tmp_path / f"{name}.yaml"
         path.write_text(yaml.safe_dump(recipe | {"output_dir": str(out), "dropout": 0.0} | settings))
         command = [str(ROOT / "scripts" / "train.py"), str(path)]
-        launch = [sys.executable, "-m", "accelerate.commands.launch", "--config_file"]
-        command = {
-            "one": [sys.executable, *command],
-            "ddp": [*launch, str(CONFIGS / "cpu_2.yaml"), *command],
-            "fsdp2": [*launch, str(tmp_path / "launch.yaml"), str(tmp_path / "fsdp_on_cpu.py"), *command],
-        }[layout]
         environment = os.environ | {"HF_DATASETS_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        if layout == "one":
+            done = run_script(*command, environment=environment)
+        else:
+            launch = [sys.executable, "-m", "accelerate.commands.launch", "--config_file"]
+            sharded = [str(tmp_path / "launch.yaml"), str(tmp_path / "fsdp_on_cpu.py")]
+            launch += [str(CONFIGS / "cpu_2.yaml")] if layout == "ddp" else sharded
+            done = subprocess.run([*launch, *command], env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[-4000:]
         return out, done.stdout
 
