@@ -38,8 +38,8 @@ test-browser: $(VENV)/.test
 	$(PIP) --editable ".[browser]"
 	-command -v npm > /dev/null && mkdir -p outputs/node && timeout 600 npm install --silent --ignore-scripts \
 		--no-audit --no-fund --prefix outputs/node @huggingface/transformers@4.3.2
-	EXPLORER_PICTURES=outputs/explorer-pictures OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m browser tests/explorer \
-		tests/export
+	EXPLORER_PICTURES=outputs/explorer-pictures OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile \
+		-m browser tests/explorer tests/export
 
 lint: $(VENV)/.test
 	$(BIN)/ruff format --check .
