@@ -206,7 +206,7 @@ def prepare(tmp_path, monkeypatch, datasets_cache):
 
     Its training curves are a small picture, which takes no time: `tests/training/trainer/test_curves.py` draws.
     """
-    from vanilla_transformer_hf.training.recipe import RecipeParser
+    from vanilla_transformer_hf.training.recipe import RecipeParser, replaced_by
     from vanilla_transformer_hf.training.run import prepare_job
 
     monkeypatch.setattr("vanilla_transformer_hf.training.trainer.publishing.plot_curves", write_small_picture)
@@ -223,7 +223,10 @@ def prepare(tmp_path, monkeypatch, datasets_cache):
             files[f"{part}_{side}"] = str(path)
 
     def prepare(**settings):
-        recipe = files | RECIPE | {"output_dir": str(tmp_path / "out")} | settings
+        recipe = files | RECIPE | {"output_dir": str(tmp_path / "out")}
+        for name in {"eval_strategy", "save_strategy"} & settings.keys():  # as on the command line
+            recipe |= dict.fromkeys(replaced_by(name, settings[name]))
+        recipe |= settings
         path = tmp_path / "recipe.yaml"
         path.write_text(yaml.safe_dump({name: value for name, value in recipe.items() if value is not None}))
         parser = RecipeParser()

@@ -339,7 +339,7 @@ def test_errors_are_one_line_and_leave_nothing(run, folder, tmp_path):
     bad.write_bytes(b"one\ntwo\n\xff\n")
     cases = {
         "no such folder": (tmp_path / "nothing",),
-        "No such file": (folder, "--input", tmp_path / "nothing"),
+        "no such file": (folder, "--input", tmp_path / "nothing"),
         "nothing/output: expected a file in a folder that exists": (
             folder,
             "--output",

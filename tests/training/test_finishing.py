@@ -12,6 +12,7 @@ from new_process import run_script
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from vanilla_transformer_hf.common.checksums import verify_folder
+from vanilla_transformer_hf.evaluation import Scores
 from vanilla_transformer_hf.publishing.model_card import CardFacts
 from vanilla_transformer_hf.training import finishing
 from vanilla_transformer_hf.training.checkpoints import averaging
@@ -210,3 +211,18 @@ def test_a_run_that_is_killed_behind_its_last_step_has_its_model(prepare, tmp_pa
     assert done.returncode == 0 and "is kept, because it was edited" not in done.stdout, done.stderr
     assert "measured before" in done.stdout
     assert {"README.md", "training_curves.png", "predictions.test.tsv"} <= set(verify_folder(prepare.out).right)
+
+
+def test_a_loss_that_is_not_printed_is_not_called_forgetting(capsys):
+    def of(bleu, chrf):
+        return SimpleNamespace(role="validation", scores=Scores(bleu, chrf, 0.0, "", "", 9))
+
+    trainer = SimpleNamespace(args=SimpleNamespace(process_index=0))
+    finishing.say_changes(trainer, [of(30.001, 50.0)], [of(29.999, 49.5)])
+    finishing.say_changes(trainer, [of(30.01, 50.0)], [of(29.99, 50.0)])
+    same, less = capsys.readouterr().out.splitlines()
+    assert same == "validation: BLEU 30.00 before, 30.00 after (+0.00), chrF 50.00 before, 49.50 after (-0.50)."
+    assert less.endswith(
+        "BLEU 30.01 before, 29.99 after (-0.02), chrF 50.00 before, 50.00 after (+0.00). The model has "
+        "forgotten some of it."
+    )

@@ -128,6 +128,36 @@ def test_the_command_line_overrides_the_recipe(parse):
             for strategy in ("no", "steps", "epoch")
         ),
         (
+            "{eval_strategy: steps, eval_steps: 9, save_steps: 9}",
+            ["--eval_strategy=epoch", "--save_strategy=epoch"],
+            {"eval_strategy": "epoch", "save_strategy": "epoch"},
+            "--eval_strategy replaces eval_steps of the recipe.\ntrain.py: --save_strategy replaces save_steps of the",
+        ),
+        (
+            "{eval_strategy: steps, eval_steps: 9}",
+            ["--eval_strategy=steps"],
+            {"eval_strategy": "steps", "eval_steps": 9},
+            "",
+        ),
+        (
+            "{train_source: a, train_target: b, test_source: c, test_target: d, corpus_name: C, card_example: d}",
+            ["--train_source=x.tsv", "--test_source=x", "--test_target=y"],
+            {"train_source": "x.tsv", "test_source": "x", "test_target": "y"},
+            "--train_source replaces train_target, corpus_name, card_example of the recipe",
+        ),
+        (
+            "{train_source: a, train_target: b, corpus_name: C}",
+            ["--train_source=a"],
+            {"train_source": "a", "train_target": "b", "corpus_name": "C"},
+            "the card names the text C, as the recipe does; if it is another: --corpus_name NAME.",
+        ),
+        (
+            "{corpora: {law: {train_source: a}}, corpus_name: C}",
+            ["--test_source=y.tsv", "--train_source=x.tsv"],
+            {"train_source": "x.tsv", "test_source": "y.tsv"},
+            "--test_source replaces corpora of the recipe.\ntrain.py: --train_source replaces corpus_name of",
+        ),
+        (
             "{preset: big, vocab_size: 800, dropout: 0.2}",
             ["--model_name_or_path=x"],
             {"model_name_or_path": "x", "dropout": 0.2},
@@ -158,8 +188,11 @@ NEEDS = {
     "teacher": "distillation_weight distillation_temperature",
     "head_gates": "head_gates_learning_rate",
     "corrections": "replay",
-    "eval_strategy": "eval_sample eval_max_extra_tokens average_best early_stopping_patience",
+    "eval_strategy": "eval_sample eval_max_extra_tokens average_best early_stopping_patience "
+    "load_best_model_at_end metric_for_best_model",
     "eval_strategy=epoch": "eval_min_steps",
+    "eval_strategy=steps": "eval_steps",
+    "save_strategy=steps": "save_steps",
 }
 EXCLUDES = {
     "tokens_per_step": "per_device_train_batch_size gradient_accumulation_steps train_sampling_strategy "
@@ -220,7 +253,7 @@ def test_of_two_that_exclude_each_other_one_is_given(one, other):
 @pytest.mark.parametrize("name", [name for name, about in OPTIONS.items() if about.needs])
 def test_what_has_no_effect_without_another_is_an_error(name):
     needed, _, value = OPTIONS[name].needs.partition("=")
-    settings = {name: VALUES.get(name, 2)}
+    settings = {name: VALUES.get(name, 2)} | ({"save_strategy": "epoch"} if name == "save_steps" else {})
     with pytest.raises(ValueError, match=rf"^{name}=.* has no effect: it needs {OPTIONS[name].needs}\. Remove it; "):
         refuse_without_effect(settings)
     more = {needed: value or VALUES.get(needed, 2)}
@@ -336,6 +369,11 @@ def test_the_defaults_are_the_papers(parse):
             "the number of pairs of a stream is not known: --unset by_pairs, and set dropout, vocab_size.",
         ),
         ("{d_model: 3", [], "cannot be read as a recipe"),
+        (
+            "{load_best_model_at_end: true, save_strategy: epoch}",
+            ["--eval_strategy=steps", "--eval_steps=9"],
+            '"best", but found - Evaluation strategy: IntervalStrategy.STEPS - Save strategy: SaveStrategy.EPOCH',
+        ),
     ],
 )
 def test_mistakes_end_in_one_line(parse, recipe, argv, message):

@@ -94,7 +94,7 @@ def train(prog: str, run: Any, settings: dict[str, Any], compression: str | None
     try:
         run_job(job)
     except (OSError, FloatingPointError) as error:
-        sys.exit(f"{prog}: {' '.join(str(error).split())}")
+        sys.exit(f"{prog}: {' '.join(message_of(error).split())}")
     except TrainingInterrupted as interruption:
         stop = interruption
     # Processes that leave it open are aborted now and then by threads that outlive the interpreter.

@@ -270,7 +270,8 @@ class OwnTrainingArguments:
     )
     per_device_eval_batch_size: int = _help("sentences that each device scores at once", 64)
     eval_steps: float | None = _help(
-        "steps between evaluations, or their share of all steps if less than 1; logging_steps if not given"
+        "steps between evaluations, or their share of all steps if less than 1; logging_steps if not given",
+        needs="eval_strategy=steps",
     )
     eval_min_steps: int | None = _help(
         "steps between evaluations where an epoch has fewer, and between checkpoints of save_strategy epoch",
@@ -290,16 +291,20 @@ class OwnTrainingArguments:
         needs="eval_strategy",
         at_least=1,
     )
-    save_steps: float = _help("steps between checkpoints, or their share of all steps if less than 1", 500)
+    save_steps: float = _help(
+        "steps between checkpoints, or their share of all steps if less than 1", 500, needs="save_strategy=steps"
+    )
     save_total_limit: int | None = _help("checkpoints to keep, the last and the best; all if not given")
     load_best_model_at_end: bool = _help(
         "publish the best checkpoint by metric_for_best_model, not the last",
         False,
         excludes={"average_last average_best": "one model is published"},
+        needs="eval_strategy",
     )
     metric_for_best_model: str | None = _help(
         "score of the validation text that chooses the best checkpoint, such as bleu, chrf, exact_match or loss; "
-        "loss if not given"
+        "loss if not given",
+        needs="eval_strategy",
     )
     push_to_hub: bool = _help("publish on the Hugging Face Hub, at the end and with each checkpoint", False)
     hub_model_id: str | None = _help(

@@ -233,12 +233,12 @@ def say_changes(trainer: TranslationTrainer, before: list[ScoredText], scored: l
     after = {part.role: part.scores for part in scored}
     for part in before:
         if (now := after.get(part.role)) is not None:
+            pairs = {name: [round(getattr(scores, name), 2) for scores in (part.scores, now)] for name in METRICS}
             changes = [
-                f"{label} {getattr(part.scores, name):.2f} before, {getattr(now, name):.2f} after "
-                f"({getattr(now, name) - getattr(part.scores, name):+.2f})"
-                for name, label in list(METRICS.items())[:2]
+                f"{METRICS[name]} {old:.2f} before, {new:.2f} after ({new - old:+.2f})"
+                for name, (old, new) in list(pairs.items())[:2]
             ]
-            lost = " The model has forgotten some of it." if now.bleu < part.scores.bleu else ""
+            lost = " The model has forgotten some of it." if pairs["bleu"][1] < pairs["bleu"][0] else ""
             if part.role == f"validation.{CORRECTIONS}":
                 right, was = (round(each.exact_match * each.sentences / 100) for each in (now, part.scores))
                 lost = f" {right:,} of {now.sentences:,} corrections are right now, {was:,} were before."

@@ -186,17 +186,16 @@ FIELDS_OF_OTHERS = {
 FIELDS_OF_OTHERS["recurrent_seq2seq"] += ("preset", "encoder_from", "decoder_from", *OWN_SEARCH_FIELDS)
 # Fields that `by_pairs` can set.
 FIELDS_BY_PAIRS = (*ConfigArguments.__annotations__, "bpe_dropout")
-# Fields that need evaluations, beside those that say so in `OPTIONS`.
-EVALUATION_FIELDS = ("eval_steps", "load_best_model_at_end", "metric_for_best_model")
+# Text of the command line -> what a recipe says of a text of its own that it replaces.
+OF_TEXT = {f"{role}_source": [f"{role}_target"] for role in ROLES} | {"corpora": ["corpus_name", "card_example"]}
+OF_TEXT["train_source"] += OF_TEXT["corpora"]
 
 
 def replaced_by(name: str, value: Any) -> tuple[str, ...]:
     """The fields that a field of this value excludes."""
-    if name == "eval_strategy":
-        needs = {other: about.needs for other, about in OPTIONS.items() if about.needs}
-        if value == "no":
-            return (*EVALUATION_FIELDS, *(other for other, needed in needs.items() if needed.startswith(name)))
-        return tuple(other for other, needed in needs.items() if needed.startswith(f"{name}="))
+    if name in ("eval_strategy", "save_strategy"):
+        needs, kept = name if value == "no" else f"{name}=", f"{name[:4]}_steps" if value == "steps" else None
+        return tuple(each for each, about in OPTIONS.items() if str(about.needs).startswith(needs) and each != kept)
     if name == "model_type":
         return FIELDS_OF_OTHERS[value]
     if value in (None, False):
@@ -228,7 +227,7 @@ def refuse_without_effect(settings: dict[str, Any], more: Mapping[str, str] = Ma
     for name, about in OPTIONS.items():
         if about.needs is not None:
             needed, _, value = about.needs.partition("=")
-            given = settings.get(needed)
+            given = settings.get(needed, "steps" if needed == "save_strategy" else None)
             if given in (None, False, 0, "no") if not value else given != value:
                 reasons[name] = f"it needs {about.needs}"
     for name, reason in reasons.items():
@@ -305,7 +304,7 @@ class RecipeParser(HfArgumentParser):
             recipe = self.override(self.read(path) if path else {}, given, unset, told=self.prog)
             return self.run(recipe, path)
         except ValueError as error:
-            self.exit(2, f"{self.prog}: {error}\n")
+            self.exit(2, f"{self.prog}: {' '.join(str(error).split())}\n")
 
     def read_line(self, argv: Sequence[str]) -> tuple[str | None, dict[str, Any], list[str]]:
         """The file of the recipe, the fields that are given, and those whose values are removed."""
@@ -349,23 +348,29 @@ class RecipeParser(HfArgumentParser):
         self, recipe: dict[str, Any], given: dict[str, Any], unset: Sequence[str] = (), told: str | None = None
     ) -> dict[str, Any]:
         """A recipe without the fields `unset`, and with the given ones in place of those that they exclude."""
-        # With `told`, the name of the program, what is replaced is printed.
+        # With `told`, the name of the program, they are those of the command line, and what is replaced is printed.
+        notes = []
         for name in unset:
             if name not in self.names:
                 raise ValueError(self._unknown(name, "--unset"))
-        recipe = {name: value for name, value in recipe.items() if name not in unset}
+        whole = recipe = {name: value for name, value in recipe.items() if name not in unset}
         if table := recipe.get("by_pairs"):
             left = {pairs: {name: row[name] for name in row if name not in unset} for pairs, row in table.items()}
             recipe["by_pairs"] = left
         for name, value in given.items():
             kept = FIELDS_OF_TRANSFER if (recipe | given).get("tokenizer") == "new" else ()
-            excluded = {*replaced_by(name, value)} - {*kept, *given}
-            if replaced := [each for each in replaced_by(name, value) if each in excluded and each in recipe]:
-                if told and os.environ.get("RANK", "0") == "0":  # in the first process only
-                    print(
-                        f"{told}: --{name} replaces {', '.join(replaced)} of the recipe.", file=sys.stderr, flush=True
-                    )
+            others = list(replaced_by(name, value))
+            own = whole.get(name, whole.get("train_source" if name == "corpora" else "corpora"))
+            if told and own not in (None, REQUIRED, value):
+                others += OF_TEXT.get(name, ())
+            if replaced := [each for each in others if each in recipe and each not in (*kept, *given)]:
+                notes.append(f"--{name} replaces {', '.join(replaced)} of the recipe.")
                 recipe = {each: value for each, value in recipe.items() if each not in replaced}
+        if {"train_source", "corpora"} & {*given} and "corpus_name" in recipe.keys() - given.keys():
+            named = recipe["corpus_name"]
+            notes.append(f"the card names the text {named}, as the recipe does; if it is another: --corpus_name NAME.")
+        for note in notes if told and os.environ.get("RANK", "0") == "0" else ():  # in the first process only
+            print(f"{told}: {note}", file=sys.stderr, flush=True)
         return recipe | given
 
     def run(self, values: dict[str, Any], where: str | None = None) -> tuple[RunArguments, dict[str, Any]]:

@@ -90,6 +90,19 @@ def test_unknown_characters_and_bytes_are_not_spelled_out():
     assert BpeDropout(tokenizer, 1.0)(["ab aéb"], ["key"]) == [[1, 2, 1, 9, 10, 2]]
 
 
+def test_tokens_of_merges_that_the_vocabulary_lacks_are_not_written():
+    """Tokenizers of other toolkits have them behind their vocabulary: their ids have no row in the model."""
+    vocabulary = {piece: number for number, piece in enumerate(["<pad>", "<unk>", "a", "b", "c", "abc", "ab"])}
+    backend = Tokenizer(models.BPE(vocabulary, [("a", "b"), ("ab", "c")], unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    special = {"pad_token": "<pad>", "unk_token": "<unk>"}
+    tokenizer = VanillaTransformerTokenizer(tokenizer_object=backend, listed_pieces=6, **special)
+    collator = BpeDropoutCollator(tokenizer, probability=0.5, source_vocab_size=6, target_vocab_size=6)
+    batch = collator([{"source": "abc ab", "target": "abc", "line": line} for line in range(99)])
+    found = {tuple(index for index in ids if index) for ids in batch["input_ids"].tolist()}
+    assert found == {(*word, *other) for word in [(5,), (2, 3, 4)] for other in [(1,), (2, 3)]}
+
+
 @pytest.mark.parametrize(
     "probability, kind, message", [(0.1, "wordpiece", "is WordPiece"), (1.5, "bpe", "from 0 to 1")]
 )

@@ -168,6 +168,13 @@ def test_classes_have_to_be_there_and_known(recipe, tmp_path):
         run_task(*recipe("classification"))
 
 
+@pytest.mark.parametrize("name", ["train.xlsx", "train.tsv"])
+def test_a_file_of_both_sides_is_no_text_of_lines(recipe, tmp_path, name):
+    (tmp_path / name).write_bytes(b"source\ttarget\none\ttwo\n")
+    with pytest.raises(ValueError, match=rf"{name} is not plain text: task=masked_lm reads files with a text on each"):
+        run_task(*recipe("masked_lm", train_source=str(tmp_path / name)))
+
+
 def test_accuracies_count_what_is_to_be_predicted():
     labels, found = torch.tensor([[-100, 5, 6, -100]]).numpy(), torch.tensor([[5, 7, 0, 6]]).numpy()
     prediction = type("Prediction", (), {"label_ids": labels, "predictions": found})

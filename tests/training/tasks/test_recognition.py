@@ -230,7 +230,8 @@ def test_a_run_on_images(tmp_path, capsys, monkeypatch):
             )
         ),
         (
-            {"task": "speech", "train_source": "x", "front_end": "speech", "metric_for_best_model": "were"},
+            {"task": "speech", "train_source": "x", "front_end": "speech", "metric_for_best_model": "were"}
+            | {"eval_strategy": "epoch"},
             "metric_for_best_model=were: must be one of bleu, chrf, exact_match, loss, wer, cer",
         ),
         ({"task": "speech", "train_source": "nowhere", "front_end": "speech"}, "nowhere/texts.tsv does not exist"),
@@ -258,7 +259,8 @@ def test_what_the_positions_of_a_model_do_not_reach(fields, message, spoken, tmp
     monkeypatch.chdir(tmp_path)
     corpus = spoken / "corpus"
     texts = f"--train_source {corpus / 'train'} --unset validation_source test_source --eval_strategy no"
-    options = f"{texts} {SIZES} --position_encoding learned {fields} --load_best_model_at_end false --output_dir out"
+    texts += f" {SIZES}".replace("--eval_steps 1", "")
+    options = f"{texts} --position_encoding learned {fields} --load_best_model_at_end false --output_dir out"
     run, settings = RecipeParser(prog="train").parse([find_recipe("spoken_digits"), *options.split()])
     with pytest.raises(ValueError, match=message):
         prepare_job(run, settings)

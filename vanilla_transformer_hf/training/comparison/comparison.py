@@ -296,6 +296,14 @@ def run_comparison(
         return [MeasuredRun(run, read_result(run) or {"status": FAILED, "error": "no result"}) for run in plan.runs]
 
 
+# Fields of a result -> what is printed of them.
+TOLD = {
+    "validation_loss": "validation loss {:.3f}",
+    "validation_bleu": "BLEU {:.2f}",
+    "seconds": "{:.0f} s of training",
+}
+
+
 def _train(waiting: list[PlannedRun], seconds: float | None, processes: int, tell: Callable[[str], None]) -> None:
     count, began, done = len(waiting), time.perf_counter(), 0
     active: dict[PlannedRun, subprocess.Popen[bytes]] = {}
@@ -316,7 +324,9 @@ def _train(waiting: list[PlannedRun], seconds: float | None, processes: int, tel
                 result = _finish(run, active.pop(run).returncode)
                 done += 1
                 left = (time.perf_counter() - began) / done * (count - done)
-                tell(f"{run}: {_in_words(result)} [{done} of {count}, about {left / 60:.0f} min left]")
+                parts = [result["status"] + (f": {result['error']}" if result["error"] else "")]
+                parts += [text.format(result[name]) for name, text in TOLD.items() if result.get(name) is not None]
+                tell(f"{run}: {', '.join(parts)} [{done} of {count}, about {left / 60:.0f} min left]")
             if not ended:
                 time.sleep(PAUSE)
     finally:
@@ -339,13 +349,3 @@ def _finish(run: PlannedRun, code: int) -> dict[str, Any]:
     if result["status"] != FAILED:
         shutil.rmtree(run.place / "checkpoints", ignore_errors=True)  # they are not needed any more
     return result
-
-
-def _in_words(result: dict[str, Any]) -> str:
-    parts = [f"{result['status']}: {result['error']}" if result["error"] else result["status"]]
-    for name, text in {"validation_loss": "validation loss {:.3f}", "validation_bleu": "BLEU {:.2f}"}.items():
-        if result.get(name) is not None:
-            parts.append(text.format(result[name]))
-    if result.get("seconds"):
-        parts.append(f"{result['seconds']:.0f} s of training")
-    return ", ".join(parts)

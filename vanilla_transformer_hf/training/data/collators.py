@@ -69,7 +69,7 @@ class BpeDropout:
     # from a generator that cannot be seeded: runs could neither be repeated nor continued exactly. Here the tokens
     # depend only on the text and on `key`.
 
-    def __init__(self, tokenizer: Tokenizer, probability: float):
+    def __init__(self, tokenizer: Tokenizer, probability: float, listed: int | None = None):
         if not 0 <= probability <= 1:
             raise ValueError(f"bpe_dropout={probability}: a probability from 0 to 1 is expected.")
         whole = json.loads(tokenizer.to_str())
@@ -82,10 +82,13 @@ class BpeDropout:
         self._suffix = model["end_of_word_suffix"] or ""
         # Words with a token that does not spell its text are not changed.
         self._opaque = {token["content"] for token in whole["added_tokens"]}
-        self._opaque |= {model["unk_token"]}
+        self._opaque |= {unknown := model["unk_token"]}
         if model["byte_fallback"]:
             self._opaque |= {f"<0x{byte:02X}>" for byte in range(256)}
-        self._vocabulary: dict[str, int] = model["vocab"]
+        # What stands behind the `listed` ones only joins to others, and is unknown by itself.
+        end = tokenizer.get_vocab_size(with_added_tokens=False)
+        self._unlisted, self._unknown = range(end if listed is None else listed, end), model["vocab"].get(unknown)
+        self._vocabulary = {name: index for name, index in model["vocab"].items() if index not in self._unlisted}
         self._ranks = {tuple(pair): rank for rank, pair in enumerate(model["merges"])}
         # Text has few distinct words and a word few states, so nearly every step is cached.
         self._merges = lru_cache(maxsize=1 << 17)(self._find_merges)
@@ -100,8 +103,9 @@ class BpeDropout:
             for (_, fixed), word in groupby(pieces, key=lambda piece: (piece[0], piece[3])):
                 _, tokens, token_ids, _ = zip(*word)
                 fixed = fixed or not self._opaque.isdisjoint(tokens)
-                split = None if fixed else self._split("".join(tokens), draw)
-                ids += token_ids if split is None else split
+                if fixed or (split := self._split("".join(tokens), draw)) is None:
+                    split = [self._unknown if index in self._unlisted else index for index in token_ids]
+                ids += split
             sentences.append(ids)
         return sentences
 
@@ -140,11 +144,14 @@ class BpeDropoutCollator(OfEpochs, TranslationCollator):
 
     def __post_init__(self) -> None:
         tokenizer: Any = self.tokenizer
+        listed: tuple[int | None, int | None] = None, None
+        backends = tokenizer.backend_tokenizer, tokenizer.backend_tokenizer
         if isinstance(tokenizer, VanillaTransformerTokenizer):
-            backends = tokenizer.reading_backends()
-        else:
-            backends = tokenizer.backend_tokenizer, tokenizer.backend_tokenizer
-        self._segment = {side: BpeDropout(part, self.probability) for side, part in zip(SIDES, backends)}
+            of_source = tokenizer.source_listed_pieces if tokenizer.separate_vocabularies else tokenizer.listed_pieces
+            backends, listed = tokenizer.reading_backends(), (of_source, tokenizer.listed_pieces)
+        self._segment = {
+            side: BpeDropout(part, self.probability, size) for side, part, size in zip(SIDES, backends, listed)
+        }
 
     def __call__(self, features: list[dict[str, Any]], return_tensors: str | None = None) -> dict[str, torch.Tensor]:
         pairs = [{"line": feature["line"]} for feature in features]

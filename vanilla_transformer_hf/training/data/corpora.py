@@ -311,19 +311,9 @@ def mix(run: RunArguments, corpora: dict[str, Any], train: Any) -> Mixture | Non
     return mixture
 
 
-def named_text(arguments: DataArguments, role: str) -> str:
-    """What the arguments name as the text of a role: train, validation or test, also "validation.law" of several."""
-    parts = corpus_parts(arguments)
-    kind, _, name = role.partition(".")
-    if parts and not name:
-        return ", ".join(name for name, part in parts.items() if getattr(part, f"{kind}_source"))
-    data = parts.get(name, arguments)
-    return ", ".join(getattr(data, f"{kind}_text") or [str(getattr(data, f"{kind}_source"))])
-
-
 def tokenize(corpora: dict[str, Any], tokenizer: PreTrainedTokenizerBase, run: RunArguments) -> dict[str, Any]:
     """Token ids of the corpora by role; prints the numbers of dropped and truncated pairs."""
-    data, arguments = {}, run.data
+    data, arguments, parts = {}, run.data, corpus_parts(run.data)
     held_out_rules = CorpusFilter(arguments.max_source_length, arguments.max_target_length, "truncate")
     train_rules = replace(
         held_out_rules,
@@ -333,7 +323,12 @@ def tokenize(corpora: dict[str, Any], tokenizer: PreTrainedTokenizerBase, run: R
     )
     for role, corpus in corpora.items():
         rules, keep_text = (train_rules, arguments.bpe_dropout > 0) if role == "train" else (held_out_rules, True)
-        source = named_text(arguments, role)
+        kind, _, name = role.partition(".")
+        of_part = parts.get(name, arguments)
+        names = getattr(of_part, f"{kind}_text") or [str(getattr(of_part, f"{kind}_source"))]
+        if parts and not name:
+            names = [name for name, part in parts.items() if getattr(part, f"{kind}_source")]
+        source = ", ".join(names)
         if isinstance(corpus, datasets.IterableDataset):
             data[role] = tokenize_stream(corpus, tokenizer, rules, keep_text=keep_text)
             say(run.training, f"{role}: streamed from {source}.")

@@ -90,11 +90,8 @@ class Facts:
 
 
 def _is_uneven(pair: Candidate, facts: Facts) -> bool:
-    if facts.filter.max_length_ratio is None:
-        return False
-    expected, found = len(pair.original) * facts.length_ratio, len(pair.translation)
-    most, least = max(expected, found), min(expected, found)
-    return most > facts.filter.max_length_ratio * least + SLACK
+    least, most = sorted((len(pair.original) * facts.length_ratio, len(pair.translation)))
+    return (ratio := facts.filter.max_length_ratio) is not None and most > ratio * least + SLACK
 
 
 # Name of a rule -> what is said of the pairs that it drops, and whether it drops one.

@@ -20,6 +20,7 @@ from transformers import (
     EvalPrediction,
 )
 
+from ...common.corpus_files import holds_both_sides
 from ...common.lines import read_lines
 from ...model.single_stacks.causal_lm import VanillaTransformerForCausalLM
 from ...model.single_stacks.encoder_models import (
@@ -39,10 +40,9 @@ from ..tokenizer import tokenizer_of_texts
 from .task import Task
 
 
-def best_ids(logits: Any, labels: Any) -> torch.Tensor:
+def best_ids(logits: Any, labels: Any) -> Any:
     """The ids of the highest logits, so that evaluation does not keep logits."""
-    found: torch.Tensor = (logits[0] if isinstance(logits, tuple) else logits).argmax(dim=-1)
-    return found
+    return (logits[0] if isinstance(logits, tuple) else logits).argmax(dim=-1)
 
 
 def share_of_tokens(shift: int) -> Callable[[EvalPrediction], dict[str, float]]:
@@ -86,6 +86,9 @@ def label_words(text: str, offsets: Sequence[tuple[int, int]], classes: Sequence
 def read_texts(data: Any, role: str, by_word: bool) -> tuple[list[str], list[list[str]] | None]:
     """The lines of a text, and, if it has classes, those of each line: of its words, or one, which may have spaces."""
     source, target = getattr(data, f"{role}_source"), getattr(data, f"{role}_target")
+    for path in filter(None, (source, target)):
+        if holds_both_sides(path):
+            raise ValueError(f"{path} is not plain text: task={data.task} reads files with a text on each line.")
     texts = list(read_lines(source))
     if not texts:
         raise ValueError(f"{source} is empty: expected a text on each line.")
