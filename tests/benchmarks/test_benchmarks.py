@@ -130,7 +130,7 @@ def test_errors_are_one_line(capsys):
     for arguments, message in (
         (("--source", "x"), "--source and --target are given together"),
         (("--rounds", "0"), "are 1 or more"),
-        (("--source", "none", "--target", "none", "--presets", "smoke"), "No such file"),
+        (("--source", "none", "--target", "none", "--presets", "smoke"), "no such file"),
     ):
         with pytest.raises(SystemExit) as ended:
             run("train", *arguments)
