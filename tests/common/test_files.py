@@ -20,6 +20,17 @@ def test_output_takes_its_name_when_it_is_whole(tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == ["output"]
 
 
+def test_two_never_write_one_output(tmp_path):
+    path = tmp_path / "output"
+    (tmp_path / "output.partial").write_bytes(b"longer than what is written, left by a run that was killed")
+    with open_output(path) as file:
+        file.write(b"first")
+        with pytest.raises(OSError, match=r"output\.partial: another run is writing this file"), open_output(path):
+            pass
+    assert path.read_bytes() == b"first"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["output"]
+
+
 def test_new_files_take_their_places_together(tmp_path):
     (tmp_path / "old").write_text("old")
     (tmp_path / "model").write_text("old")

@@ -84,6 +84,19 @@ def write_text(path: str | os.PathLike, text: str) -> None:
         file.write(text.encode())
 
 
+def open_locked(path: Path) -> BinaryIO:
+    """A file, new or with its content, that is locked until it is closed; what is written is in the file at once."""
+    file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b", buffering=0)
+    try:
+        lock_open_file(file, path)
+        if not os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
+            raise OSError("it has just been finished")
+    except OSError as error:
+        file.close()
+        raise OSError(f"{path}: another run is writing this file") from error
+    return file
+
+
 def output_or_stdout(path: str | os.PathLike | None) -> AbstractContextManager[BinaryIO]:
     """What a command writes to: the new file of `open_output`; without a path standard output, which stays open."""
     return nullcontext(sys.stdout.buffer) if path is None else open_output(path)
@@ -94,13 +107,16 @@ def new_file(path: str | os.PathLike) -> Iterator[Path]:
     """A new file for functions that write to a path, complete or not at all: `path`.partial, synced and renamed."""
     path = Path(path).resolve()
     partial = path.with_name(path.name + ".partial")
-    try:
-        yield partial
-        sync(partial)
-        partial.replace(path)
-        sync(path.parent)
-    finally:
-        partial.unlink(missing_ok=True)
+    # Other systems rename no open files.
+    with open_locked(partial) if os.name == "posix" else nullcontext():
+        try:
+            yield partial
+            sync(partial)
+            partial.replace(path)
+            sync(path.parent)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
 
 
 def read_regular_file(path: str | os.PathLike) -> bytes:

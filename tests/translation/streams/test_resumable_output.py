@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from vanilla_transformer_hf.translation.streams import resumable_output
+from vanilla_transformer_hf.common import files
 from vanilla_transformer_hf.translation.streams.lines import LocalWorker, run_lines
 from vanilla_transformer_hf.translation.streams.resumable_output import ResumableOutput, StreamOutput, open_result
 from vanilla_transformer_hf.translation.streams.work import LineWork
@@ -223,14 +223,14 @@ def test_two_runs_do_not_write_one_file(run, path):
 
 def test_a_run_that_comes_as_another_ends_does_not_touch_its_file(run, path, monkeypatch):
     """It has opened the file that is written, and gets the lock once that has its last name."""
-    lock = resumable_output.lock_open_file
+    lock = files.lock_open_file
 
     def late(file, name):
         path.with_name("output.partial").replace(path)
         lock(file, name)
 
     path.with_name("output.partial").write_bytes(b"whole")
-    monkeypatch.setattr(resumable_output, "lock_open_file", late)
+    monkeypatch.setattr(files, "lock_open_file", late)
     with pytest.raises(OSError, match="another run is writing this file"):
         run()
     assert path.read_bytes() == b"whole"

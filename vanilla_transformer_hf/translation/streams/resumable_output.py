@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ...common.files import lock_open_file, write_text
+from ...common.files import open_locked, write_text
 from ...common.settings import read_object
 
 
@@ -53,16 +53,7 @@ class ResumableOutput(StreamOutput):
         self.partial = self.path.with_name(self.path.name + ".partial")
         self.journal = self.path.with_name(self.path.name + ".partial.json")
         self._settings, self._restart, self._hash = dict[str, Any](), restart, hashlib.sha256()
-        # Unbuffered: written bytes are in the file at once.
-        descriptor = os.open(self.partial, os.O_RDWR | os.O_CREAT, 0o666)
-        super().__init__(os.fdopen(descriptor, "r+b", buffering=0))
-        try:
-            lock_open_file(self._file, self.partial)
-            if not os.path.samestat(os.fstat(descriptor), os.stat(self.partial)):
-                raise OSError("it has just been finished")
-        except OSError as error:
-            self._file.close()
-            raise OSError(f"{self.partial}: another run is writing this file") from error
+        super().__init__(open_locked(self.partial))
 
     def recall(self) -> dict[str, Any]:
         settings: dict[str, Any] = (self._read_journal() or {}).get("settings", {})
