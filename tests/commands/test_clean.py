@@ -79,6 +79,7 @@ def test_a_dry_run_writes_nothing(corpus, capsys):
         (["a.tsv", "--output", "a.tsv"], "a.tsv is also the output"),
         (["a.tsv", "--output", "b.tsv", "--report", "a.tsv"], "a.tsv is also the output"),
         (["a.tsv", "--output", "b.en", "./b.en"], "two different ones for source and target"),
+        (["a.tsv", "--output", "b.en", "b.de", "--report", "./b.de"], "target; --report another one"),
         (["a.tsv", "--output", "b.txt"], "b.txt: one file for both sides is .tsv or .jsonl"),
         (["a.tsv", "--output", "b.tsv", "--max_length", "1"], "no pair is left; nothing is written"),
         (["c.tsv", "--output", "b.tsv"], "c.tsv: no such file"),

@@ -184,7 +184,7 @@ def test_models_of_text_have_no_files(opened_translator):
     assert FileRequest.read({"data": "A" * 30_000}).data  # longer than a text may be
 
 
-def test_a_kept_page_holds_the_picture_and_no_path(folders, tmp_path, capsys):
+def test_a_kept_page_holds_the_picture_and_no_path(folders, tmp_path, capsys, monkeypatch):
     explorer = Explorer.open([folders["image"]])
     (name,) = explorer.open_files("image", [folders["image"] / "glyph.png"])
     page = page_of(explorer, name, {"num_beams": 2})
@@ -204,11 +204,15 @@ def test_a_kept_page_holds_the_picture_and_no_path(folders, tmp_path, capsys):
     assert capsys.readouterr().out == f"saved in {tmp_path / 'a.html'}\n"
     text = (tmp_path / "a.html").read_text(encoding="utf-8")
     assert str(tmp_path) not in text and str(folders["speech"]) not in text and "tones.wav" in text
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.html").write_bytes(b"RIFF")
     for arguments, message in (
         (["--html", "x.html", "--audio", "a.wav", "b.wav"], "--html shows one source"),
         (["--html", "x.html", "--text", "a", "--audio", "a.wav"], "--html shows one source"),
         (["--image", "glyph.png"], "no model reads image: hears reads speech"),
         (["--html", "x.html", "--audio", "nowhere.wav"], "nowhere.wav"),
+        (["--html", "x.html", "--audio", "./x.html"], "./x.html is also the output"),
+        (["--html", str(tmp_path / "none" / "x.html"), "--audio", "a.wav"], "expected a file in a folder that exists"),
         (["--num_beams", "2", "--audio", "a.wav"], "--num_beams is that of --html"),
         (
             ["--html", "x.html", "--audio", "a.wav", "--port", "80", "--open"],
@@ -218,4 +222,4 @@ def test_a_kept_page_holds_the_picture_and_no_path(folders, tmp_path, capsys):
     ):
         with pytest.raises(SystemExit):
             main(["explore", str(folders["speech"]), *arguments])
-        assert message in capsys.readouterr().err
+        assert message in capsys.readouterr().err and (tmp_path / "x.html").read_bytes() == b"RIFF"

@@ -5,7 +5,7 @@ Draw the attention weights of every head of every layer for one sentence and its
     vanilla-transformer attention outputs/en-de words.png "A dog runs." --target "Ein Hund rennt." --layer 2
     vanilla-transformer attention outputs/en-de self.svg "A dog runs." --part encoder
     vanilla-transformer attention outputs/spoken-digits speech.png --audio one.wav
-    vanilla-transformer attention outputs/digit-strips strip.png --image strip.png --layer 1
+    vanilla-transformer attention outputs/digit-strips weights.png --image strip.png --layer 1
 
 Each row is a layer: the mean of its heads, then each head. Darker cells have larger weights. A recording is drawn as
 its spectrogram, an image as itself, and the weights of the decoder's steps below it; with --layer those of its heads.
@@ -47,8 +47,9 @@ def parse_arguments(prog: str, argv: list[str]) -> argparse.Namespace:
 
 def main(prog: str, argv: list[str]) -> None:
     arguments = parse_arguments(prog, argv)
-    from ..common.files import open_output
+    from ..common.files import open_output, refuse_overwriting
 
+    refuse_overwriting(arguments.picture, arguments.audio or arguments.image or [])
     if arguments.source is not None:
         from .. import Translator
         from ..translation.pictures.attention_maps import attention_maps, draw_attention

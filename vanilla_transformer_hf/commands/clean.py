@@ -84,13 +84,14 @@ def main(prog: str, argv: list[str]) -> None:
     from ..training.data.corpus import iterate_rows
 
     outputs = [Path(path) for path in arguments.output or []]
-    if len(outputs) > 2 or len({path.resolve() for path in outputs}) < len(outputs):
-        raise ValueError("--output takes one file, or two different ones for source and target.")
+    written = [*outputs, *([Path(arguments.report)] if arguments.report else [])]
+    if len(outputs) > 2 or len({path.resolve() for path in written}) < len(written):
+        raise ValueError("--output takes one file, or two different ones for source and target; --report another one.")
     if len(outputs) == 1 and kind_of(str(outputs[0])) not in (".tsv", ".jsonl"):
         raise ValueError(
             f"--output {outputs[0]}: one file for both sides is .tsv or .jsonl (or .gz of these); or name two."
         )
-    for path in [*outputs, *([Path(arguments.report)] if arguments.report else [])]:
+    for path in written:
         refuse_overwriting(path, [arguments.source, arguments.target or arguments.source, *arguments.held_out])
     languages = {"source_lang": arguments.source_lang, "target_lang": arguments.target_lang}
     held_out = frozenset[str]()

@@ -51,11 +51,12 @@ def main(prog: str, argv: list[str]) -> None:
         parser.error("--num_beams is that of --html: a page that is served has its own field; leave it out")
     if not 0 <= arguments.port <= 65535:
         parser.error(f"argument --port: {arguments.port} is not a port: expected 0 to 65535")
-    from ..common.files import write_text
+    from ..common.files import refuse_overwriting, write_text
     from ..explorer.explorer import Explorer
     from ..explorer.page import page_of
     from ..explorer.requests import Request
 
+    refuse_overwriting(arguments.html, files)
     if not arguments.html:
         try:
             from ..explorer.server import serve

@@ -182,6 +182,17 @@ def test_the_command_draws_files_and_tells_how_diagonal_they_are(heard, seen, tm
             assert image.width > 800
 
 
+def test_a_drawing_does_not_replace_what_it_shows(seen, tmp_path, capsys):
+    before = (seen / "strip.png").read_bytes()
+    for picture, message in (
+        (seen / "strip.png", "is also the output"),
+        (tmp_path / "none" / "a.png", "make the folder"),
+    ):
+        with pytest.raises(SystemExit):
+            main(["attention", str(seen), str(picture), "--image", str(seen / "strip.png")])
+        assert message in capsys.readouterr().err and (seen / "strip.png").read_bytes() == before
+
+
 @pytest.mark.parametrize(
     "arguments, message",
     [
