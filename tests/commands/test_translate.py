@@ -531,7 +531,12 @@ def test_a_file_is_translated_and_stays_what_it_is(run, folder, tmp_path):
     for options, message in (
         (["--file", tmp_path / "report.pdf"], "report.pdf' is not a document: expected .txt, .html"),
         (["--file", text, "--n_best", "2", "--format", "text"], "leave out --n_best, --format"),
+        (["--file", text, "--restart", "--window", "9"], "leave out --restart, --window"),
+        (["--file", catalogue, "--encoding", "cp1252"], "messages.po says its encoding itself: leave out --encoding"),
+        (["--file", catalogue, "--on_bad_bytes", "skip"], "leave out --encoding (the field) and --on_bad_bytes"),
+        (["--file", catalogue, "--output", tmp_path / "a.txt"], "of its kind; give it the same ending"),
         (["--input", catalogue], "is a document: name it by --file"),
+        (["--input", tmp_path / "page.html"], "is a document: name it by --file"),
         (["--file", text, "--input", text], "not allowed with"),
         (["--file", tmp_path / "none.po"], "none.po"),
         (["--file", text, "--output", text], "is also the output"),

@@ -354,7 +354,7 @@ def test_constrained_texts(translator, monkeypatch):
     assert (copied, copied.prefix, copied.phrases) == ("one two", "drei", ["fünf eins", "vier"])
     for options, message in (
         ({}, "required_phrases: needs num_beams of at least 2, not 1"),
-        ({"return_scores": True}, "prefixes: scores of such translations need num_beams of at least 2"),
+        ({"return_scores": True}, "prefixes: scores of such translations need num_beams of at least 2, or mbr's"),
     ):
         with pytest.raises(ValueError, match=message):
             translator.translate(texts, **options)

@@ -37,7 +37,7 @@ OPTIONS_OF_FILES = (
     *("model", "audio", "image", "output", "batch_size", "device", "dtype", "quantization", *SEARCH_OF_FILES),
 )
 # Endings of files whose lines nobody wants to have translated.
-NO_LINES = (".docx", ".odt", ".xlf", ".xliff", ".po")
+NO_LINES = (".html", ".htm", ".srt", ".docx", ".odt", ".xlf", ".xliff", ".po")
 
 
 def add_engine_arguments(parser: argparse._ActionsContainer) -> None:
@@ -283,8 +283,8 @@ def _recognize(arguments: argparse.Namespace) -> None:
 
 def _translate_document(arguments: argparse.Namespace) -> None:
     of_lines = ("n_best", "alignment", "constraints", "prefixes", *(["format"] if arguments.file else []))
-    if given := [f"--{name}" for name in of_lines if getattr(arguments, name)]:
-        raise ValueError(f"a document has one translation, and its own format: leave out {', '.join(given)}")
+    if given := [f"--{name}" for name in (*of_lines, "restart", "window") if getattr(arguments, name)]:
+        raise ValueError(f"a document is translated once, as a whole, in its own format: leave out {', '.join(given)}")
     from ..registration import register
     from ..translation.streams.opening import run_document
 

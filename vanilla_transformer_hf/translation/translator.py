@@ -411,6 +411,8 @@ class Translator(TextTranslator):
         """
         if not is_own(self.model.config):
             raise ValueError(f"glossary: not supported by {type(self.model).__name__}")
+        if self.engine != "ours":
+            raise ValueError(f"glossary: not supported by engine {self.engine}")
         if (beams := self.search.setting("num_beams", generate_kwargs) or 1) < 2:
             raise ValueError(f"glossary: needs num_beams of at least 2, not {beams}")
         if (self.search.setting("num_beam_groups", generate_kwargs) or 1) > 1:

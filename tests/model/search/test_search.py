@@ -130,6 +130,7 @@ def test_groups_are_saved_with_the_model(decided_model, source, tmp_path):
     [
         ({"num_beams": 4, "num_beam_groups": 3, "diversity_penalty": 1.0}, "num_beam_groups=3: must divide num_beams"),
         ({"num_beams": 4, "num_beam_groups": 2}, "num_beam_groups: needs a diversity_penalty above 0"),
+        ({"num_beams": 4, "diversity_penalty": 1.0}, "diversity_penalty=1.0: needs num_beam_groups of at least 2"),
         ({"num_beams": 4, "num_beam_groups": 0}, "num_beam_groups=0: must be an integer of at least 1"),
         ({"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": -1.0}, "diversity_penalty=-1.0: must be"),
         (

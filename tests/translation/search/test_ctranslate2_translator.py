@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-from vanilla_transformer_hf import ConstrainedText, Translator
+from vanilla_transformer_hf import ConstrainedText, MinimumRisk, Translator
 from vanilla_transformer_hf.export import ExportError
 from vanilla_transformer_hf.translation.kept_copy import kept_copy
+from vanilla_transformer_hf.translation.text.glossary import Glossary
 
 
 pytest.importorskip("ctranslate2", reason="pip install '.[export]'")
@@ -130,6 +131,16 @@ def test_required_phrases_ensembles_and_unknown_engines_are_refused(folder, both
         ensemble.translate("one")
     with pytest.raises(ValueError, match="engine='marian': expected one of 'ours', 'ctranslate2'"):
         Translator.from_pretrained(folder, engine="marian")
+
+
+def test_glossaries_and_samples_are_refused_by_these_names(both, monkeypatch):
+    monkeypatch.setattr(both[1], "glossary", Glossary([("one", "eins")]))
+    with pytest.raises(ValueError, match="glossary: not supported by engine ctranslate2"):
+        both[1].translate("two", num_beams=2)
+    monkeypatch.setattr(both[1], "glossary", None)
+    with pytest.raises(ValueError, match=r"ctranslate2 does not support logits processors, .* 'beam' need none\)$"):
+        both[1].translate("one", mbr=MinimumRisk(2, "bleu"))
+    assert both[1].translate("one", mbr=MinimumRisk(2, "bleu", "beam")).startswith("eins")
 
 
 def test_int8_has_a_copy_of_its_own(folder, cache):

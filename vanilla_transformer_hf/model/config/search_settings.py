@@ -68,9 +68,9 @@ class SearchOptions:
             if beams % options.num_beam_groups:
                 raise ValueError(f"num_beam_groups={options.num_beam_groups}: must divide num_beams, which is {beams}")
             if not options.diversity_penalty:
-                raise ValueError(
-                    "num_beam_groups: needs a diversity_penalty above 0; all groups find the same without it"
-                )
+                raise ValueError("num_beam_groups: needs a diversity_penalty above 0, without which all are the same")
+        elif beams > 1 and options.diversity_penalty:
+            raise ValueError(f"diversity_penalty={options.diversity_penalty}: needs num_beam_groups of at least 2")
         return options
 
     def __post_init__(self) -> None:

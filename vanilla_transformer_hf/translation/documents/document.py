@@ -105,6 +105,10 @@ def read_document(content: bytes, reading: Reading, ending: str | None = None) -
     if (ending := ending or PurePath(reading.name).suffix.lower()) not in READERS:
         raise ValueError(f"{reading.name[-60:]!r} is not a document: expected {', '.join(READERS)}")
     module, function, _ = READERS[ending]
+    if module not in ("plain", "subtitles") and (reading.encoding or reading.on_bad_bytes != "strict"):
+        raise ValueError(
+            f"{reading.name} says its encoding itself: leave out --encoding (the field) and --on_bad_bytes"
+        )
     try:
         reader: Callable[[bytes, Reading], Document] = getattr(
             importlib.import_module(f".{module}", __package__), function

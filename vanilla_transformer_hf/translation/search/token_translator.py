@@ -141,7 +141,8 @@ class TokenTranslator(TokenSearch):
             raise ValueError(f"{requested[0]}: not supported by {type(self.model).__name__}")
         lacking = [name for name in requested if name != "quantization"]  # which a second pass can use, too
         if lacking and return_scores and not tells:
-            raise ValueError(f"{lacking[0]}: scores of such translations need num_beams of at least 2")
+            needs = "need num_beams of at least 2, or mbr's candidates 'beam'"
+            raise ValueError(f"{lacking[0]}: scores of such translations {needs}")
         return tells
 
     def _read_output(

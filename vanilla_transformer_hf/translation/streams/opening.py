@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from ...common.lines import ON_BAD_BYTES, read_lines
 from ...common.matmul import choose_matmul, describe_matmul
 from ...common.opening import vocabularies
 from ...common.process import keep_heap_small
-from ..documents.document import Reading, read_document
+from ..documents.document import READERS, Reading, read_document
 from ..documents.places import aligner
 from ..documents.plain import checked_encoding
 from ..text.glossary import Glossary
@@ -125,6 +125,9 @@ def run_document(arguments: argparse.Namespace, name: str | None, ending: str | 
     with opened(name) as file:
         reading = Reading(name or "standard input", errors, encoding)
         document = read_document(file.read(), reading, ending)
+    kinds = [READERS.get(PurePath(each or "").suffix.lower()) for each in (name, arguments.output)]
+    if ending is None and kinds[1] not in (None, kinds[0]):
+        raise ValueError(f"{arguments.output}: the translation of {name} is of its kind; give it the same ending")
     texts = document.texts
     limits = {"batch_size": arguments.batch_size, "batch_tokens": arguments.batch_tokens}
     with ExitStack() as stack:
