@@ -31,8 +31,9 @@ MOST = {
     "recurrent": (5, 785, 5),
     "serving": (17, 3_785, 25),  # terms, memories and minimum risk of requests, suggestions
     # Differences of variants; runs while they grow; sizes by the number of pairs, and steps between evaluations.
-    # What a recipe says of a text that is replaced; tokens of merges that a converted vocabulary lacks.
-    "training": (50, 9_725, 120),
+    # What a recipe says of a text that is replaced; tokens of merges that a converted vocabulary lacks. A damaged
+    # file of scores, and a header of a teacher's text, in words.
+    "training": (50, 9_730, 120),
     # Glossaries and memories; minimum Bayes risk and its n-best; a kept copy for CTranslate2 without torch.
     "translation": (52, 7_575, 70),
 }

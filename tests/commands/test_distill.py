@@ -1,6 +1,7 @@
 """`distill`: the teacher's translations are made once, continued and kept, and the student learns them."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from counting_model import SOURCES
@@ -66,6 +67,16 @@ def test_the_sources_of_a_table_of_excel_are_taken_out(tmp_path):
         (tmp_path / name).write_text(text, encoding=encoding)
         data = DataArguments(train_source=str(tmp_path / name), source_lang="en", target_lang="de")
         assert translations._source_file(data, tmp_path).read_text() == expected
+
+
+def test_a_header_is_not_translated(tmp_path):
+    for name, lines in (("a.en", "English\none\n"), ("a.de", "German\neins\n")):
+        (tmp_path / name).write_text(lines)
+    sides = {side: str(tmp_path / name) for side, name in (("train_source", "a.en"), ("train_target", "a.de"))}
+    data = DataArguments(**sides, source_lang="en", target_lang="de")
+    for reverse in (False, True):
+        with pytest.raises(ValueError, match="is a header and not a pair of texts; remove this line from both files"):
+            translations._source_file(replace(data, reverse=reverse), tmp_path)
 
 
 def test_sources_that_were_taken_out_of_another_table_are_not_translated(tmp_path):

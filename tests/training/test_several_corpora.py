@@ -92,6 +92,10 @@ def test_a_domain_is_mixed_with_general_text_and_both_are_scored_before_and_afte
     job = prepare(**settings)  # finished, and asked again
     run_job(job)
     assert "before training:" not in capsys.readouterr().out and CardFacts.read(prepare.out).before == before
+    for damaged in ("[{", '[{"role": "x"}]', '[{"role": "x", "scores": {"bleu": 1}}]'):
+        (prepare.out / "checkpoints" / "scores_before.json").write_text(damaged)
+        with pytest.raises(ValueError, match=r"scores_before\.json is damaged .*; without it, the run continues"):
+            run_job(prepare(**settings))
 
 
 def test_a_text_may_only_be_scored_and_the_weights_are_those_without(prepare, corpora, parent, tmp_path):

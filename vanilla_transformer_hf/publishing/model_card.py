@@ -42,7 +42,7 @@ TRAINER_STATE_FILE = "trainer_state.json"
 
 # Local paths and tokens are not useful to a reader of the card.
 PRIVATE_SETTINGS = ("_source", "_target", "_text", "_from", "_dir", "_path", "_checkpoint", "_token", "corrections")
-PRIVATE_PREFIX = ("hub_", "push_to_hub", "disable_tqdm")
+PRIVATE_PREFIX = ("hub_", "push_to_hub", "disable_tqdm", "teacher")
 
 HOST_FIELDS = ("tie_word_embeddings", "is_encoder_decoder", "use_cache")
 

@@ -224,7 +224,10 @@ def score_before(trainer: TranslationTrainer, data: dict[str, Any], is_new: bool
         if trainer.is_world_process_zero():
             write_text(path, json.dumps([asdict(part) for part in found], indent=1))
     elif path.is_file():
-        found = [ScoredText(part["role"], Scores(**part["scores"])) for part in json.loads(path.read_bytes())]
+        try:
+            found = [ScoredText(part["role"], Scores(**part["scores"])) for part in json.loads(path.read_bytes())]
+        except (ValueError, TypeError, KeyError) as error:
+            raise ValueError(f"{path} is damaged ({error}); without it, the run continues") from error
     return found
 
 

@@ -24,7 +24,7 @@ from ...translation.streams.work import LineWork
 from ..arguments import DataArguments
 from ..checkpoints.resume import changed_names
 from ..data.corpora import load_corpora
-from ..data.corpus import iterate_texts
+from ..data.corpus import iterate_rows, iterate_texts
 from ..data.parts import refuse_several
 from ..objectives.losses import digest_of_teacher
 from ..recipe import RunArguments
@@ -178,6 +178,9 @@ def _source_file(data: DataArguments, folder: Path) -> Path:
     if given.is_file() and find_reader(str(given)) is None and kind_of(str(given)) != ".parquet":
         if data.reverse and not data.train_target:
             raise ValueError("train_target is not given: with reverse, it is the text that the teacher translates")
+        sides = data.train_source, data.train_target
+        if all(side and Path(side).is_file() for side in sides):  # a header of both is an error, as in training
+            next(iterate_rows(*map(str, sides), source_lang=data.source_lang, target_lang=data.target_lang), None)
         return given
     written = folder / SOURCES
     with open_output(written) as file:  # each time: the corpus may be another one, which its checksum tells
