@@ -149,7 +149,9 @@ def test_wrong_requests_are_told_what_is_wrong(client, path, body, status, field
             "multipart/form-data; boundary=x",
             400,
         ),
-        (b"q=%ff%fe", "application/x-www-form-urlencoded", 200),
+        (b"q=one%ff%fe", "application/x-www-form-urlencoded", 400),
+        (b"q=one\xff", "application/x-www-form-urlencoded", 400),
+        (b"q=\xc3\xa9+%C3%A9", "application/x-www-form-urlencoded", 200),
         (b"&&==&", "application/x-www-form-urlencoded", 400),
     ],
 )

@@ -18,7 +18,7 @@ from functools import cached_property, partial
 from pathlib import PurePosixPath
 from time import monotonic, perf_counter
 from typing import Any, NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, unquote_to_bytes
 from weakref import WeakValueDictionary
 
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
@@ -673,6 +673,8 @@ async def _form(request: Request, content: bytes, most_files: int) -> Mapping[st
     else:  # `curl -d` escapes nothing, and Starlette reads what is not escaped as Latin-1
         parser = FormParser(request.headers, whole(quote(content, safe=bytes(range(128))).encode()))
     try:
+        if isinstance(parser, FormParser):  # which would put U+FFFD in the place of what is not UTF-8
+            unquote_to_bytes(content).decode()
         form = await parser.parse()
     except (MultiPartException, HTTPException, ValueError, KeyError) as error:
         raise RequestError(f"the body is not a valid form: {getattr(error, 'detail', error)}") from None
