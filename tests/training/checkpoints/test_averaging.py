@@ -162,6 +162,17 @@ def test_what_does_not_fit_together_is_refused_and_leaves_nothing(checkpoints, t
     assert not (tmp_path / "new").exists() or not list((tmp_path / "new").iterdir())
 
 
+def test_checkpoints_with_gates_are_no_models(checkpoints, tmp_path):
+    """Their average was saved, and could not be opened."""
+    (folder,) = checkpoints(1)
+    path = folder / "model.safetensors"
+    name = "model.encoder.layers.0.self_attn.out_proj.gates.log_alpha"
+    save_file(load_file(path) | {name: torch.zeros(2)}, path, metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=r"has gates of heads .head_gates., and is no model: train with average_last"):
+        average_checkpoints([folder], tmp_path / "average")
+    assert not (tmp_path / "average").exists()
+
+
 def test_nothing_is_overwritten_and_nothing_is_no_average(checkpoints, tmp_path):
     folders = checkpoints(1)
     with pytest.raises(ValueError, match=r"checkpoint-10 exists already; name a new folder"):
