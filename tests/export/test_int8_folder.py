@@ -37,6 +37,9 @@ def test_quantize_writes_a_whole_folder(counting_folder, quantized, tmp_path, ca
         with pytest.raises(SystemExit):
             main(["quantize", str(folder), "--output_dir", str(out)])
         assert message in capsys.readouterr().err and not (tmp_path / "more").exists()
+    with pytest.raises(SystemExit):
+        main(["export", "torch_export", str(tmp_path / "int8"), str(tmp_path / "more")])
+    assert "int8: its weights are quantized; export the model that it was made from" in capsys.readouterr().err
 
 
 def test_scores_are_computed_with_the_rounded_products_of_the_search(translator, quantized):

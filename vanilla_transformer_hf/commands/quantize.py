@@ -5,7 +5,7 @@ Write the folder of a translation model with int8 weights: about a quarter of th
     vanilla-transformer translate outputs/quickstart-int8 < numbers.en > numbers.de
 
 Each matrix is rounded to int8 with one step for each output. The folder opens as all others do and searches in int8.
-It cannot be trained: keep the model it was made from.
+It cannot be trained or exported: keep the model it was made from.
 """
 
 from pathlib import Path

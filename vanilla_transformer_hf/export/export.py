@@ -19,9 +19,8 @@ from . import ExportError
 from .comparison import Comparison
 
 
-# Names of the engines, and of their modules here. A module has `problems` (fields of a config that it
-# cannot express) and `write` (from model, tokenizer, folder, comparison and options to the measured difference and
-# notes).
+# Names of the engines, and of their modules here. A module has `problems` (fields of a config that it cannot express)
+# and `write` (from model, tokenizer, folder, comparison and options to the measured difference and notes).
 ENGINES = ("ctranslate2", "onnx", "torch_export")
 
 
@@ -59,13 +58,14 @@ def export_for(engine: str, model_folder: str | os.PathLike, output: str | os.Pa
     if not Path(model_folder).is_dir():
         raise ExportError(f"{model_folder} is not a folder: expected the folder of a model")
     config = open_config(Path(model_folder))
+    if getattr(config, "quantization_config", None):
+        raise ExportError(f"{model_folder}: its weights are quantized; export the model that it was made from")
     if problems := module.problems(config):
         raise ExportError(f"{engine} cannot express these fields:\n  " + "\n  ".join(problems))
     model = VanillaTransformerForConditionalGeneration.from_pretrained(model_folder, dtype=torch.float32).eval()
     model.requires_grad_(False)
-    tokenizer = None
-    if (Path(model_folder) / "tokenizer.json").is_file():
-        tokenizer = VanillaTransformerTokenizer.from_pretrained(model_folder)
+    has_tokenizer = (Path(model_folder) / "tokenizer.json").is_file()
+    tokenizer = VanillaTransformerTokenizer.from_pretrained(model_folder) if has_tokenizer else None
     comparison = Comparison.with_model(model)
     with new_folder(Path(output)) as folder:
         if tokenizer is not None:
