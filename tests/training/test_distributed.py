@@ -68,7 +68,10 @@ def train(prepare, tmp_path):
     def train(name, layout, **settings):
         out = tmp_path / name
         path = tmp_path / f"{name}.yaml"
-        path.write_text(yaml.safe_dump(recipe | {"output_dir": str(out), "dropout": 0.0} | settings))
+        written = recipe | {"output_dir": str(out), "dropout": 0.0} | settings
+        if written["eval_strategy"] == "no":
+            del written["eval_steps"]
+        path.write_text(yaml.safe_dump(written))
         command = [str(ROOT / "scripts" / "train.py"), str(path)]
         environment = os.environ | {"HF_DATASETS_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
         if layout == "one":
