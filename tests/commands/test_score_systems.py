@@ -57,6 +57,7 @@ def test_the_table_the_json_and_the_page_have_the_same_scores(call, tmp_path):
         (["a.de", "empty.de"], "empty.de is empty: expected a sentence on each line"),
         (["a.de", "b.de", "--reference", "empty.de"], "empty.de is empty: expected a sentence on each line"),
         (["a.de", "none.de"], "none.de: no such file or directory"),
+        (["a.de", ""], "[Errno 2] No such file or directory: ''"),
         (["a.de", "b.de", "--comet", "none.json"], "none.json: no such file or directory"),
         (["a.de", "b.de", "--comet", "a.de"], "a.de cannot be read as JSON: "),
         (["a.de", "b.de", "--tokenize", "my"], "tokenize='my': expected one of "),

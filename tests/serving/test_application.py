@@ -149,6 +149,16 @@ def test_wrong_requests_are_told_what_is_wrong(client, path, body, status, field
             "multipart/form-data; boundary=x",
             400,
         ),
+        (
+            b'--x\r\nContent-Disposition: form-data; name="q"\r\n\r\none \xff\r\n--x--',
+            "multipart/form-data; boundary=x",
+            400,
+        ),
+        (
+            b'--x\r\nContent-Disposition: form-data; name="q"\r\n\r\n%ff \xc3\xa9\r\n--x--',
+            "multipart/form-data; boundary=x",
+            200,
+        ),
         (b"q=one%ff%fe", "application/x-www-form-urlencoded", 400),
         (b"q=one\xff", "application/x-www-form-urlencoded", 400),
         (b"q=\xc3\xa9+%C3%A9", "application/x-www-form-urlencoded", 200),

@@ -44,7 +44,7 @@ def errors(*more: type[Exception]) -> tuple[type[Exception], ...]:
 
 def message_of(error: BaseException) -> str:
     """The text of an error; of an invalid config only the message of the check, without transformers' preamble."""
-    if isinstance(error, OSError) and error.filename is not None and error.filename2 is None and error.strerror:
+    if isinstance(error, OSError) and error.filename and error.filename2 is None and error.strerror:
         return f"{error.filename}: {error.strerror.lower()}"
     from huggingface_hub.errors import StrictDataclassError
 

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import cache, partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -237,8 +238,9 @@ def sync(path: Path):
 
 
 # Locks between processes are released by the system when a process ends, even if it is killed. Answers of file systems
-# without them, such as some mounts of Lustre.
+# without them, such as some mounts of Lustre, and one warning for each folder, in which a run writes many small files.
 NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)
+warn = cache(partial(logger.warning, "%s: its file system has no locks; do not run two processes that write there"))
 
 
 def lock_path(path: str | os.PathLike, take_over: bool = False, wait: bool = False) -> AbstractContextManager:
@@ -274,4 +276,4 @@ def _unlocked_without_locks(name: str | os.PathLike) -> Iterator[None]:
     except OSError as error:
         if error.errno not in NO_LOCKS:
             raise
-        logger.warning("%s: its file system has no locks; do not run two processes that write there", name)
+        warn(Path(name).absolute().parent)

@@ -673,8 +673,8 @@ async def _form(request: Request, content: bytes, most_files: int) -> Mapping[st
     else:  # `curl -d` escapes nothing, and Starlette reads what is not escaped as Latin-1
         parser = FormParser(request.headers, whole(quote(content, safe=bytes(range(128))).encode()))
     try:
-        if isinstance(parser, FormParser):  # which would put U+FFFD in the place of what is not UTF-8
-            unquote_to_bytes(content).decode()
+        if not most_files:  # Starlette would read what is not UTF-8 as Latin-1, or put U+FFFD in its place
+            (content if isinstance(parser, InMemory) else unquote_to_bytes(content)).decode()
         form = await parser.parse()
     except (MultiPartException, HTTPException, ValueError, KeyError) as error:
         raise RequestError(f"the body is not a valid form: {getattr(error, 'detail', error)}") from None
