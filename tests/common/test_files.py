@@ -31,6 +31,16 @@ def test_two_never_write_one_output(tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == ["output"]
 
 
+@pytest.mark.skipif(not os.path.isdir("/dev/fd"), reason="needs files for descriptors")
+def test_a_pipe_gets_its_output_directly_also_through_a_link():
+    reads, writes = os.pipe()
+    with open_output(f"/dev/fd/{writes}") as file:
+        file.write(b"whole")
+    os.close(writes)
+    with open(reads, "rb") as pipe:
+        assert pipe.read() == b"whole"
+
+
 def test_new_files_take_their_places_together(tmp_path):
     (tmp_path / "old").write_text("old")
     (tmp_path / "model").write_text("old")

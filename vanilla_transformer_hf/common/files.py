@@ -70,7 +70,7 @@ def refuse_overwriting(output: str | os.PathLike | None, inputs: Iterable[str | 
 @contextmanager
 def open_output(path: str | os.PathLike) -> Iterator[BinaryIO]:
     """A new file, complete or not at all: `path`.partial, synced and renamed; pipes and devices get it directly."""
-    path = Path(path).resolve()
+    path = Path(path)  # a link to a pipe, as /dev/stdout may be, has no other path
     if path.exists() and not path.is_file():
         with path.open("wb") as file:
             yield file
