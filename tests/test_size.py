@@ -16,8 +16,8 @@ MOST = {
     ".": (3, 340, 5),
     "commands": (24, 2_180, 5),  # options of glossaries, memories, suggestions, minimum risk, runs; score-systems
     # Readers of both sides, of training before, which memories have, too, and say what to do without languages.
-    # A lock on each file that is written, which runs that continue had alone.
-    "common": (21, 2_655, 30),
+    # A lock on each file that is written, which runs that continue had alone; on shares of Windows, too.
+    "common": (21, 2_660, 30),
     "conversion": (34, 6_780, 30),
     "evaluation": (5, 540, 5),  # score-systems: tests of differences, and their page
     "explorer": (17, 3_485, 15),  # runs that are watched; recurrent models; what neurons write for

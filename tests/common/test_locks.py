@@ -10,7 +10,14 @@ import pytest
 from filelock import Timeout
 
 from vanilla_transformer_hf.common import files
-from vanilla_transformer_hf.common.files import lock_open_file, lock_path, new_files, new_folder, write_text
+from vanilla_transformer_hf.common.files import (
+    lock_open_file,
+    lock_path,
+    new_files,
+    new_folder,
+    open_output,
+    write_text,
+)
 from vanilla_transformer_hf.training.checkpoints.resume import lock_folder
 
 
@@ -106,6 +113,18 @@ def test_an_open_file_is_locked_against_a_second_opening(tmp_path):
             lock_open_file(second, second.name)
     with open(tmp_path / "file", "wb") as third:
         lock_open_file(third, third.name)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="other systems do not lock what they rename")
+def test_an_output_is_written_by_the_descriptor_that_locks_it(tmp_path, monkeypatch):
+    """Others cannot write to it on a share of Windows (SMB), where locks are mandatory."""
+    locked = []
+    monkeypatch.setattr("fcntl.flock", lambda descriptor, operation: locked.append(descriptor))
+    (tmp_path / "output.partial").write_bytes(b"longer than what is written, left by a run that was killed")
+    with open_output(tmp_path / "output") as file:
+        file.write(b"whole")
+        assert locked == [file.fileno()]
+    assert (tmp_path / "output").read_bytes() == b"whole"
 
 
 @pytest.mark.parametrize("number", files.NO_LOCKS)

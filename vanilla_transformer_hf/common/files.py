@@ -74,9 +74,16 @@ def open_output(path: str | os.PathLike) -> Iterator[BinaryIO]:
     if path.exists() and not path.is_file():
         with path.open("wb") as file:
             yield file
-        return
-    with new_file(path) as partial, partial.open("wb") as file:
-        yield file
+    elif os.name != "posix":  # these systems rename no open files
+        with new_file(path) as partial, partial.open("wb") as file:
+            yield file
+    else:
+        path = path.resolve()
+        # On shares of Windows (SMB), only the descriptor that locks a file can write to it.
+        with open_locked(path.with_name(path.name + ".partial"), buffering=-1) as file, new_file(path):
+            file.truncate()
+            yield file
+            file.flush()
 
 
 def write_text(path: str | os.PathLike, text: str) -> None:
@@ -85,9 +92,9 @@ def write_text(path: str | os.PathLike, text: str) -> None:
         file.write(text.encode())
 
 
-def open_locked(path: Path) -> BinaryIO:
-    """A file, new or with its content, that is locked until it is closed; what is written is in the file at once."""
-    file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b", buffering=0)
+def open_locked(path: Path, buffering: int = 0) -> BinaryIO:
+    """A file, new or with its content, that is locked until it is closed; unbuffered by default."""
+    file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b", buffering)
     try:
         lock_open_file(file, path)
         if not os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
@@ -108,16 +115,14 @@ def new_file(path: str | os.PathLike) -> Iterator[Path]:
     """A new file for functions that write to a path, complete or not at all: `path`.partial, synced and renamed."""
     path = Path(path).resolve()
     partial = path.with_name(path.name + ".partial")
-    # Other systems rename no open files.
-    with open_locked(partial) if os.name == "posix" else nullcontext():
-        try:
-            yield partial
-            sync(partial)
-            partial.replace(path)
-            sync(path.parent)
-        except BaseException:
-            partial.unlink(missing_ok=True)
-            raise
+    try:
+        yield partial
+        sync(partial)
+        partial.replace(path)
+        sync(path.parent)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
 
 
 def read_regular_file(path: str | os.PathLike) -> bytes:
