@@ -446,7 +446,6 @@ FILES_OF_ATTENTION = {"json": "json", "picture": "png", "markdown": "md"}
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("forked")
 def test_kinds_of_attention_take_turns(tmp_path, capsys, monkeypatch):
     sizes = {"lengths": [16, 32], "widths": [16, 64], "layer_length": 24, "window": 4}
     settings = {**sizes, "rounds": 1, "threads": 1, "tasks": list(attention.TASKS), "clock": "processor"}
@@ -574,7 +573,6 @@ def test_products_of_all_kinds_are_packed_and_of_the_chosen_library(monkeypatch)
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("forked")
 def test_the_transformer_and_a_recurrent_model_take_turns(tmp_path, capsys):
     files = {"json": str(tmp_path / "rows.json"), "picture": str(tmp_path / "rows.png")}
     settings = {"lengths": [4], "batch": 2, "rounds": 1, "threads": 1, "models": ["transformer", "gru_bahdanau"]}

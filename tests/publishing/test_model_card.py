@@ -35,12 +35,8 @@ SCORES = score_translations(["eins zwei", "drei"], ["eins zwei", "vier"])
 SETTINGS = {
     **{"train_source": "/home/somebody/train.en", "dropout": 0.3, "output_dir": "/home/somebody/out"},
     **{"resume_from_checkpoint": "last", "hub_token": "hf_secret", "hub_model_id": "somebody/numbers"},
-    **{
-        "corrections": "suggestions/en-de.jsonl",
-        "optim_args": "~/options",
-        "teacher": "outputs/big",
-        "tokens_per_step": 25000,
-    },
+    **{"corrections": "suggestions/en-de.jsonl", "optim_args": "~/options", "teacher": "outputs/big"},
+    "tokens_per_step": 25000,
 }
 
 
