@@ -68,7 +68,7 @@ RECIPE = {
 
 
 def pytest_ignore_collect(collection_path, config):
-    """`make test-slow` imports no module without the word, however it marks; that takes as long as a few tests."""
+    """`make test-slow` imports no module without "slow" in its text: each takes a worker as long as a few tests."""
     if config.option.markexpr == "slow" and collection_path.match("test_*.py"):
         return "slow" not in collection_path.read_text(encoding="utf-8") or None
 
