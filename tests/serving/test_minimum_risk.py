@@ -151,7 +151,7 @@ def test_all_who_have_searches_alone_get_as_much_time_as_those_who_share_one(tra
 def test_another_engine_refuses_samples_before_it_searches(counting_folder):
     translator = Translator.from_pretrained(counting_folder, engine="ctranslate2", device="cpu")
     batcher = Batcher(translator)
-    with pytest.raises(ValueError, match="support logits processors, which draw samples"):
+    with pytest.raises(ValueError, match="support logits processors, which also draw samples"):
         batcher.submit(["one"], mbr=MinimumRisk(4))
     batcher.start()
     beams = MinimumRisk(4, candidates="beam")

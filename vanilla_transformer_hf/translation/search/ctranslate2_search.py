@@ -113,7 +113,7 @@ class CTranslate2Search(TokenSearch):
         lacking = [name for name in REQUESTS if name != "prefixes" and options.get(name) is not None]
         settings = {name: value for name, value in self._merged(options).items() if name not in LENGTH_LIMITS}
         if settings.pop("logits_processor", None):
-            lacking.append("logits processors, which draw samples (of minimum risk, candidates 'beam' need none)")
+            lacking.append("logits processors, which also draw samples (of minimum risk, candidates 'beam' need none)")
         arguments, left = search_options(settings, self._target)
         # What this class does itself; the end that is forced is put behind a translation of one token less.
         expressed = ["early_stopping", "length_penalty_type"]
