@@ -35,7 +35,8 @@ RECIPES = Path(train.__file__).parents[1] / "training" / "recipes"
 # Sizes of a new model, and steps. The fields of the search stay those of the recipe.
 NEW = SIZES | {"vocab_size": 300}
 SEARCH_FIELDS = ("num_beams", "length_penalty", "length_penalty_type", "max_extra_tokens")
-STEPS = {"max_steps": 6, "save_steps": 3, "eval_steps": 3, "logging_steps": 3}
+STEPS = {"max_steps": 6, "logging_steps": 3, **dict.fromkeys(("eval_strategy", "save_strategy"), "steps")}
+STEPS |= {"eval_steps": 3, "save_steps": 3}
 OPENED_AS = {
     **{"denoising": AutoModelForSeq2SeqLM, "causal_lm": AutoModelForCausalLM, "masked_lm": AutoModelForMaskedLM},
     **{"classification": AutoModelForSequenceClassification, "token_classification": AutoModelForTokenClassification},
