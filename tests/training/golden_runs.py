@@ -111,7 +111,9 @@ def prepare(folder: Path) -> None:
     (folder / "tones").mkdir()
     rows = []
     for number in range(8):
-        tone = np.sin(2 * np.pi * 200 * (1 + number) * np.arange(800) / 8000)
+        # It rises, because the mean of each feature is subtracted; in noise, no feature is the logarithm of a rounding.
+        steps, noise = np.arange(800), 0.05 * rng.standard_normal(800)
+        tone = 0.5 * np.sin(2 * np.pi * 200 * (1 + number) * (1 + steps / 800) * steps / 8000) + noise
         write_wave(folder / "tones" / f"{number}.wav", tone, 8000)
         rows.append(f"{number}.wav\t{list(WORDS)[number % 6]}\n")
     (folder / "tones" / "texts.tsv").write_text("".join(rows))
