@@ -108,6 +108,8 @@ SMALL = {
     " --tasks forward layer --rounds 1",
     f"{BENCHMARKS} low_data": "--sizes 3 --seeds 1 --systems marianmt --most_updates 1 --test val.en.gz val.de.gz",
     f"{BENCHMARKS} claims scores": "--seeds 1 --lengths 64 --widths 64 --speed_lengths 8 --speed_widths 64 --rounds 1",
+    f"{BENCHMARKS} claims training": "--seeds 1 --steps 2 --warmup 1",
+    f"{BENCHMARKS} claims statistics": "--seeds 1 --steps 2 --warmup 1 --batches 2 4",
     f"{BENCHMARKS} predecessors": "--lengths 4 --models lstm --rounds 1 --threads 1 --batch 1",
     f"{PROG} train finetune --model_name_or_path": RUN.replace("--vocab_size 300 ", ""),
     f"{PROG} train corrections --model_name_or_path": RUN.replace("--vocab_size 300 ", ""),

@@ -111,7 +111,7 @@ def prepare(folder: Path) -> None:
     (folder / "tones").mkdir()
     rows = []
     for number in range(8):
-        # It rises, because the mean of each feature is subtracted; in noise, no feature is the logarithm of a rounding.
+        # It rises, as the mean of each feature is subtracted; in noise, no feature is the logarithm of a rounding.
         steps, noise = np.arange(800), 0.05 * rng.standard_normal(800)
         tone = 0.5 * np.sin(2 * np.pi * 200 * (1 + number) * (1 + steps / 800) * steps / 8000) + noise
         write_wave(folder / "tones" / f"{number}.wav", tone, 8000)

@@ -166,16 +166,12 @@ def test_a_run_that_is_told_to_stop_ends_like_one_that_was_not(prepare, tmp_path
     assert losses[0] == losses[1] and len(losses[0]) == 11
 
 
+OF_EPOCHS = {**dict.fromkeys(("eval_strategy", "save_strategy"), "epoch"), "eval_steps": None, "save_steps": None}
 IN_EVALUATION = {
     "with a checkpoint": {"save_steps": 3, "save_total_limit": 2},
     "without a checkpoint": {"save_steps": 4, "load_best_model_at_end": False, "metric_for_best_model": None},
-    "of an epoch": {"eval_strategy": "epoch", "save_strategy": "epoch", "early_stopping_patience": 9},
-    "of steps of a short epoch": {
-        "eval_strategy": "epoch",
-        "save_strategy": "epoch",
-        "eval_min_steps": 4,
-        "max_steps": 8,
-    },
+    "of an epoch": {**OF_EPOCHS, "early_stopping_patience": 9},
+    "of steps of a short epoch": {**OF_EPOCHS, "eval_min_steps": 4, "max_steps": 8},
 }
 
 LONGER = ("without a checkpoint", "of an epoch", "of steps of a short epoch")
