@@ -73,9 +73,9 @@ AFTER: dict[str, Projection] = {"none": lambda states: states, "relu": F.relu}
 
 def plain_map(weight: torch.Tensor, bias: torch.Tensor | None, after: str) -> Projection:
     """x W ᵀ + b as torch computes it, followed by the operation after it."""
-    if after == "relu":
-        return lambda states: F.relu(F.linear(states, weight, bias))
-    return lambda states: F.linear(states, weight, bias)  # a product of few rows takes 2 µs: no call more than needed
+    if after == "none":  # a product of few rows takes 2 µs: no call more than needed
+        return lambda states: F.linear(states, weight, bias)
+    return lambda states: AFTER[after](F.linear(states, weight, bias))
 
 
 def pack(weights: Sequence[torch.Tensor], bias: torch.Tensor | None, after: str = "none") -> Projection:

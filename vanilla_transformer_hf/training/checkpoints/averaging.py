@@ -131,7 +131,8 @@ def average_checkpoints(folders: Sequence[str | os.PathLike[str]], output: str |
     """Write a model folder, complete or not at all, whose weights are the mean of those of the given folders."""
     # Config, generation config, tokenizer and code are copied from the last folder; the card describes the run and the
     # average. At most one file of the first folder is in memory.
-    check_new(output := Path(output))
+    output = Path(output)
+    check_new(output)
     checkpoints = open_checkpoints(folders)
     first, last = checkpoints[0], checkpoints[-1]
     if any(tensor.endswith(".gates.log_alpha") for tensor in first.tensors):

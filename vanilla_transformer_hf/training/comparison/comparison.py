@@ -287,9 +287,8 @@ def run_comparison(
             for run in waiting:
                 shared = {} if "model_name_or_path" in run.settings else {"tokenizer_name_or_path": name}
                 run.place.parent.mkdir(parents=True, exist_ok=True)
-                write_text(
-                    run.beside(".yaml"), yaml.safe_dump(run.settings | shared, sort_keys=False, allow_unicode=True)
-                )
+                recipe = yaml.safe_dump(run.settings | shared, sort_keys=False, allow_unicode=True)
+                write_text(run.beside(".yaml"), recipe)
                 run.beside(".json").unlink(missing_ok=True)
         tell(f"{len(plan.runs)} runs, {len(plan.runs) - len(waiting)} of them done before; {processes} at a time.")
         _train(waiting, seconds, processes, tell)

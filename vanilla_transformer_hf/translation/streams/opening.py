@@ -120,14 +120,14 @@ def run_document(arguments: argparse.Namespace, name: str | None, ending: str | 
     if arguments.processes not in (1, AUTO):
         raise ValueError(f"--processes {arguments.processes}: a document is translated by 1")
     refuse_overwriting(arguments.output, [name, *beside(arguments)])
+    kinds = [READERS.get(PurePath(each or "").suffix.lower()) for each in (name, arguments.output)]
+    if ending is None and None not in kinds and kinds[0] != kinds[1]:
+        raise ValueError(f"{arguments.output}: the translation of {name} is of its kind; give it the same ending")
     errors, _ = ON_BAD_BYTES[arguments.on_bad_bytes]
     encoding = checked_encoding(arguments.encoding)
     with opened(name) as file:
         reading = Reading(name or "standard input", errors, encoding)
         document = read_document(file.read(), reading, ending)
-    kinds = [READERS.get(PurePath(each or "").suffix.lower()) for each in (name, arguments.output)]
-    if ending is None and kinds[1] not in (None, kinds[0]):
-        raise ValueError(f"{arguments.output}: the translation of {name} is of its kind; give it the same ending")
     texts = document.texts
     limits = {"batch_size": arguments.batch_size, "batch_tokens": arguments.batch_tokens}
     with ExitStack() as stack:
