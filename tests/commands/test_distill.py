@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from counting_model import SOURCES
 
+from vanilla_transformer_hf.commands import distill as command
 from vanilla_transformer_hf.commands.main import main
 from vanilla_transformer_hf.training.arguments import DataArguments
 from vanilla_transformer_hf.training.synthetic import translations
@@ -23,10 +24,20 @@ def distill(tmp_path, counting_folder):
     (tmp_path / "recipe.yaml").write_text("source_lang: en\ntarget_lang: de\ntrain_target: missing.de\n")
     files = ["--train_source", str(tmp_path / "some.en"), "--output_dir", str(tmp_path / "out")]
 
-    def distill(*arguments):
-        main(["distill", counting_folder, str(tmp_path / "recipe.yaml"), *files, *SIZES.split(), *arguments])
+    def distill(*arguments, teacher=counting_folder):
+        main(["distill", teacher, str(tmp_path / "recipe.yaml"), *files, *SIZES.split(), *arguments])
 
     return distill
+
+
+def test_a_card_names_a_teacher_of_the_hub_whole(distill, tmp_path, monkeypatch):
+    pairs, told = tmp_path / "pairs.jsonl", []
+    monkeypatch.setattr(translations, "translate_training_text", lambda *_: pairs)
+    monkeypatch.setattr(command, "train", lambda prog, student, settings, about: told.append((about, settings)))
+    distill()
+    distill("--train_split", "dev", teacher="somebody/big")
+    assert "its teacher somebody/big gave" in told[1][0] and "/" not in told[0][0]
+    assert "train_split" not in told[1][1]
 
 
 @pytest.mark.slow

@@ -332,6 +332,11 @@ def test_a_text_without_references_is_translated(prepare):
             "makes 1 update of the weights, which is too few to learn anything, and all in its warm-up",
         ),
         ({"max_steps": None, "num_train_epochs": 1}, "updates of the weights, .*raise num_train_epochs"),
+        ({"eval_delay": 10}, None),
+        (
+            {"eval_delay": 11},
+            r"weights, which end before eval_delay=11, so .*; raise max_steps or lower eval_delay\.$",
+        ),
         ({"warmup_steps": 4000, "lr_scheduler_type": "constant", "learning_rate": 0.1}, None),
         ({}, None),
     ],
@@ -362,6 +367,9 @@ def test_a_run_that_ends_within_its_first_epoch_says_so(prepare, capsys):
     training.warmup_steps = 1
     assert "warm-up" not in find_short_run(training, 1), "which cannot be shorter"
     assert "10 updates of the weights, fewer than the 11 that see all of its" in find_short_run(training, 10, 11)
+    training.eval_strategy, training.eval_delay = "epoch", 2
+    assert find_short_run(training, 20, epoch=10) is find_short_run(training, 19) is None, "a stream's is unknown"
+    assert "19 updates of the weights, which end before eval_delay=2" in find_short_run(training, 19, epoch=10)
     for batches, warns in ((training.max_steps, False), (training.max_steps + 1, True)):
         loader = range(batches * training.gradient_accumulation_steps)
         state = TrainerState(max_steps=training.max_steps)
@@ -596,6 +604,11 @@ NO_TOKENS = {"tokens_per_step": None, "per_device_train_tokens": None}
         ({"predict_with_generate": False}, "metric_for_best_model=bleu: must be one of loss"),
         ({"fp16": True}, "fp16=True has no effect: CPUs"),
         ({"do_predict": True}, "do_predict=True has no effect: training always scores"),
+        ({"validation_split": "dev"}, r"validation_split=dev has no effect: .*source has no splits"),
+        (
+            {"test_source": None, "test_target": None, "test_split": "dev"},
+            "test_split=dev has no effect: it needs test",
+        ),
         ({"noise_rate": 0.2}, "noise_rate=0.2 has no effect: it needs task=denoising"),
         ({**GIVEN, "tokenizer_model": "wordpiece"}, "tokenizer_model=wordpiece has no effect: the tokenizer is that"),
         ({**GIVEN, "unicode_normalization": "NFD"}, "unicode_normalization=NFD has no effect: the tokenizer is that"),

@@ -223,7 +223,7 @@ def main(prog: str, argv: list[str]) -> None:
     def stage(model: str, texts: list[str], is_reversed: bool, folder: Path) -> str:
         fields = {"reverse": is_reversed, "output_dir": str(folder)}
         # The test text is scored once, at the end.
-        unscored = [] if folder == output else ["test_source", "test_target"]
+        unscored = [] if folder == output else ["test_source", "test_target", "test_split"]
         own = argparse.Namespace(**{**vars(arguments), "model": model, "target": texts, "source": None})
         learn(prog, own, parser, parser.override(recipe, fields, unscored))
         return str(folder)
@@ -248,5 +248,6 @@ def learn(prog: str, arguments: argparse.Namespace, parser: Any, recipe: dict[st
     files = make_synthetic_text(wanted, Path(arguments.text_dir or folder), held_out)
     # The synthetic and the real pairs are in one file.
     fields = learning.fields_of_pairs(run.data, real, wanted, files, arguments.rate, folder)
-    student, settings = parser.run(parser.override(recipe, fields, ["train_target"]), arguments.recipe)
+    replaced = ["train_target", "train_split"]
+    student, settings = parser.run(parser.override(recipe, fields, replaced), arguments.recipe)
     train(prog, student, settings, learning.about(wanted, arguments.rate, wanted.texts))

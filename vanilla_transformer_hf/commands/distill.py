@@ -60,7 +60,8 @@ def main(prog: str, argv: list[str]) -> None:
     fields = {"train_source": str(pairs)}
     if not run.data.corpus_name and not Path(source).exists():  # a file is not named after its data set
         fields["corpus_name"] = source
-    student, settings = recipes.run(recipes.override(recipe, fields, ["train_target"]), path)
+    student, settings = recipes.run(recipes.override(recipe, fields, ["train_target", "train_split"]), path)
     best = "translation" if arguments.n_best == 1 else f"{arguments.n_best} best translations"
-    about = f"Distilled: it learned the {best} that its teacher {Path(arguments.teacher).name} gave to each source."
+    teacher = Path(arguments.teacher).name if Path(arguments.teacher).exists() else arguments.teacher
+    about = f"Distilled: it learned the {best} that its teacher {teacher} gave to each source."
     train(prog, student, settings, about)

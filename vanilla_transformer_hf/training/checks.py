@@ -5,6 +5,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+from datasets.config import DATASETDICT_JSON_FILENAME
 from huggingface_hub import CardData
 from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedConfig, Seq2SeqTrainingArguments
@@ -94,6 +95,10 @@ def check_run(run: RunArguments, settings: dict[str, Any]) -> None:
         reasons |= dict.fromkeys(PAIR_FIELDS, "task=denoising learns from train_text, and has no pairs")
     else:
         reasons |= dict.fromkeys(NOISE_FIELDS, "it needs task=denoising")
+        for role in () if run.data.corpora else ROLES:  # of several, one may have the splits that another lacks
+            source = getattr(run.data, f"{role}_source")
+            if not source or (Path(source).exists() and not Path(source, DATASETDICT_JSON_FILENAME).is_file()):
+                reasons[f"{role}_split"] = f"{source} has no splits" if source else f"it needs {role}_source"
     for values in (settings, *({**settings, **row} for row in rows.values())):  # a row needs what the run needs
         refuse_without_effect(values, reasons)
     problems = check_metadata(CardData(license=run.model.license)) if run.training.push_to_hub else []

@@ -187,7 +187,8 @@ FIELDS_OF_OTHERS["recurrent_seq2seq"] += ("preset", "encoder_from", "decoder_fro
 # Fields that `by_pairs` can set.
 FIELDS_BY_PAIRS = (*ConfigArguments.__annotations__, "bpe_dropout")
 # Text of the command line -> what a recipe says of a text of its own that it replaces.
-OF_TEXT = {f"{role}_source": [f"{role}_target"] for role in ROLES} | {"corpora": ["corpus_name", "card_example"]}
+OF_TEXT = {f"{role}_source": [f"{role}_target", f"{role}_split"] for role in ROLES}
+OF_TEXT["corpora"] = ["corpus_name", "card_example"]
 OF_TEXT["train_source"] += OF_TEXT["corpora"]
 
 
@@ -227,7 +228,7 @@ def refuse_without_effect(settings: dict[str, Any], more: Mapping[str, str] = Ma
     for name, about in OPTIONS.items():
         if about.needs is not None:
             needed, _, value = about.needs.partition("=")
-            given = settings.get(needed, "steps" if needed == "save_strategy" else None)
+            given = settings.get(needed, getattr(TranslationTrainingArguments, needed, None))
             if given in (None, False, 0, "no") if not value else given != value:
                 reasons[name] = f"it needs {about.needs}"
     for name, reason in reasons.items():

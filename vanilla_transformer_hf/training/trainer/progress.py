@@ -242,6 +242,10 @@ def find_short_run(args: TrainingArguments, steps: int, epoch: int = 0) -> str |
     if warmup >= steps and warmup > shorter and SchedulerType(args.lr_scheduler_type) not in WITHOUT_WARMUP:
         problems.append(f"all in its warm-up of {warmup:,}: the learning rate never reaches {args.learning_rate:.3g}")
         advice.append(f"lower warmup_steps to, say, {shorter:,}")
+    length = steps if args.eval_strategy == IntervalStrategy.STEPS else steps / epoch if epoch else math.inf
+    if args.eval_strategy != IntervalStrategy.NO and args.eval_delay > length:
+        problems.append(f"which end before eval_delay={args.eval_delay:g}, so that nothing is evaluated")
+        advice.append("lower eval_delay")
     if not problems:
         return None
     updates = f"{steps:,} update{'s' * (steps != 1)}"
