@@ -236,6 +236,12 @@ def test_forms_bring_glossaries_and_memories(serve):
         ({"model": "x"}, ("a.txt", b"two"), 400, "model: 'x' is not a model here"),
         ({"glossary": "two"}, ("a.txt", b"two"), 400, "glossary: must be an object of texts"),
         ({"memory": "[1]"}, ("a.txt", b"two"), 400, "memory: must be an object of texts"),
+        (
+            {"glossary": '{"two": "fünf"}'.encode("cp1252")},
+            ("a.txt", b"two"),
+            400,
+            "the body is not a valid form: its text",
+        ),
     ],
 )
 def test_files_that_cannot_be_translated_are_one_line(serve, form, upload, status, message):

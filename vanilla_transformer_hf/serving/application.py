@@ -673,9 +673,13 @@ async def _form(request: Request, content: bytes, most_files: int) -> Mapping[st
     else:  # `curl -d` escapes nothing, and Starlette reads what is not escaped as Latin-1
         parser = FormParser(request.headers, whole(quote(content, safe=bytes(range(128))).encode()))
     try:
-        if not most_files:  # Starlette would read what is not UTF-8 as Latin-1, or put U+FFFD in its place
-            (content if isinstance(parser, InMemory) else unquote_to_bytes(content)).decode()
+        # Starlette reads what is not UTF-8 as Latin-1, or puts U+FFFD in its place.
+        if isinstance(parser, FormParser):
+            unquote_to_bytes(content).decode()
         form = await parser.parse()
+        texts = [text for _, text in form.multi_items() if isinstance(text, str)]
+        if isinstance(parser, InMemory) and not all(text.encode() in content for text in texts):
+            raise ValueError("its text is not UTF-8")
     except (MultiPartException, HTTPException, ValueError, KeyError) as error:
         raise RequestError(f"the body is not a valid form: {getattr(error, 'detail', error)}") from None
     return {name: values if len(values := form.getlist(name)) > 1 else values[0] for name in form}

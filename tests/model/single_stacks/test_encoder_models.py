@@ -158,6 +158,10 @@ def test_losses_are_those_of_torch(tiny_config, batch):
     classifier = VanillaTransformerForSequenceClassification(tiny_config(num_labels=3)).eval()
     found = classifier(**inputs, labels=torch.tensor([2, 0]))
     torch.testing.assert_close(found.loss, F.cross_entropy(found.logits, torch.tensor([2, 0])))
+    for each, classes in ((tagger, tags), (classifier, torch.tensor([2, 0]))):
+        for training in (True, False):
+            found = each.train(training)(**inputs, labels=classes, return_logits=False)
+            assert found.loss is not None and (found.logits is None) == training
 
 
 def test_what_is_masked_does_not_reach_a_sequence_and_padding_changes_nothing(tiny_config, batch):

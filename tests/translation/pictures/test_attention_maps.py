@@ -86,3 +86,6 @@ def test_what_cannot_be_drawn_is_said(model, tokenizer):
         draw_attention(maps, "all")
     with pytest.raises(ValueError, match=f"the source has 2.. tokens; a picture shows up to {MOST_PIECES}"):
         attention_maps(model, tokenizer, "x" * 250, "eins")
+    for empty in ("", " \u200b"):
+        with pytest.raises(ValueError, match="the source is empty: expected a sentence"):
+            attention_maps(model, tokenizer, empty)

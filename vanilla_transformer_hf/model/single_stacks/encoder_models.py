@@ -109,6 +109,8 @@ class EncoderWithHead(VanillaTransformerPreTrainedModel):
         loss, logits = self.loss_and_logits(
             outputs[0], labels, num_items_in_batch=num_items_in_batch, return_logits=return_logits
         )
+        if self.training and labels is not None and not return_logits:
+            logits = None
         return self.output_type(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )

@@ -63,7 +63,9 @@ def readable(decode: Any, ids: list[int]) -> list[str]:
 @torch.no_grad()
 def attention_maps(model: Any, tokenizer: Any, source: str, target: str | None = None) -> AttentionMaps:
     """The attention of a model to a sentence while it predicts `target`, or else what it generates."""
-    batch = tokenizer([normalize_space(source)], return_tensors="pt").to(model.device)
+    if not (source := normalize_space(source)):
+        raise ValueError("the source is empty: expected a sentence")
+    batch = tokenizer([source], return_tensors="pt").to(model.device)
     target_ids, source_ids = ids_of_target(model, tokenizer, batch, target), batch["input_ids"][0].tolist()
     for side, count in (("source", len(source_ids)), ("target", len(target_ids) - 1)):
         if count > MOST_PIECES:
