@@ -34,7 +34,7 @@ from vanilla_transformer_hf.training import process
 from vanilla_transformer_hf.training.checkpoints.averaging import select_checkpoints
 from vanilla_transformer_hf.training.data.collators import TranslationCollator
 from vanilla_transformer_hf.training.model import paper_learning_rate
-from vanilla_transformer_hf.training.run import run_job
+from vanilla_transformer_hf.training.run import facts_of_run, run_job
 from vanilla_transformer_hf.training.tasks import text_to_text
 from vanilla_transformer_hf.training.trainer.progress import ShortRunWarning, ZeroScoreWarning, find_short_run
 from vanilla_transformer_hf.training.trainer.translation import TranslationTrainer
@@ -197,6 +197,14 @@ def test_the_tokenizer_says_how_many_sources_had_several_sentences(prepare, tmp_
 def test_long_training_pairs_bring_no_warning_of_the_host(prepare, warnings_of_the_host):
     prepare(max_source_length=9, max_target_length=9)
     assert not warnings_of_the_host()
+
+
+def test_a_card_names_a_teacher_of_the_hub_and_no_folder(prepare, tmp_path):
+    task = prepare().task
+    for teacher, known in ((str(tmp_path), None), ("somebody/big", "somebody/big")):
+        task.run.training.teacher = teacher
+        facts = facts_of_run(task.run, {"teacher": teacher, "seed": 3}, tmp_path, pairs=3)
+        assert facts.settings == {"seed": 3} | ({"teacher": known} if known else {})
 
 
 def test_a_card_that_was_edited_stays(prepare, tmp_path, capsys):

@@ -62,7 +62,7 @@ def facts_of_run(
     mixture: Sequence[str] = (),
 ) -> CardFacts:
     """The facts for the card of a run's model; `origin` and `mixture` are sentences, `pairs` is None of a stream."""
-    data, model = run.data, run.model.model_name_or_path
+    data, model, teacher = run.data, run.model.model_name_or_path, run.training.teacher
     parts = corpus_parts(data)
     sources = [str(part.train_source) for part in parts.values() if part.train_source]
     names = data.train_text or sources or [str(data.train_source)]
@@ -99,7 +99,7 @@ def facts_of_run(
         quoted=[sentence.replace(NOT_TRAINED, TRAINED) for sentence in known.quoted],
         example=run.model.card_example,
         project_url=run.model.project_url,
-        settings=public_settings(settings),
+        settings=public_settings(settings) | ({"teacher": teacher} if teacher and not Path(teacher).exists() else {}),
         device=device if training.world_size == 1 else f"{training.world_size} processes, {device} each",
     )
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -205,6 +206,19 @@ def test_the_last_and_the_best_are_chosen(checkpoints, tmp_path):
     assert steps(best=1) == [30], "the newer of two equals"
     assert steps(best=3) == steps(best=3, metric="eval_loss") == [20, 30, 60]
     assert select_checkpoints(run / "checkpoints", last=2) == select_checkpoints(run, last=2)
+
+
+def test_the_best_that_is_kept_beside_the_last_is_named(checkpoints, tmp_path, caplog):
+    folders = checkpoints(3, {10: 9.0, 20: 5.0, 30: 3.0})
+    log = [
+        entry for folder in folders for entry in json.loads((folder / "trainer_state.json").read_text())["log_history"]
+    ]
+    (folders[2] / "trainer_state.json").write_text(json.dumps({"log_history": log, "best_global_step": 10}))
+    for count in (1, 2, 3):
+        assert select_checkpoints(tmp_path / "run", last=count) == folders[-count:] and not caplog.text
+    shutil.rmtree(folders[1])
+    assert select_checkpoints(tmp_path / "run", last=2) == [folders[0], folders[2]]
+    assert "checkpoint-10 is kept as the best of the run, and may not be one of the last 2" in caplog.text
 
 
 def test_a_choice_that_cannot_be_made_is_refused(checkpoints, tmp_path):

@@ -3,6 +3,7 @@ Averages of the weights of a run: of its checkpoints ("Attention Is All You Need
 ones occur once; and of all its steps, with weights that fall exponentially.
 """
 
+import logging
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -30,6 +31,8 @@ from ...publishing.model_card import FACTS_FILE, TRAINER_STATE_FILE, CardFacts, 
 from ...publishing.weight_files import weight_paths
 from .files import checkpoints_in
 
+
+logger = logging.getLogger(__name__)
 
 # Fields of a config that do not affect the weights.
 IGNORED_FIELDS = {"transformers_version", VERSION_FIELD, "_name_or_path"}
@@ -213,7 +216,15 @@ def select_checkpoints(
     if len(ranked) < count:
         which = f"checkpoints were evaluated with {metric}" if best else "checkpoints"
         raise ValueError(f"{run_folder}: {len(ranked)} {which}, but {count} are to be averaged.")
-    return [found[step] for step in sorted(ranked[:count])]
+    first, *others = chosen = sorted(ranked[:count])
+    path = found[chosen[-1]] / TRAINER_STATE_FILE
+    if last and others and first == min(found) and path.is_file():  # which `save_total_limit` keeps, if it is the best
+        state = read_object(path, {"log_history": list}, LARGEST_LOG)
+        evaluated = [entry.get("step", 0) for entry in state["log_history"] if "eval_loss" in entry]
+        if state.get("best_global_step") == first and any(first < step < others[0] for step in evaluated):
+            told = "%s is kept as the best of the run, and may not be one of the last %d: later ones may be deleted."
+            logger.warning(told, found[first], count)
+    return [found[step] for step in chosen]
 
 
 class AverageCheckpointsCallback(TrainerCallback):

@@ -150,10 +150,9 @@ def fields_of_pairs(
 def about(wanted: SyntheticText, rate: tuple[int, int] | None, texts: Sequence[str]) -> str:
     """A sentence on the synthetic text for the card of the model that has learned it."""
     names = " and ".join(Path(text).name for text in texts)
+    model = wanted.search.model
+    model = Path(model).name if Path(model).exists() else model
     how = "natural amounts" if rate is None else f"the rate {rate[0]} real to {rate[1]} synthetic"
     made = "sources" if wanted.side == "target" else "targets"
     tagged = f", marked {wanted.tag}" if wanted.tag and wanted.side == "target" else ""
-    return (
-        f"Trained on synthetic text, too: {Path(wanted.search.model).name} translated {names} into {made}{tagged}; "
-        f"{how}."
-    )
+    return f"Trained on synthetic text, too: {model} translated {names} into {made}{tagged}; {how}."
