@@ -83,6 +83,8 @@ def test_a_dry_run_writes_nothing(corpus, capsys):
         (["a.tsv", "--output", "b.txt"], "b.txt: one file for both sides is .tsv or .jsonl"),
         (["a.tsv", "--output", "b.tsv", "--max_length", "1"], "no pair is left; nothing is written"),
         (["c.tsv", "--output", "b.tsv"], "c.tsv: no such file"),
+        (["a.tsv", "--output", "b.tsv", "--split", "dev"], "--split dev has no effect: a.tsv has no splits"),
+        (["a.en", "a.en", "--output", "b.tsv", "--source_column", "x"], "have no effect on two plain files"),
         (["a.en", "a.tsv", "--output", "b.tsv"], "a.en has 5 lines, a.tsv has 1 lines"),
     ],
 )

@@ -212,12 +212,23 @@ def test_workbooks_with_and_without_a_header(tmp_path, header):
         ([["en", "yo"]], ["other"], r"several sheets have content: Sheet, other; keep one"),
         ([["en", "yo"], ["a", datetime.date(2024, 1, 1)]], (), r"a\.xlsx, row 2: a cell holds a datetime"),
         ([["en", "yo"], ["a", "#REF!"]], (), r"a\.xlsx, row 2: the formula of a cell has the error #REF!"),
+        (
+            [["My texts"], ["en", "yo"], ["a", "b"]],
+            (),
+            r"a\.xlsx, row 1: 1 columns, but 2 .* it is a title, which must",
+        ),
+        ([[1, "a", "b"], [2, "c", "d"]], (), r"a\.xlsx, row 1: 3 columns without a header, the first of numbers"),
         ([["en", "yo"]], (), "the corpus is empty"),
     ],
 )
 def test_workbooks_that_do_not_say_enough_are_refused(tmp_path, rows, more, message):
     with pytest.raises(ValueError, match=message):
         load_parallel_text(workbook(tmp_path / "a.xlsx", *rows, more=more), source_lang="en", target_lang="yo")
+
+
+def test_numbers_have_all_their_digits(tmp_path):
+    path = workbook(tmp_path / "a.xlsx", ["en", "yo"], [1.2345678e20, 12345678901], [0.5, 3.0])
+    assert [[*row.values()] for row in xlsx_pairs(path, EN_YO)] == [["1.2345678e+20", "12345678901"], ["0.5", "3"]]
 
 
 def test_columns_that_are_not_read_may_hold_anything(tmp_path):

@@ -18,7 +18,16 @@ GOOD = [(f"{a} {b} {c}", f"{c} {a} {b}") for a in WORDS for b in WORDS[:8] for c
 def doubts(tmp_path, datasets_cache):
     """`doubts(pairs, ...)`: the sentences about a training text of these pairs."""
 
-    def doubts(pairs, validation=FEWEST_SCORED, vocab_size=300, model=None, test=(), task="translation", **choices):
+    def doubts(
+        pairs,
+        validation=FEWEST_SCORED,
+        vocab_size=300,
+        model=None,
+        test=(),
+        task="translation",
+        drop_duplicates=False,
+        **choices,
+    ):
         source, target = ([pair[side] for pair in pairs] for side in (0, 1))
         tokenizer = VanillaTransformerTokenizer.train(
             source, target, vocab_size=vocab_size, show_progress=False, min_frequency=1, **choices
@@ -26,7 +35,9 @@ def doubts(tmp_path, datasets_cache):
         corpus = datasets.Dataset.from_dict({"source": source, "target": target})
         data = tokenize_corpus(corpus, tokenizer, CorpusFilter(50, 50, "drop")).data
         names = {"model_name_or_path": model, "begins_with": model}
-        run = SimpleNamespace(data=SimpleNamespace(task=task), model=SimpleNamespace(**names))
+        run = SimpleNamespace(
+            data=SimpleNamespace(task=task, drop_duplicates=drop_duplicates), model=SimpleNamespace(**names)
+        )
         corpora = {"train": corpus}
         if test:
             corpora["test"] = datasets.Dataset.from_dict({"source": test, "target": test})
@@ -78,4 +89,4 @@ def test_half_of_the_pairs_are_identical(doubts):
 def test_half_of_the_pairs_are_repeated(doubts):
     (said,) = doubts([*GOOD, *GOOD])
     assert said.startswith("only 1,024 of 2,048 training pairs are different")
-    assert doubts([*GOOD, *GOOD[1:]]) == []
+    assert doubts([*GOOD, *GOOD[1:]]) == [] == doubts([*GOOD, *GOOD], drop_duplicates=True)

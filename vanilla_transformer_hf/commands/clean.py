@@ -81,7 +81,7 @@ def main(prog: str, argv: list[str]) -> None:
     from ..common.files import open_output, refuse_overwriting, write_text
     from ..common.lines import read_lines
     from ..training.data.cleaning import CleaningOptions, CleaningReport, clean_pairs, held_out_sentences
-    from ..training.data.corpus import iterate_rows
+    from ..training.data.corpus import has_splits, iterate_rows
 
     outputs = [Path(path) for path in arguments.output or []]
     written = [*outputs, *([Path(arguments.report)] if arguments.report else [])]
@@ -108,6 +108,10 @@ def main(prog: str, argv: list[str]) -> None:
         check_language=arguments.check_language,
     )
     columns = {"source_column": arguments.source_column, "target_column": arguments.target_column}
+    if arguments.split != "train" and not has_splits(arguments.source):
+        raise ValueError(f"--split {arguments.split} has no effect: {arguments.source} has no splits; leave it out.")
+    if arguments.target is not None and any(columns.values()):
+        raise ValueError("--source_column and --target_column have no effect on two plain files; leave them out.")
     rows = iterate_rows(arguments.source, arguments.target, **columns, **languages, split=arguments.split)
     report = CleaningReport()
     with ExitStack() as stack:  # files are complete or not written at all

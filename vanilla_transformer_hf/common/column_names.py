@@ -9,6 +9,7 @@ import langcodes
 
 SIDES = ("source", "target")
 Names = tuple[tuple[str, ...], ...]  # possible column names of each side
+NumberedRow = tuple[int, list[str]]  # its cells
 
 # Words of column names -> the side that they name, if they name one. Words that are language names are not listed.
 WORDS: dict[str, str | None] = {
@@ -160,20 +161,26 @@ def header_positions(where: str, cells: list[str], names: Names) -> list[int] | 
     try:
         return [cells.index(name) for name in find_columns(where, cells, names)]
     except ValueError as error:
-        hint = "(If line 1 is a pair of texts, put a line before it: source, a tab, target.)"
+        hint = "(If these are texts, put a header before them, such as the names source and target.)"
         raise type(error)(f"{error} {hint}") from None
 
 
-def table_pairs(path: str, rows: Iterable[tuple[int, list[str]]], names: Names) -> Iterator[dict[str, str]]:
+def table_pairs(path: str, rows: Iterable[NumberedRow], names: Names, unit: str = "line") -> Iterator[dict[str, str]]:
     """Pairs of numbered rows: of the named columns, or of the first two if the first row is not a header."""
     width, positions = 0, [0, 1]
     for number, cells in rows:
         if not width:
-            width, found = max(len(cells), 2), header_positions(f"{path}, line {number}", cells, names)
+            width, found = max(len(cells), 2), header_positions(f"{path}, {unit} {number}", cells, names)
+            if found is None and width > 2 and cells[0].strip().replace(".", "", 1).isdecimal():
+                raise ValueError(
+                    f"{path}, {unit} {number}: {width} columns without a header, the first of numbers; put a "
+                    "header before them, such as number, source and target."
+                )
             if found is not None:
                 positions = found
                 continue
         if len(cells) != width:
             guess = "a tab is missing" if len(cells) < width else "there is a tab inside a text"
-            raise ValueError(f"{path}, line {number}: {len(cells)} columns, but {width} expected; perhaps {guess}.")
+            guess = guess if unit == "line" else "it is a title, which must be deleted"
+            raise ValueError(f"{path}, {unit} {number}: {len(cells)} columns, but {width} expected; perhaps {guess}.")
         yield {side: cells[position] for side, position in zip(SIDES, positions)}

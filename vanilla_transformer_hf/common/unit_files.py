@@ -316,7 +316,7 @@ def xlsx_pairs(path: str, names: Names) -> Iterator[Row]:
             raise ValueError(
                 f"{path}: has no sheets that can be read, as a Strict Open XML one; save it as Excel Workbook (.xlsx)."
             )
-        for row in table_pairs(path, _rows_of_sheet(path, (full or book.worksheets)[0]), names):
+        for row in table_pairs(path, _rows_of_sheet(path, (full or book.worksheets)[0]), names, "row"):
             for text in row.values():
                 if isinstance(text, UnreadableCell):
                     raise ValueError(text)
@@ -359,7 +359,7 @@ def _text_of_cell(where: str, value: Any) -> str:
             return UnreadableCell(f"{where}: the formula of a cell has the error {value}; put a text there.")
         return value or ""
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return f"{value:g}" if isinstance(value, float) and value.is_integer() else str(value)
+        return str(value).removesuffix(".0")
     return UnreadableCell(f"{where}: a cell holds a {type(value).__name__}, but text is expected.")
 
 

@@ -5,7 +5,6 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from datasets.config import DATASETDICT_JSON_FILENAME
 from huggingface_hub import CardData
 from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedConfig, Seq2SeqTrainingArguments
@@ -19,6 +18,7 @@ from ..model.config.stacks import HEAD_FIELDS, heads_of_layers
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..publishing.model_card import check_metadata, check_project_url
 from .arguments import FIELDS_OF_NEW_TOKENIZERS, DataArguments, ModelArguments, OwnTrainingArguments
+from .data.corpus import has_splits
 from .data.parts import REPLAYED, ROLES, check_rates, corpus_parts, rates_of, refuse_several
 from .model import make_generation_config, paper_learning_rate, plan_config
 from .pretraining.denoising import DENOISING, NOISE_FIELDS, PAIR_FIELDS, check_denoising
@@ -97,7 +97,7 @@ def check_run(run: RunArguments, settings: dict[str, Any]) -> None:
         reasons |= dict.fromkeys(NOISE_FIELDS, "it needs task=denoising")
         for role in () if run.data.corpora else ROLES:  # of several, one may have the splits that another lacks
             source = getattr(run.data, f"{role}_source")
-            if not source or (Path(source).exists() and not Path(source, DATASETDICT_JSON_FILENAME).is_file()):
+            if not source or not has_splits(source):
                 reasons[f"{role}_split"] = f"{source} has no splits" if source else f"it needs {role}_source"
     for values in (settings, *({**settings, **row} for row in rows.values())):  # a row needs what the run needs
         refuse_without_effect(values, reasons)
@@ -132,11 +132,8 @@ def refuse_unused(run: RunArguments, settings: dict[str, Any], used: Collection[
     for name, value in settings.items():
         if name in (_NOT_IN_ALL_TASKS | _OF_TRANSLATION) - _OF_ALL_TASKS - {*used}:
             raise ValueError(f"{name}={value} has no effect with task={run.data.task}: remove it.")
-        if name in FIELDS_OF_NEW_TOKENIZERS and not run.model.trains_tokenizer:
-            raise ValueError(
-                f"{name}={value} has no effect: the tokenizer is that of tokenizer_name_or_path. Remove it."
-            )
-    refuse_without_effect(settings)
+    decided = () if run.model.trains_tokenizer else FIELDS_OF_NEW_TOKENIZERS
+    refuse_without_effect(settings, dict.fromkeys(decided, "the tokenizer is that of tokenizer_name_or_path"))
 
 
 def check_evaluation(run: RunArguments, known: Sequence[str]) -> None:

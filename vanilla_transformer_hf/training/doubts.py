@@ -31,7 +31,7 @@ def find_doubts(run: RunArguments, tokenizer: Any, corpora: dict[str, Any], data
     """Warnings about the text of a run, each with what to do; `corpora` are texts by role, `data` is tokenized."""
     if isinstance(train := data["train"], datasets.Dataset):
         if run.data.task != DENOISING:  # whose pairs are a text and itself
-            yield from _doubts_of_pairs(corpora)
+            yield from _doubts_of_pairs(corpora, run.data.drop_duplicates)
         if run.model.begins_with is None:
             yield from _doubts_of_vocabulary(tokenizer, train, are_pairs=run.data.task != DENOISING)
     for role, validation in data.items():
@@ -44,7 +44,7 @@ def find_doubts(run: RunArguments, tokenizer: Any, corpora: dict[str, Any], data
             )
 
 
-def _doubts_of_pairs(corpora: dict[str, Any]) -> Iterator[str]:
+def _doubts_of_pairs(corpora: dict[str, Any], are_distinct: bool) -> Iterator[str]:
     """Of training pairs that teach to copy, are there again and again, or have sources of a held-out text."""
     # Of each text among the first 100,000.
     sample = _beginning(corpora["train"])
@@ -56,7 +56,7 @@ def _doubts_of_pairs(corpora: dict[str, Any]) -> Iterator[str]:
             "copy; vanilla-transformer clean leaves them out."
         )
     distinct = len(sample.select(list(SIDES)).group_by(list(SIDES)).aggregate([]))
-    if len(sample) - distinct >= IDENTICAL_SHARE * len(sample):
+    if not are_distinct and len(sample) - distinct >= IDENTICAL_SHARE * len(sample):
         yield (
             f"only {distinct:,} of {len(sample):,} training pairs are different: an epoch shows each several times; "
             "drop_duplicates leaves the others out."

@@ -155,10 +155,11 @@ def test_invalid_utf8_names_file_and_line(write, tmp_path):
     [
         ("a.csv", ["id,de", "1,ein"], {"source_lang": "en"}, r"no column 'en' or 'source'.*there are: id, de"),
         ("a.tsv", ["id\tde", "1\tein"], {"source_column": "en"}, r"no column 'en'.*there are: id, de"),
+        ("a.tsv", ["1.25\tone\tein"], {}, r"a\.tsv, line 1: 3 columns without a header, the first of numbers"),
         ("a.tsv", ["one\tein", "two"], {}, r"a\.tsv, line 2: 1 columns, but 2 expected; perhaps a tab is missing"),
         ("a.tsv", ["one\tein", "two\tdogs\tzwei"], {}, r"a\.tsv, line 2: 3 columns, but 2 expected; .* inside a text"),
         ("a.tsv", ["DE\tEN", "a\tb\tc"], {"source_lang": "en", "target_lang": "de"}, r"line 2: 3 columns"),
-        ("a.tsv", ["English\tYoruba"], {}, r"a\.tsv, line 1: no column 'source'.*If line 1 is a pair of texts"),
+        ("a.tsv", ["English\tYoruba"], {}, r"a\.tsv, line 1: no column 'source'.*If these are texts, put a header"),
         ("a.tsv", ["o\0n\0e\0\t\0e\0"], {}, r"a\.tsv, line 1: a NUL character.*UTF-16"),
         ("a.txt.tsv", ["one"], {}, r"line 1: 1 columns, but 2 expected"),
         ("a.jsonl", ['{"source": "a \\ud83d", "target": "b"}'], {}, r"a\.jsonl, line 1: 'source' has half of a char"),

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 Corpus: TypeAlias = datasets.Dataset | datasets.IterableDataset
 # Part of the name of what is kept of a file: another number where the readers give other rows.
-READERS = 3
+READERS = 4
 TEXT_PAIR = datasets.Features({side: datasets.Value("string") for side in SIDES})
 
 
@@ -110,6 +110,11 @@ def _from_table(table: Corpus, where: str, names: Names) -> Corpus:
 def _to_sides(row: dict[str, Any], columns: list[str], is_nested: bool) -> dict[str, str]:
     texts = (row["translation"] or {}) if is_nested else row
     return {side: texts.get(column) or "" for side, column in zip(SIDES, columns)}
+
+
+def has_splits(source: str) -> bool:
+    """Whether a text is in a folder that `datasets` saved with splits, or may be on the Hub."""
+    return not Path(source).exists() or Path(source, datasets.config.DATASETDICT_JSON_FILENAME).is_file()
 
 
 def _load_hub_or_folder(source: str, split: str, config_name: str | None, streaming: bool) -> Corpus:
