@@ -17,7 +17,7 @@ MOST = {
     "commands": (24, 2_190, 5),  # options of glossaries, memories, suggestions, minimum risk, runs; score-systems
     # Readers of both sides, of training before, which memories have, too, and say what to do without languages.
     # A lock on each file that is written, which runs that continue had alone; on shares of Windows, too.
-    "common": (21, 2_670, 30),
+    "common": (21, 2_675, 30),
     "conversion": (34, 6_780, 30),
     "evaluation": (5, 540, 5),  # score-systems: tests of differences, and their page
     "explorer": (17, 3_485, 15),  # runs that are watched; recurrent models; what neurons write for

@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import zipfile
 
 import pytest
 
@@ -33,6 +34,15 @@ def test_invalid_utf8_behind_a_mark_is_named(tmp_path):
     (tmp_path / "text").write_bytes(b"\xef\xbb\xbfab\xff\n")
     with pytest.raises(ValueError, match=r"text, line 1: not valid UTF-8 \(byte 0xff at position 5\)"):
         list(read_lines(tmp_path / "text"))
+
+
+def test_a_workbook_is_no_text(tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.csv", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("sheet.xml", "\xe9" * 999)
+    with pytest.raises(
+        ValueError, match=r"a\.csv, line 1: not valid UTF-8 .*; it is an archive, such as a workbook: s"
+    ):
+        list(read_lines(tmp_path / "a.csv"))
 
 
 def test_a_damaged_gzip_file_is_named(tmp_path):

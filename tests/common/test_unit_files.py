@@ -217,7 +217,7 @@ def test_workbooks_with_and_without_a_header(tmp_path, header):
             (),
             r"a\.xlsx, row 1: 1 columns, but 2 .* it is a title, which must",
         ),
-        ([[1, "a", "b"], [2, "c", "d"]], (), r"a\.xlsx, row 1: 3 columns without a header, the first of numbers"),
+        ([[1, "a", "b"], [2, "c", "d"]], (), r"a\.xlsx, row 1: 3 columns, the first of numbers, need a header"),
         ([["en", "yo"]], (), "the corpus is empty"),
     ],
 )
@@ -229,6 +229,12 @@ def test_workbooks_that_do_not_say_enough_are_refused(tmp_path, rows, more, mess
 def test_numbers_have_all_their_digits(tmp_path):
     path = workbook(tmp_path / "a.xlsx", ["en", "yo"], [1.2345678e20, 12345678901], [0.5, 3.0])
     assert [[*row.values()] for row in xlsx_pairs(path, EN_YO)] == [["1.2345678e+20", "12345678901"], ["0.5", "3"]]
+
+
+def test_escapes_of_excel_are_what_they_stand_for(tmp_path):
+    path = workbook(tmp_path / "a.xlsx", ["en", "yo"], ["a_x000D_\nb", "_x005F_x000D_ _x_ _x005f_"], ["_xD83D_", "c"])
+    expected = [["a \nb", "_x000D_ _x_ _"], ["_xD83D_", "c"]]
+    assert [[*row.values()] for row in xlsx_pairs(path, EN_YO)] == expected
 
 
 def test_columns_that_are_not_read_may_hold_anything(tmp_path):

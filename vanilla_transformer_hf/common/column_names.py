@@ -172,10 +172,7 @@ def table_pairs(path: str, rows: Iterable[NumberedRow], names: Names, unit: str 
         if not width:
             width, found = max(len(cells), 2), header_positions(f"{path}, {unit} {number}", cells, names)
             if found is None and width > 2 and cells[0].strip().replace(".", "", 1).isdecimal():
-                raise ValueError(
-                    f"{path}, {unit} {number}: {width} columns without a header, the first of numbers; put a "
-                    "header before them, such as number, source and target."
-                )
+                raise ValueError(f"{path}, {unit} {number}: {width} columns, the first of numbers, need a header.")
             if found is not None:
                 positions = found
                 continue

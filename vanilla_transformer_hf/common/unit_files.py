@@ -11,6 +11,7 @@ XML is read by lxml a unit at a time. Files that declare entities are errors, no
 more than `LONGEST_UNIT` is read for one unit.
 """
 
+import re
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,6 +33,8 @@ LONGEST_UNIT = 64 * 2**20  # bytes
 # Bytes of all parts of a workbook without compression, and its rows; Excel writes no more of these.
 LARGEST_WORKBOOK = 512 * 2**20
 LAST_ROW = 2**20
+# How it writes the control characters of a text, and a _ before what would look like one.
+ESCAPE_OF_EXCEL = re.compile("_x00(?:[01][0-9A-Fa-f]|5[Ff])_")
 ERRORS_OF_EXCEL = ("#REF!", "#VALUE!", "#N/A", "#NAME?", "#DIV/0!", "#NULL!", "#NUM!")
 
 LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
@@ -357,7 +360,7 @@ def _text_of_cell(where: str, value: Any) -> str:
     if value is None or isinstance(value, str):
         if value and value.startswith("#") and value in ERRORS_OF_EXCEL:
             return UnreadableCell(f"{where}: the formula of a cell has the error {value}; put a text there.")
-        return value or ""
+        return ESCAPE_OF_EXCEL.sub(lambda escape: "_" if escape[0][4] == "5" else " ", value or "")
     if isinstance(value, int | float) and not isinstance(value, bool):
         return str(value).removesuffix(".0")
     return UnreadableCell(f"{where}: a cell holds a {type(value).__name__}, but text is expected.")

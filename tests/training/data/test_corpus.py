@@ -155,7 +155,7 @@ def test_invalid_utf8_names_file_and_line(write, tmp_path):
     [
         ("a.csv", ["id,de", "1,ein"], {"source_lang": "en"}, r"no column 'en' or 'source'.*there are: id, de"),
         ("a.tsv", ["id\tde", "1\tein"], {"source_column": "en"}, r"no column 'en'.*there are: id, de"),
-        ("a.tsv", ["1.25\tone\tein"], {}, r"a\.tsv, line 1: 3 columns without a header, the first of numbers"),
+        ("a.tsv", ["1.25\tone\tein"], {}, r"a\.tsv, line 1: 3 columns, the first of numbers, need a header"),
         ("a.tsv", ["one\tein", "two"], {}, r"a\.tsv, line 2: 1 columns, but 2 expected; perhaps a tab is missing"),
         ("a.tsv", ["one\tein", "two\tdogs\tzwei"], {}, r"a\.tsv, line 2: 3 columns, but 2 expected; .* inside a text"),
         ("a.tsv", ["DE\tEN", "a\tb\tc"], {"source_lang": "en", "target_lang": "de"}, r"line 2: 3 columns"),

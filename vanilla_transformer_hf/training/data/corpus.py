@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 Corpus: TypeAlias = datasets.Dataset | datasets.IterableDataset
 # Part of the name of what is kept of a file: another number where the readers give other rows.
-READERS = 4
+READERS = 5
 TEXT_PAIR = datasets.Features({side: datasets.Value("string") for side in SIDES})
 
 

@@ -72,12 +72,9 @@ def copy_for(arguments: argparse.Namespace, work: LineWork) -> Path | None:
     needs_model |= options.get("too_long") == "whole" or any(getattr(arguments, name, None) for name in OF_MODELS)
     if needs_model or arguments.device not in (None, "cpu"):
         return None
-    if given := [
-        f"--{name} {getattr(arguments, name)}" for name in ("dtype", "matmul") if getattr(arguments, name) != "auto"
-    ]:
-        raise ValueError(
-            f"{', '.join(given)}: no effect with --engine ctranslate2; --quantization is the type of its weights"
-        )
+    for name in ("dtype", "matmul"):
+        if (value := getattr(arguments, name)) != "auto":
+            raise ValueError(f"--{name} {value} has no effect with --engine ctranslate2: set its --quantization")
     copy = kept_copy(arguments.model, arguments.quantization)
     return copy if (copy / FACTS).exists() else None
 
