@@ -1,11 +1,13 @@
 """The decoder of the search, one token at a time, against whole forward passes."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from vanilla_transformer_hf.model.packing.packed import StepWeights
 from vanilla_transformer_hf.model.search import incremental_decoder
-from vanilla_transformer_hf.model.search.incremental_decoder import ROOM, IncrementalDecoder
+from vanilla_transformer_hf.model.search.incremental_decoder import ROOM, FoldedSource, IncrementalDecoder
 from vanilla_transformer_hf.model.search.together import absorb_sources
 
 
@@ -61,6 +63,50 @@ def test_what_no_hypothesis_looks_back_at_is_left_out(tiny_model, source, beams)
         decoder.step(torch.randint(3, 90, (len(memory), beams)))
         decoder.follow(torch.zeros(len(memory), beams, dtype=torch.long))
     assert decoder.mask.shape[-1] == decoder.keys[0].shape[-1] == decoder.values[0].shape[-2] <= STEPS + ROOM * beams
+
+
+@pytest.mark.parametrize("bias", [False, True], ids=["no bias", "bias"])
+@pytest.mark.parametrize("hidden", [0, 2], ids=["whole", "padded"])
+@torch.no_grad()
+def test_a_source_with_the_projections_in_it_is_read_as_by_torch(bias, hidden):
+    theirs = torch.nn.MultiheadAttention(12, 3, bias=bias, batch_first=True, dtype=torch.float64)
+    for parameter in theirs.parameters():
+        torch.nn.init.normal_(parameter)
+    states, memory = torch.randn(1, 5, 12, dtype=torch.float64), torch.randn(1, 4, 12, dtype=torch.float64)
+    is_padding = torch.arange(4)[None] >= 4 - hidden
+    expected, _ = theirs(states, memory, memory, key_padding_mask=is_padding)
+    query, key, value = (torch.nn.Linear(12, 12, bias=bias, dtype=torch.float64) for _ in range(3))
+    for name, whole in theirs.named_parameters():
+        if name.startswith("in_proj"):
+            for ours, part in zip((query, key, value), whole.chunk(3)):
+                getattr(ours, name.removeprefix("in_proj_")).copy_(part)
+    keys, values = (map(memory).view(4, 3, 4).transpose(0, 1) for map in (key, value))  # (H, S, d)
+    cross = SimpleNamespace(owner=SimpleNamespace(q_proj=query, out_proj=theirs.out_proj), scaling=4**-0.5)
+    mask = torch.zeros(1, 1, 1, 4, dtype=torch.float64).masked_fill(is_padding, -torch.inf) if hidden else None
+    found = FoldedSource(cross, keys.transpose(1, 2), values, mask)(states)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("length", [5, 9], ids=["short", "long"])
+@torch.no_grad()
+def test_one_sentence_is_read_as_a_whole_and_may_make_room_for_another(tiny_model, length):
+    """A short source has the projections in it as long as its sentence is alone."""
+    model, tokens = tiny_model(), torch.randint(3, 90, (1, 12))
+    sources = torch.randint(3, 90, (2, length))
+    memory, mask = model.get_encoder()(sources)[0], torch.ones(2, length)
+
+    def reading(row):
+        return IncrementalDecoder(model, StepWeights.of(model), memory[row : row + 1], mask[row : row + 1], 1)
+
+    decoder = reading(0)
+    assert (decoder.folded is not None) == (length * model.config.decoder_attention_heads <= model.config.d_model)
+    whole = model.get_decoder()(input_ids=tokens, encoder_hidden_states=memory[:1])[0]
+    for step in range(6):
+        torch.testing.assert_close(decoder.step(tokens[:, step, None])[0], whole[:, step], rtol=0, atol=1e-5)
+    absorb_sources(decoder, reading(1), slice(0, 1), torch.tensor([0]))
+    whole = model.get_decoder()(input_ids=tokens, encoder_hidden_states=memory[1:])[0]
+    for step in range(6):
+        torch.testing.assert_close(decoder.step(tokens[:, step, None])[0], whole[:, step], rtol=0, atol=1e-5)
 
 
 @torch.no_grad()

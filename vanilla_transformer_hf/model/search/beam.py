@@ -83,6 +83,7 @@ class BeamSearch(Search):
         penalties = LENGTH_PENALTIES[plan.options.length_penalty_type](lengths, plan.config.length_penalty)
         self.penalties = penalties.float().to(plan.prompt.device)  # (longest + 1), entry 0 is for one token
         self.coverage_penalty = plan.options.coverage_penalty
+        self.has_finished = False  # whether any hypothesis has; before, none of the rows is done
         super().__init__(decoder, plan)
 
     def first_rows(self) -> BeamRows:
@@ -146,6 +147,7 @@ class BeamSearch(Search):
         if self.coverage_penalty:
             rows.coverage = rows.coverage + self.decoder.attention * (length > rows.given)[:, None, None]
         if ends[:, : plan.beams].any():
+            self.has_finished = True
             self._finish(found, ends)
         rows.running_scores, chosen = going_on(found.scores, ends, beams=plan.beams)  # (A, n)
         if (recorder := plan.request.requests.get("recorder")) is not None:
@@ -267,6 +269,8 @@ class BeamSearch(Search):
         """Rows whose finished hypotheses stay as they are (A)."""
         rows, plan = self.rows, self.plan
         length = rows.running.shape[-1]
+        if not self.has_finished:
+            return length >= rows.limits
         reachable = torch.full_like(rows.limits, length)
         if plan.config.early_stopping == "never" and plan.config.length_penalty > 0:
             reachable = rows.limits

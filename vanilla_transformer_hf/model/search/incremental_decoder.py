@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..config.stacks import heads_of_layers
-from ..layers.parts import is_unchanged
+from ..layers.parts import is_plain, is_unchanged
 from ..packing.most_likely import best_candidates, most_likely
 from ..packing.packed import StepProjections, StepWeights, lacks_bfloat16
 from .layer_tensors import LayerTensors
@@ -70,6 +70,13 @@ class IncrementalDecoder:
             hidden = (attention_mask == 0) & attention_mask.any(dim=1, keepdim=True)
             mask = torch.zeros_like(attention_mask, dtype=self.mask.dtype).masked_fill(hidden, -math.inf)
             self.source_mask = mask[:, None, None]  # (B, 1, 1, S)
+        # Of one sentence alone, until others join it.
+        self.folded: list[FoldedSource] | None = None
+        is_exact = weights.quantization is None and not torch.is_autocast_enabled("cpu")
+        if len(memory) == 1 and memory.device.type == "cpu" and memory.dtype == torch.float32 and is_exact:
+            read = [*zip(crosses, map(self._columns, self.source_keys.flat), self.source_values.flat)]
+            if not record_attention and all(FoldedSource.pays(cross, keys) for cross, keys, _ in read):
+                self.folded = [FoldedSource(*each, mask=self.source_mask) for each in read]
 
     def _begin(
         self,
@@ -205,6 +212,8 @@ class IncrementalDecoder:
 
     def _attend_to_source(self, layer: "StepLayer", states: torch.Tensor) -> torch.Tensor:
         """Attention of states (B, n, D) to the source."""
+        if self.folded is not None:
+            return self.folded[layer.place](states)
         cross, projections = layer.encoder_attn, layer.projections
         query = cross.heads(projections.cross_query(states), cross.d_k)  # (B, H, n, d_k)
         keys, values = self._columns(self.source_keys.flat[layer.place]), self.source_values.flat[layer.place]
@@ -237,7 +246,7 @@ class IncrementalDecoder:
         for part, before in zip(states.split(size), scores.split(size)):
             log_probs = self._log_softmax(self.head(part))
             found.append(best_candidates(log_probs, count, before))
-        values, places = map(torch.cat, zip(*found))
+        values, places = found[0] if len(found) == 1 else map(torch.cat, zip(*found))
         return values, places // log_probs.shape[-1], places % log_probs.shape[-1]
 
     def _log_softmax(self, logits: torch.Tensor) -> torch.Tensor:
@@ -422,6 +431,37 @@ def attend(
     weights = scaled.softmax(dim=-1)  # (B H, n, T)
     output = torch.bmm(weights, values).unflatten(0, query.shape[:2])  # (B, H, n, d_v)
     return output.transpose(1, 2).flatten(2).to(query.dtype), weights
+
+
+class FoldedSource:
+    """Attention of the hypotheses of one sentence to its source, with the projections as a part of keys and values."""
+
+    # (x W_Q + b_Q) Kᵀ is x (W_Q Kᵀ) + b_Q Kᵀ, in which only x is new at each step; after the softmax A likewise
+    # A (V W_O) + b_O. Of keys (H, d_k, S), values (H, S, d_v) and a mask (1, 1, 1, S).
+
+    def __init__(self, cross: Any, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None):
+        owner, scaled, self.shape = cross.owner, keys * cross.scaling, (-1, len(keys), keys.shape[2])
+        by_head = owner.q_proj.weight.detach().unflatten(0, keys.shape[:2])  # (H, d_k, D)
+        self.keys = (by_head.transpose(1, 2) @ scaled).transpose(0, 1).flatten(1)  # (D, H S)
+        bias = keys.new_zeros(keys.shape[:2]) if owner.q_proj.bias is None else owner.q_proj.bias.detach()
+        offset = bias.view(len(keys), 1, -1) @ scaled  # (H, 1, S)
+        self.offset = (offset if mask is None else offset + mask[0]).flatten()  # (H S)
+        by_head = owner.out_proj.weight.detach().unflatten(1, (len(keys), -1))  # (D, H, d_v)
+        self.values = (values @ by_head.permute(1, 2, 0)).flatten(0, 1)  # (H S, D)
+        bias = owner.out_proj.bias
+        self.bias = self.values.new_zeros(1) if bias is None else bias.detach()
+
+    @staticmethod
+    def pays(cross: Any, keys: torch.Tensor) -> bool:
+        """Whether that takes fewer multiplications, and less memory to read, than the projections do."""
+        projections = cross.owner.q_proj, cross.owner.out_proj
+        return all(map(is_plain, projections)) and len(keys) * keys.shape[2] <= projections[0].in_features
+
+    def __call__(self, states: torch.Tensor) -> torch.Tensor:
+        """States (1, n, D) to (1, n, D)."""
+        scores = torch.addmm(self.offset, states[0], self.keys)  # (n, H S)
+        weights = scores.view(self.shape).softmax(dim=-1).flatten(1)
+        return torch.addmm(self.bias, weights, self.values)[None]
 
 
 def attend_fused(

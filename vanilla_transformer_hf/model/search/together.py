@@ -307,6 +307,7 @@ def absorb_sources(decoder: Any, other: Any, rows: slice, places: torch.Tensor) 
         for each, its in zip(decoder.decoders, other.decoders):
             absorb_sources(each, its, rows, places)
         return
+    decoder.folded = None
     decoder.begins = decoder.begins.repeat(len(decoder.mask) // len(decoder.begins), 1)
     decoder.begins[places], decoder.mask[places] = decoder.length, -math.inf
     if decoder.key_positions is not None:
