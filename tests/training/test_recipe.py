@@ -210,9 +210,10 @@ EXCLUDES = {
     "average_best": "moving_average",
 }
 AT_LEAST = {
-    0: f"replay curriculum_steps head_gates head_gates_learning_rate {NEEDS['task=speech']}",
-    1: "tokens_per_step per_device_train_tokens num_beams eval_min_steps eval_sample eval_max_extra_tokens "
-    "early_stopping_patience average_last average_best",
+    0: "num_train_epochs preprocessing_num_workers r_drop replay curriculum_steps head_gates head_gates_learning_rate "
+    + NEEDS["task=speech"],
+    1: "max_length_ratio generation_num_beams shuffle_buffer_size tokens_per_step per_device_train_tokens num_beams "
+    "eval_min_steps eval_sample eval_max_extra_tokens early_stopping_patience average_last average_best",
 }
 
 

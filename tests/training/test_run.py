@@ -375,6 +375,8 @@ def test_a_run_that_ends_within_its_first_epoch_says_so(prepare, capsys):
     training.warmup_steps = 1
     assert "warm-up" not in find_short_run(training, 1), "which cannot be shorter"
     assert "10 updates of the weights, fewer than the 11 that see all of its" in find_short_run(training, 10, 11)
+    ShortRunWarning().on_train_begin(training, TrainerState(max_steps=0), TrainerControl())
+    assert "Warning: the run makes 0 updates of the weights, which is too few" in capsys.readouterr().out
     training.eval_strategy, training.eval_delay = "epoch", 2
     assert find_short_run(training, 20, epoch=10) is find_short_run(training, 19) is None, "a stream's is unknown"
     assert "19 updates of the weights, which end before eval_delay=2" in find_short_run(training, 19, epoch=10)

@@ -148,7 +148,7 @@ class DataArguments:
     max_target_length: int = _help("maximum number of tokens of a target sentence, also in generation", 256)
     too_long: TooLongToTrain = _help("what happens to longer training pairs; held-out text is truncated", "drop")
     max_length_ratio: float | None = _help(
-        "leave out training pairs with a side over this many times as long as the other"
+        "leave out training pairs with a side over this many times as long as the other", at_least=1
     )
     drop_duplicates: bool = _help("leave out training pairs that occurred before", False)
     bpe_dropout: float = _help(
@@ -167,7 +167,7 @@ class DataArguments:
         "bands of mel filters that are masked in each recording, likewise", 0, needs="task=speech", at_least=0
     )
     widest_frequency_mask: int = _help("most mel filters of such a band", 8, needs="task=speech", at_least=0)
-    preprocessing_num_workers: int | None = _help("processes that tokenize")
+    preprocessing_num_workers: int | None = _help("processes that tokenize", at_least=0)
 
 
 # Fields that a tokenizer which exists already has decided.
@@ -259,7 +259,7 @@ class OwnTrainingArguments:
         "folder that receives the model, its tokenizer, model card, curves, translations and checkpoints; "
         "trainer_output if not given"
     )
-    num_train_epochs: float = _help("passes over the training text", 3.0)
+    num_train_epochs: float = _help("passes over the training text", 3.0, at_least=0)
     max_steps: int = _help("steps of the optimizer; -1: num_train_epochs decides", -1)
     seed: int = _help("seed of weights, dropout and the order of the text", 42)
     bf16: bool = _help(
@@ -329,7 +329,7 @@ class OwnTrainingArguments:
     adam_epsilon: float = _help("Adam's epsilon", 1e-9)
     max_grad_norm: float = _help("clip gradients to this norm; 0, as in the paper: no clipping", 0.0)
     predict_with_generate: bool = _help("score generated translations, not the loss alone", True)
-    generation_num_beams: int | None = _help("beams of the scores during training", 1)
+    generation_num_beams: int | None = _help("beams of the scores during training", 1, at_least=1)
     optim: str = _help(
         "optimizer: adamw_torch_fused, adafactor or another name of transformers' OptimizerNames; with weight_decay "
         "0, AdamW is the paper's Adam",
@@ -365,10 +365,13 @@ class OwnTrainingArguments:
         at_least=0,
     )
     shuffle_buffer_size: int = _help(
-        "sentence pairs of a stream that are in memory to be sorted and shuffled", 100_000, needs="streaming"
+        "sentence pairs of a stream that are in memory to be sorted and shuffled",
+        100_000,
+        needs="streaming",
+        at_least=1,
     )
     r_drop: float = _help(
-        "weight of R-Drop, which makes outputs under two dropout masks agree; about twice the work", 0.0
+        "weight of R-Drop, which makes outputs under two dropout masks agree; about twice the work", 0.0, at_least=0
     )
     teacher: str | None = _help(
         "model of the same vocabulary whose distribution is learned at each position, beside the reference "

@@ -195,7 +195,7 @@ class ShortRunWarning(TrainerCallback):
     """Warns at the start of a run of too few updates: a handful, less than an epoch, or none after the warm-up."""
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        is_done = state.global_step >= state.max_steps
+        is_done = state.global_step >= state.max_steps > 0
         loader = kwargs.get("train_dataloader")
         batches = len(loader) if has_length(loader) else 0  # the length of a stream is unknown
         epoch = math.ceil(batches / args.gradient_accumulation_steps)
