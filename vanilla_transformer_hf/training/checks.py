@@ -95,10 +95,12 @@ def check_run(run: RunArguments, settings: dict[str, Any]) -> None:
         reasons |= dict.fromkeys(PAIR_FIELDS, "task=denoising learns from train_text, and has no pairs")
     else:
         reasons |= dict.fromkeys(NOISE_FIELDS, "it needs task=denoising")
-        for role in () if run.data.corpora else ROLES:  # of several, one may have the splits that another lacks
-            source = getattr(run.data, f"{role}_source")
-            if not source or not has_splits(source):
-                reasons[f"{role}_split"] = f"{source} has no splits" if source else f"it needs {role}_source"
+    kind = "text" if run.data.task == DENOISING else "source"
+    for role in () if run.data.corpora else ROLES:  # of several, one may have the splits that another lacks
+        named = getattr(run.data, f"{role}_{kind}") or []
+        names = [named] if isinstance(named, str) else named
+        if not any(map(has_splits, names)):
+            reasons[f"{role}_split"] = f"{', '.join(names)} has no splits" if names else f"it needs {role}_{kind}"
     for values in (settings, *({**settings, **row} for row in rows.values())):  # a row needs what the run needs
         refuse_without_effect(values, reasons)
     problems = check_metadata(CardData(license=run.model.license)) if run.training.push_to_hub else []

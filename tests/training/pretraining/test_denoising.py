@@ -137,6 +137,7 @@ def test_impossible_noise_is_refused(settings, message):
     [
         ({"train_source": "x"}, "train_source=x has no effect: task=denoising learns from train_text, and has no"),
         ({"tokens_per_step": None, "per_device_train_tokens": None}, "task=denoising needs batches that are filled"),
+        ({"train_split": "dev"}, r"train_split=dev has no effect: .*train\.source, .*train\.target has no splits"),
         ({"validation_text": None}, "eval_strategy=steps needs validation_text"),
         ({"metric_for_best_model": "bleu"}, "metric_for_best_model=bleu: must be one of loss"),
         ({"text_langs": ["de"]}, "text_langs=de: 1 languages, but train_text names 2 plain-text files"),
