@@ -120,7 +120,8 @@ def csv_pairs(path: str, names: Names, delimiter: str | None = None) -> Iterator
     if named := re.fullmatch(r"sep=(.)\s*", header):  # Excel's own first line
         delimiter, header, before = named[1], next(lines, ""), 1
     if delimiter is None:
-        delimiter = _delimiter(path, header, names)
+        with _naming_line(path, csv.reader([]), 1):
+            delimiter = _delimiter(path, header, names)
     reader = csv.DictReader(chain([header], lines), strict=True, delimiter=delimiter)
     with _naming_line(path, reader, before):
         columns = find_columns(path, list(reader.fieldnames or []), names)
@@ -138,7 +139,8 @@ def _naming_line(path: str, reader: Any, before: int = 0) -> Iterator[None]:
     try:
         yield
     except csv.Error as error:
-        raise ValueError(f"{path}, line {reader.line_num + before}: {error}.") from error
+        reason = str(error).partition(" - ")[0]  # without Python's advice to programmers
+        raise ValueError(f"{path}, line {reader.line_num + before}: {reason}.") from error
 
 
 def _delimiter(path: str, header: str, names: Names) -> str:

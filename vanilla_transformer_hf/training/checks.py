@@ -97,8 +97,7 @@ def check_run(run: RunArguments, settings: dict[str, Any]) -> None:
         reasons |= dict.fromkeys(NOISE_FIELDS, "it needs task=denoising")
     kind = "text" if run.data.task == DENOISING else "source"
     for role in () if run.data.corpora else ROLES:  # of several, one may have the splits that another lacks
-        named = getattr(run.data, f"{role}_{kind}") or []
-        names = [named] if isinstance(named, str) else named
+        names = [named] if isinstance(named := getattr(run.data, f"{role}_{kind}") or [], str) else named
         if not any(map(has_splits, names)):
             reasons[f"{role}_split"] = f"{', '.join(names)} has no splits" if names else f"it needs {role}_{kind}"
     for values in (settings, *({**settings, **row} for row in rows.values())):  # a row needs what the run needs
