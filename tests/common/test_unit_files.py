@@ -281,7 +281,12 @@ def test_excels_unicode_text_and_csv_with_semicolons(tmp_path):
         ("a.txt", "en\tyo\r\na\tb\tc\r\n".encode("utf-16"), r"a\.txt, line 2: 3 columns, but 2 expected"),
         ("a.txt", "English\tFrench\r\na\tb\r\n".encode("utf-16"), "no column 'yo'"),
         ("a.txt", "a\tb".encode("utf-16")[:-1], r"a\.txt: not valid UTF-16"),
-        ("a.csv", b"one;ein\ntwo;zwei\n", "no column 'en' or 'source' .*there are: one, ein"),
+        (
+            "a.csv",
+            b"one;ein\ntwo;zwei\n",
+            "a.csv, line 1, its header: no column 'en' or 'source' .*there are: one, ein",
+        ),
+        ("a.csv", b"sep=;\n", "a.csv, line 2, its header: no column 'en' or 'source' .*there are: none"),
         ("a.csv", b"en;yo\na;b;c\n", r"a\.csv, line 2: the number of columns differs from the header's 2"),
         ("a.csv", b"en;yo\ra;b\rc;d\r", r"a\.csv, line 1: new-line character seen in unquoted field\."),
         ("a.csv", b"sep=;\nen;yo\ra;b\r", r"a\.csv, line 1: new-line character seen in unquoted field\."),

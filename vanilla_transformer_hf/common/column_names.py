@@ -131,9 +131,9 @@ def find_column(where: str, columns: list[str], side: str, candidates: tuple[str
         if present:
             return present[0]
     # Without a language, that is what is missing.
-    how = f"{side}_lang or {side}_column" if candidates == (side, side) else f"{side}_column"
+    by = f"{side}_lang or {side}_column" if candidates == (side, side) else f"{side}_column"
     raise MissingColumnError(
-        f"{where}: no column {wanted} for the {side} text; there are: {', '.join(columns)}. Name it by {how}."
+        f"{where}: no column {wanted} for the {side} text; there are: {', '.join(columns) or 'none'}. Name it by {by}."
     )
 
 
