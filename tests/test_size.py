@@ -25,9 +25,10 @@ MOST = {
     # Which fields can have the kind that an option needs; samples, scores and a user's processors in this search.
     # Inputs of int8 in seven bits; samples of random bits; settings of a search without transformers. Masks of padding
     # that some releases do not make. Candidates of all beams of a sentence in one search, a fifth of a beam search.
-    # One sentence's attention to its source with the projections in its keys and values.
+    # One sentence's attention to its source with the projections in its keys and values. Logits of the hypotheses that
+    # count alone, and finished ones only where some end: a sixteenth of a whole search.
     # Parts that only some configs and calls need are apart, so that they stay out of the folders of others.
-    "model": (74, 11_690, 65),
+    "model": (74, 11_710, 65),
     "publishing": (7, 1_915, 15),
     "recurrent": (5, 785, 5),
     "serving": (17, 3_790, 25),  # terms, memories and minimum risk of requests, suggestions

@@ -137,19 +137,24 @@ def test_the_best_continuations_are_those_of_all_logits_with_few_in_memory(tiny_
     def reading():
         return IncrementalDecoder(model, StepWeights.of(model), memory, source["attention_mask"], beams)
 
-    whole, parts = reading(), reading()
+    whole, parts, sizes = reading(), reading(), []
+    head = parts.head
+    parts.head = lambda states: sizes.append(states.shape[:2].numel()) or head(states)
     monkeypatch.setattr(incremental_decoder, "ROWS_OF_LOGITS", 2 * beams)
     tokens = torch.randint(3, 90, (len(memory), beams))
-    for _ in range(3):
+    for share_alone in (0, 0.4, 1):
         log_probs, scores = whole.log_probs(tokens), torch.randn(tokens.shape)
+        alone = torch.arange(len(memory)) < share_alone * len(memory)
+        alone = alone[torch.randperm(len(memory))]
+        scores[:, 1:].masked_fill_(alone[:, None], -1e9)
         sums = (log_probs + scores[..., None]).flatten(1)
-        values, parents, found = parts.best_continuations(tokens, scores, 4)
+        values, parents, found = parts.best_continuations(tokens, scores, 4, alone)
         places = parents * log_probs.shape[-1] + found
         # Products of few rows may add up in another order; logits in bfloat16 may be equal.
         torch.testing.assert_close(values, sums.topk(4).values, rtol=0, atol=1e-5)
         torch.testing.assert_close(sums.gather(1, places), values, rtol=0, atol=1e-5)
         assert (places.sort().values.diff() > 0).all()
-        assert len(parts.scores) == 2 < len(memory)
+        assert not parents[alone].any() and max(sizes) == 2 * beams < len(memory) * beams
         tokens = found[:, :beams]
 
 

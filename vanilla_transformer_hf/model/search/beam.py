@@ -29,6 +29,7 @@ class BeamRows(Rows):
     """The rows of a beam search, whose `running` is (A, n, L)."""
 
     given: torch.Tensor = field(metadata=NUMBER)  # column after decoder prompt and prefix, which are not scored (A)
+    alone: torch.Tensor  # whether only the first hypothesis counts: at the first step, and when the row is done (A)
     running_scores: torch.Tensor  # sums of log-probabilities of the running hypotheses (A, n)
     # The beam that each of their tokens continues (A, n, L - P).
     running_parents: torch.Tensor = field(metadata=PARENTS)
@@ -103,6 +104,7 @@ class BeamSearch(Search):
             **self.common_fields(padding),
             running=running,
             given=given,
+            alone=torch.ones_like(plan.limits, dtype=torch.bool),
             running_scores=running_scores,
             running_parents=prompt.new_empty(*shape, 0),
             coverage=torch.zeros(*shape, 1, dtype=torch.float32, device=device),
@@ -136,34 +138,37 @@ class BeamSearch(Search):
             found = self._candidates(self._log_probs())
         else:
             scores, parents, tokens = self.decoder.best_continuations(
-                rows.running[:, :, -1], rows.running_scores, self.count
+                rows.running[:, :, -1], rows.running_scores, self.count, rows.alone
             )
             tokens = tokens if plan.shortlist is None else plan.shortlist.ids[tokens]
             found = self._permitted(Candidates(scores, parents, tokens), rows.running_scores, places=rows.places)
         length = rows.running.shape[-1] + 1
         ends = (length >= rows.limits)[:, None] | plan.ends(found.tokens)  # (A, K)
         if plan.criteria:
-            ends = ends | self._stopped(self._continued(found.parents, found.tokens)[0].flatten(0, 1)).view_as(ends)
+            continued, _ = self._continued(rows, found.parents, found.tokens)
+            ends = ends | self._stopped(continued.flatten(0, 1)).view_as(ends)
         if self.coverage_penalty:
             rows.coverage = rows.coverage + self.decoder.attention * (length > rows.given)[:, None, None]
         if ends[:, : plan.beams].any():
             self.has_finished = True
-            self._finish(found, ends)
+            self._finish(found, ends & (torch.arange(self.count, device=ends.device) < plan.beams))
         rows.running_scores, chosen = going_on(found.scores, ends, beams=plan.beams)  # (A, n)
         if (recorder := plan.request.requests.get("recorder")) is not None:
             recorder(BeamStep(rows.places, found, ends=ends, chosen=chosen))
         parents = found.parents.gather(1, chosen)
-        rows.running, rows.running_parents = self._continued(parents, found.tokens.gather(1, chosen))
+        rows.running, rows.running_parents = self._continued(rows, parents, found.tokens.gather(1, chosen))
         self.decoder.follow(parents)
         if phrases is not None:
             phrases.follow(rows.places, parents, rows.running[..., -1])
         if self.coverage_penalty:
             rows.coverage = take(rows.coverage, parents)
         self._dismiss(self._done())
+        self.rows.alone = self.rows.written
 
-    def _continued(self, parents: torch.Tensor, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _continued(
+        self, rows: BeamRows, parents: torch.Tensor, tokens: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """The hypotheses `parents` with one more of the tokens, both (A, K): (A, K, L + 1), and their parents."""
-        rows = self.rows
         origins = rows.places[:, None] * self.plan.beams + parents
         sequences = torch.cat((take(rows.running, parents), tokens[..., None]), dim=-1)
         return sequences, torch.cat((take(rows.running_parents, parents), origins[..., None]), dim=-1)
@@ -227,23 +232,29 @@ class BeamSearch(Search):
         permitted: Candidates = self.plan.prefixes.candidates(found, running_scores, rows=places, step=step)
         return permitted
 
-    def _penalties(self, lengths: torch.Tensor) -> torch.Tensor:
+    def _penalties(self, rows: BeamRows, lengths: torch.Tensor) -> torch.Tensor:
         """The divisors (A, 1) of the scores of hypotheses with these numbers of tokens (A), including prefixes."""
         # Sentences that are done, and wait for others to join, have no limit.
-        own = (lengths - self.rows.given).clamp(min=1, max=len(self.penalties))
+        own = (lengths - rows.given).clamp(min=1, max=len(self.penalties))
         divisors: torch.Tensor = self.penalties[own - 1, None]
         return divisors
 
-    def _finish(self, found: Candidates, ends: torch.Tensor) -> None:
-        """Keep the best n of the finished hypotheses and of those among the n best candidates that end now."""
-        rows, n = self.rows, self.plan.beams
-        ending = ends & (torch.arange(self.count, device=ends.device) < n)  # (A, K)
-        sequences, origins = self._continued(found.parents, found.tokens)
+    def _finish(self, found: Candidates, ending: torch.Tensor) -> None:
+        """Keep the best n of the finished hypotheses and of the candidates `ending` now (A, K)."""
+        every: Any = self.rows
+        its = ending.any(dim=1).nonzero()[:, 0]  # rows with any
+        is_part = len(its) < len(every)
+        rows = every.select(its) if is_part else every
+        if is_part:
+            missing = None if found.missing is None else found.missing[its]
+            found = Candidates(found.scores[its], found.parents[its], found.tokens[its], missing)
+            ending = ending[its]
+        n, (sequences, origins) = self.plan.beams, self._continued(rows, found.parents, found.tokens)
         lengths = sequences.shape[-1] - self.prompt_length - rows.begins  # (A)
-        scores = found.scores / self._penalties(torch.full_like(rows.limits, sequences.shape[-1]))
+        scores = found.scores / self._penalties(rows, torch.full_like(rows.limits, sequences.shape[-1]))
         if self.coverage_penalty:
             covered = take(rows.coverage, found.parents).clamp(max=1).log()  # (A, K, S)
-            source = 0 if self.decoder.source_mask is None else self.decoder.source_mask[:, 0]
+            source = 0 if self.decoder.source_mask is None else self.decoder.source_mask[its, 0]
             covered = covered.masked_fill(torch.as_tensor(source != 0, device=covered.device), 0)
             scores = scores + self.coverage_penalty * covered.sum(dim=-1)
         scores = torch.cat((rows.finished_scores, scores + (~ending).float() * NEVER), dim=1)  # (A, n + K)
@@ -264,6 +275,10 @@ class BeamSearch(Search):
         rows.finished_parents = merged(rows.finished_parents, F.pad(origins, (0, behind), value=-1))
         rows.finished_lengths = merged(rows.finished_lengths, lengths[:, None].expand_as(found.parents))
         rows.is_finished = merged(rows.is_finished, ending)
+        if is_part:
+            every.is_finished[its] = rows.is_finished
+            for name, tensor, _ in every.results():
+                tensor[its] = getattr(rows, name)
 
     def _done(self) -> torch.Tensor:
         """Rows whose finished hypotheses stay as they are (A)."""
@@ -274,7 +289,7 @@ class BeamSearch(Search):
         reachable = torch.full_like(rows.limits, length)
         if plan.config.early_stopping == "never" and plan.config.length_penalty > 0:
             reachable = rows.limits
-        best = rows.running_scores[:, :1] / self._penalties(reachable)  # (A, 1), coverage can only lower it
+        best = rows.running_scores[:, :1] / self._penalties(rows, reachable)  # (A, 1), coverage can only lower it
         worst = rows.finished_scores.amin(dim=1, keepdim=True).where(rows.is_finished, NEVER)  # (A, n)
         rows.improvable = rows.improvable & (best > worst).any(dim=1, keepdim=True)
         done = ~rows.improvable[:, 0] | (length >= rows.limits)

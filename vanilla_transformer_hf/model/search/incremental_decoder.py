@@ -92,6 +92,7 @@ class IncrementalDecoder:
         # The sentences may join others, which have room for them. `states` give type and device.
         self.decoder, self.weights = model.get_decoder(), weights
         self.head, self.most_likely = weights.head, weights.most_likely
+        self.vocabulary = self.decoder.config.vocab_size if shortlist is None else len(shortlist)
         if shortlist is not None:
             self.head = weights.head_of(shortlist)
             self.most_likely = most_likely(self.head)
@@ -113,8 +114,7 @@ class IncrementalDecoder:
         # with rows take two to five times as long as those of rows with columns.
         self.key_dim = -1 if states.dtype == torch.float32 else -2
         self.source_mask = None
-        self.scores: torch.Tensor | None = None
-        self.exact_logits: torch.Tensor | None = None
+        self.exact_logits = states.new_empty(0, dtype=torch.float32)
         own = self.decoder.layers[0].self_attn
         each = heads_of_layers(self.decoder.config, "decoder")
         heads = [each[place] for place in self.decoder.layer_order]
@@ -236,29 +236,37 @@ class IncrementalDecoder:
         return self._log_softmax(self.next_logits(tokens))
 
     def best_continuations(
-        self, tokens: torch.Tensor, scores: torch.Tensor, count: int
+        self, tokens: torch.Tensor, scores: torch.Tensor, count: int, alone: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """The next tokens (B, n) to the best continuations of hypotheses that have these scores (B, n)."""
         # Their scores, the hypotheses that they continue, and their tokens, all (B, K). Only a part of the logits is
-        # in memory at a time.
+        # in memory at a time; of sentences `alone` (B) only those of their first hypothesis are computed.
         states, found = self.step(tokens), []
-        size = max(1, ROWS_OF_LOGITS // self.beams) if states.device.type == "cpu" else len(states)
-        for part, before in zip(states.split(size), scores.split(size)):
-            log_probs = self._log_softmax(self.head(part))
-            found.append(best_candidates(log_probs, count, before))
+        most = ROWS_OF_LOGITS if states.device.type == "cpu" else tokens.numel()
+        groups, order = [(states, scores)], None
+        if count <= self.vocabulary and alone.any():
+            first, others = alone.nonzero()[:, 0], (~alone).nonzero()[:, 0]
+            groups, order = [(states[first, :1], scores[first, :1])], torch.cat((first, others)).argsort()
+            if len(others):
+                groups.append((states[others], scores[others]))
+        for its_states, its_scores in groups:
+            size = max(1, most // its_scores.shape[1])
+            for part, before in zip(its_states.split(size), its_scores.split(size)):
+                log_probs = self._log_softmax(self.head(part))
+                found.append(best_candidates(log_probs, count, before))
         values, places = found[0] if len(found) == 1 else map(torch.cat, zip(*found))
+        if order is not None:
+            values, places = values[order], places[order]
         return values, places // log_probs.shape[-1], places % log_probs.shape[-1]
 
     def _log_softmax(self, logits: torch.Tensor) -> torch.Tensor:
-        """Logits (b, n, V) to log-probabilities in float32, which are overwritten by the next call."""
-        # The largest tensors of a step reuse the memory of the last step, because fresh memory costs more than the
-        # computation.
-        if self.scores is None or self.scores.shape[1:] != logits.shape[1:] or len(self.scores) < len(logits):
-            self.scores = torch.empty_like(logits, dtype=torch.float32)
-            self.exact_logits = None if logits.dtype == torch.float32 else torch.empty_like(self.scores)
-        if self.exact_logits is not None:
-            logits = self.exact_logits[: len(logits)].copy_(logits)
-        return torch.log_softmax(logits, dim=-1, out=self.scores[: len(logits)])
+        """Logits (b, n, V) to log-probabilities in float32, in the memory of the logits or of the last call."""
+        # The largest tensors of a step: fresh memory costs more than the computation.
+        if logits.dtype != torch.float32:
+            if len(self.exact_logits) < logits.numel():
+                self.exact_logits = self.exact_logits.new_empty(logits.numel())
+            logits = self.exact_logits[: logits.numel()].view(logits.shape).copy_(logits)
+        return torch.log_softmax(logits, dim=-1, out=logits if logits.device.type == "cpu" else None)
 
     def follow(self, parents: torch.Tensor) -> None:
         """Let the hypothesis at each place continue the one at place `parents` (B, n) of its sentence."""

@@ -83,7 +83,7 @@ class Ensemble:
     next_logits = log_probs
 
     def best_continuations(
-        self, tokens: torch.Tensor, scores: torch.Tensor, count: int
+        self, tokens: torch.Tensor, scores: torch.Tensor, count: int, alone: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         log_probs = self.log_probs(tokens)
         values, places = best_candidates(log_probs, count, scores)
