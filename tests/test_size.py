@@ -28,7 +28,7 @@ MOST = {
     # One sentence's attention to its source with the projections in its keys and values. Logits of the hypotheses that
     # count alone, and finished ones only where some end: a sixteenth of a whole search.
     # Parts that only some configs and calls need are apart, so that they stay out of the folders of others.
-    "model": (74, 11_710, 65),
+    "model": (74, 11_715, 65),
     "publishing": (7, 1_915, 15),
     "recurrent": (5, 785, 5),
     "serving": (17, 3_790, 25),  # terms, memories and minimum risk of requests, suggestions

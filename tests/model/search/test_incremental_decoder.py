@@ -159,6 +159,17 @@ def test_the_best_continuations_are_those_of_all_logits_with_few_in_memory(tiny_
 
 
 @torch.no_grad()
+def test_a_hook_on_the_output_may_keep_the_logits(tiny_model, source):
+    model, kept = tiny_model(), []
+    model.lm_head.register_forward_hook(lambda module, args, output: kept.append(output))
+    model.generate(**source, num_beams=2, do_sample=False, max_new_tokens=3)
+    logits = kept[0].clone()
+    start = torch.full((len(logits), 1), model.config.decoder_start_token_id)
+    expected = model(**source, decoder_input_ids=start).logits
+    torch.testing.assert_close(logits, expected, rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
 def test_who_joins_others_has_no_room_of_its_own(tiny_model, source):
     model = tiny_model()
     memory, mask = model.get_encoder()(**source)[0], source["attention_mask"]

@@ -73,9 +73,15 @@ AFTER: dict[str, Projection] = {"none": lambda states: states, "relu": F.relu}
 
 def plain_map(weight: torch.Tensor, bias: torch.Tensor | None, after: str) -> Projection:
     """x W ᵀ + b as torch computes it, followed by the operation after it."""
-    if after == "none":  # a product of few rows takes 2 µs: no call more than needed
-        return lambda states: F.linear(states, weight, bias)
-    return lambda states: AFTER[after](F.linear(states, weight, bias))
+    columns, operation = weight.detach().t()[None], AFTER[after]
+
+    def product(states: torch.Tensor) -> torch.Tensor:
+        if len(states) > 1 or states.dim() != 3:
+            return F.linear(states, weight, bias)
+        # One sentence's products take 2 µs, those of `F.linear`, which calls four others, 3.
+        return torch.bmm(states, columns) if bias is None else torch.baddbmm(bias, states, columns)
+
+    return product if after == "none" else lambda states: operation(product(states))
 
 
 def pack(weights: Sequence[torch.Tensor], bias: torch.Tensor | None, after: str = "none") -> Projection:
@@ -381,7 +387,7 @@ class StepWeights:
         maps: list[Any] = [module for module in every if is_plain(module)]
         if quantization is None and not any(is_packable(module.weight) for module in maps):
             return cls(model)
-        tensors = [tensor for module in maps for tensor in (module.weight, module.bias) if tensor is not None]
+        tensors = [tensor for module in maps for tensor in module._parameters.values() if tensor is not None]
         if (kept := cls._kept.get(model)) is not None:
             weights, signature = kept
             if weights.quantization == quantization and signature.fits(modules, tensors):
