@@ -747,8 +747,10 @@ def test_nan_scores_are_an_error(decided_model, many, damage, rows, options):
 def test_nan_in_the_output_matrix_is_an_error_of_beam_search(decided_model, source):
     model = decided_model()
     model.lm_head.weight[50, 3] = math.nan
+    steps = []
     with pytest.raises(ValueError, match="sentence 0 of the batch: the model's scores are NaN"):
-        model.generate(**source, max_new_tokens=9, num_beams=3)
+        model.generate(**source, max_new_tokens=9, num_beams=3, recorder=steps.append)
+    assert len(steps) == 1, "no further ones, up to the limit"
 
 
 @pytest.mark.parametrize("beams", [1, 3])

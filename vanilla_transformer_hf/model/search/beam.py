@@ -84,7 +84,7 @@ class BeamSearch(Search):
         penalties = LENGTH_PENALTIES[plan.options.length_penalty_type](lengths, plan.config.length_penalty)
         self.penalties = penalties.float().to(plan.prompt.device)  # (longest + 1), entry 0 is for one token
         self.coverage_penalty = plan.options.coverage_penalty
-        self.has_finished = False  # whether any hypothesis has; before, none of the rows is done
+        self.has_finished = False  # whether any hypothesis has
         super().__init__(decoder, plan)
 
     def first_rows(self) -> BeamRows:
@@ -165,13 +165,11 @@ class BeamSearch(Search):
         self._dismiss(self._done())
         self.rows.alone = self.rows.written
 
-    def _continued(
-        self, rows: BeamRows, parents: torch.Tensor, tokens: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def _continued(self, rows: BeamRows, parents: torch.Tensor, tokens: torch.Tensor) -> list[torch.Tensor]:
         """The hypotheses `parents` with one more of the tokens, both (A, K): (A, K, L + 1), and their parents."""
         origins = rows.places[:, None] * self.plan.beams + parents
-        sequences = torch.cat((take(rows.running, parents), tokens[..., None]), dim=-1)
-        return sequences, torch.cat((take(rows.running_parents, parents), origins[..., None]), dim=-1)
+        grown = (rows.running, tokens), (rows.running_parents, origins)
+        return [torch.cat((take(old, parents), new[..., None]), dim=-1) for old, new in grown]
 
     @property
     def _has_whole_vocabulary(self) -> bool:
@@ -232,7 +230,7 @@ class BeamSearch(Search):
         permitted: Candidates = self.plan.prefixes.candidates(found, running_scores, rows=places, step=step)
         return permitted
 
-    def _penalties(self, rows: BeamRows, lengths: torch.Tensor) -> torch.Tensor:
+    def _penalties(self, rows: BeamRows, lengths: torch.Tensor | int) -> torch.Tensor:
         """The divisors (A, 1) of the scores of hypotheses with these numbers of tokens (A), including prefixes."""
         # Sentences that are done, and wait for others to join, have no limit.
         own = (lengths - rows.given).clamp(min=1, max=len(self.penalties))
@@ -251,7 +249,7 @@ class BeamSearch(Search):
             ending = ending[its]
         n, (sequences, origins) = self.plan.beams, self._continued(rows, found.parents, found.tokens)
         lengths = sequences.shape[-1] - self.prompt_length - rows.begins  # (A)
-        scores = found.scores / self._penalties(rows, torch.full_like(rows.limits, sequences.shape[-1]))
+        scores = found.scores / self._penalties(rows, sequences.shape[-1])
         if self.coverage_penalty:
             covered = take(rows.coverage, found.parents).clamp(max=1).log()  # (A, K, S)
             source = 0 if self.decoder.source_mask is None else self.decoder.source_mask[its, 0]
@@ -284,12 +282,11 @@ class BeamSearch(Search):
         """Rows whose finished hypotheses stay as they are (A)."""
         rows, plan = self.rows, self.plan
         length = rows.running.shape[-1]
-        if not self.has_finished:
-            return length >= rows.limits
-        reachable = torch.full_like(rows.limits, length)
-        if plan.config.early_stopping == "never" and plan.config.length_penalty > 0:
-            reachable = rows.limits
-        best = rows.running_scores[:, :1] / self._penalties(rows, reachable)  # (A, 1), coverage can only lower it
+        if not self.has_finished:  # only those without another token, or whose scores are NaN
+            return (length >= rows.limits) | ~(rows.running_scores[:, 0] > NEVER)
+        is_longer = plan.config.early_stopping == "never" and plan.config.length_penalty > 0
+        divisors = self._penalties(rows, rows.limits if is_longer else length)
+        best = rows.running_scores[:, :1] / divisors  # (A, 1), coverage can only lower it
         worst = rows.finished_scores.amin(dim=1, keepdim=True).where(rows.is_finished, NEVER)  # (A, n)
         rows.improvable = rows.improvable & (best > worst).any(dim=1, keepdim=True)
         done = ~rows.improvable[:, 0] | (length >= rows.limits)
