@@ -76,7 +76,7 @@ def plain_map(weight: torch.Tensor, bias: torch.Tensor | None, after: str) -> Pr
     columns, operation = weight.detach().t()[None], AFTER[after]
 
     def product(states: torch.Tensor) -> torch.Tensor:
-        if len(states) > 1 or states.dim() != 3:
+        if len(states) > 1 or states.dim() != 3 or not states.is_cpu:
             return F.linear(states, weight, bias)
         # One sentence's products take 2 µs, those of `F.linear`, which calls four others, 3.
         return torch.bmm(states, columns) if bias is None else torch.baddbmm(bias, states, columns)

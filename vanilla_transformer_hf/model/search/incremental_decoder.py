@@ -72,11 +72,12 @@ class IncrementalDecoder:
             self.source_mask = mask[:, None, None]  # (B, 1, 1, S)
         # Of one sentence alone, until others join it.
         self.folded: list[FoldedSource] | None = None
-        is_exact = weights.quantization is None and not torch.is_autocast_enabled("cpu")
-        if len(memory) == 1 and memory.device.type == "cpu" and memory.dtype == torch.float32 and is_exact:
-            read = [*zip(crosses, map(self._columns, self.source_keys.flat), self.source_values.flat)]
-            if not record_attention and all(FoldedSource.pays(cross, keys) for cross, keys, _ in read):
-                self.folded = [FoldedSource(*each, mask=self.source_mask) for each in read]
+        is_alone = len(memory) == 1 and memory.is_cpu and not record_attention
+        is_exact = memory.dtype == torch.float32 and weights.quantization is None
+        is_exact = is_exact and not torch.is_autocast_enabled("cpu")
+        if is_alone and is_exact and all(FoldedSource.pays(cross, self.source_length) for cross in crosses):
+            read = zip(crosses, self.source_keys.flat, self.source_values.flat)
+            self.folded = [FoldedSource(*each, mask=self.source_mask) for each in read]
 
     def _begin(
         self,
@@ -460,10 +461,10 @@ class FoldedSource:
         self.bias = self.values.new_zeros(1) if bias is None else bias.detach()
 
     @staticmethod
-    def pays(cross: Any, keys: torch.Tensor) -> bool:
+    def pays(cross: Any, length: int) -> bool:
         """Whether that takes fewer multiplications, and less memory to read, than the projections do."""
-        projections = cross.owner.q_proj, cross.owner.out_proj
-        return all(map(is_plain, projections)) and len(keys) * keys.shape[2] <= projections[0].in_features
+        are_plain = is_plain(cross.owner.q_proj) and is_plain(cross.owner.out_proj)
+        return are_plain and 2 * length <= cross.d_k + cross.d_v
 
     def __call__(self, states: torch.Tensor) -> torch.Tensor:
         """States (1, n, D) to (1, n, D)."""
