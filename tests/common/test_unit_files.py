@@ -289,7 +289,7 @@ def test_excels_unicode_text_and_csv_with_semicolons(tmp_path):
         ("a.csv", b"sep=;\n", "a.csv, line 2, its header: no column 'en' or 'source' .*there are: none"),
         ("a.csv", b"en;yo\na;b;c\n", r"a\.csv, line 2: the number of columns differs from the header's 2"),
         ("a.csv", b"en;yo\ra;b\rc;d\r", r"a\.csv, line 1: new-line character seen in unquoted field\."),
-        ("a.csv", b"sep=;\nen;yo\ra;b\r", r"a\.csv, line 1: new-line character seen in unquoted field\."),
+        ("a.csv", b"sep=;\nen;yo\ra;b\r", r"a\.csv, line 2: new-line character seen in unquoted field\."),
         ("a.csv", b"sep=;\nen;yo\na;b;c\n", r"a\.csv, line 3: the number of columns"),
     ],
 )

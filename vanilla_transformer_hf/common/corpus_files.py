@@ -123,7 +123,7 @@ def csv_pairs(path: str, names: Names, delimiter: str | None = None) -> Iterator
         with _naming_line(path, csv.reader([]), 1):
             delimiter = _delimiter(path, header, names)
     reader = csv.DictReader(chain([header], lines), strict=True, delimiter=delimiter)
-    with _naming_line(path, reader, before):
+    with _naming_line(path, reader.reader, before):
         columns = find_columns(f"{path}, line {before + 1}, its header", list(reader.fieldnames or []), names)
         for row in reader:
             if None in row or None in row.values():

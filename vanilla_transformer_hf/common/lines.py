@@ -49,10 +49,9 @@ def decode_lines(
             text = line[begin:].decode("utf-8")
         except UnicodeDecodeError as error:
             if errors == "strict":
-                is_zip = number == 1 and line.startswith(b"PK\3\4")
-                advice = (
-                    "it is an archive, such as a workbook: save its text" if is_zip else "convert the file to UTF-8"
-                )
+                advice = "convert the file to UTF-8"
+                if number == 1 and line.startswith(b"PK\3\4"):
+                    advice = "it is an archive, such as a workbook: save its text"
                 raise ValueError(
                     f"{name}, line {number}: not valid UTF-8 (byte 0x{line[begin + error.start]:02x} at position "
                     f"{begin + error.start}); {advice}"
