@@ -239,14 +239,12 @@ class BeamSearch(Search):
 
     def _finish(self, found: Candidates, ending: torch.Tensor) -> None:
         """Keep the best n of the finished hypotheses and of the candidates `ending` now (A, K)."""
-        every: Any = self.rows
+        rows: Any = self.rows
         its = ending.any(dim=1).nonzero()[:, 0]  # rows with any
-        is_part = len(its) < len(every)
-        rows = every.select(its) if is_part else every
-        if is_part:
+        if is_part := len(its) < len(rows):
+            rows, ending = rows.select(its), ending[its]
             missing = None if found.missing is None else found.missing[its]
             found = Candidates(found.scores[its], found.parents[its], found.tokens[its], missing)
-            ending = ending[its]
         n, (sequences, origins) = self.plan.beams, self._continued(rows, found.parents, found.tokens)
         lengths = sequences.shape[-1] - self.prompt_length - rows.begins  # (A)
         scores = found.scores / self._penalties(rows, sequences.shape[-1])
@@ -274,8 +272,8 @@ class BeamSearch(Search):
         rows.finished_lengths = merged(rows.finished_lengths, lengths[:, None].expand_as(found.parents))
         rows.is_finished = merged(rows.is_finished, ending)
         if is_part:
-            every.is_finished[its] = rows.is_finished
-            for name, tensor, _ in every.results():
+            self.rows.is_finished[its] = rows.is_finished
+            for name, tensor, _ in self.rows.results():
                 tensor[its] = getattr(rows, name)
 
     def _done(self) -> torch.Tensor:
