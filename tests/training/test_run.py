@@ -343,7 +343,7 @@ def test_a_text_without_references_is_translated(prepare):
         ({"eval_delay": 10}, None),
         (
             {"eval_delay": 11},
-            r"weights, which end before eval_delay=11, so .*; raise max_steps or lower eval_delay\.$",
+            r"weights, which end before eval_delay=11, so .* in training; raise max_steps or lower eval_delay\.$",
         ),
         ({"warmup_steps": 4000, "lr_scheduler_type": "constant", "learning_rate": 0.1}, None),
         ({}, None),

@@ -244,7 +244,7 @@ def find_short_run(args: TrainingArguments, steps: int, epoch: int = 0) -> str |
         advice.append(f"lower warmup_steps to, say, {shorter:,}")
     length = steps if args.eval_strategy == IntervalStrategy.STEPS else steps / epoch if epoch else math.inf
     if args.eval_strategy != IntervalStrategy.NO and args.eval_delay > length:
-        problems.append(f"which end before eval_delay={args.eval_delay:g}, so that nothing is evaluated")
+        problems.append(f"which end before eval_delay={args.eval_delay:g}, so nothing is evaluated in training")
         advice.append("lower eval_delay")
     if not problems:
         return None
