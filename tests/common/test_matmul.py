@@ -4,6 +4,7 @@ import contextlib
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -66,6 +67,14 @@ def test_a_machine_keeps_its_choice_however_busy_it_is(memory, monkeypatch):
     memory.write_text("damaged")
     monkeypatch.setattr(module, "measure_speeds", lambda: {"default": 100.0, "onednn": 90.0})
     assert choose_matmul("auto") == "default"
+
+
+@needs_onednn
+def test_a_busy_machine_is_measured_by_its_fastest_products(monkeypatch):
+    seconds = [0.05, 0.05] * 7 + [0.002, 0.001] + [0.05, 0.05] * 7
+    clock = iter([moment for each in seconds for moment in (0, each)])
+    monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    assert choose_matmul("auto") == "onednn"
 
 
 @needs_onednn
