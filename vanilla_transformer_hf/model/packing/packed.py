@@ -387,7 +387,7 @@ class StepWeights:
         maps: list[Any] = [module for module in every if is_plain(module)]
         if quantization is None and not any(is_packable(module.weight) for module in maps):
             return cls(model)
-        tensors = [tensor for module in maps for tensor in module._parameters.values() if tensor is not None]
+        tensors = [tensor for module in maps for tensor in (module.weight, module.bias) if tensor is not None]
         if (kept := cls._kept.get(model)) is not None:
             weights, signature = kept
             if weights.quantization == quantization and signature.fits(modules, tensors):
