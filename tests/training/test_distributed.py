@@ -25,10 +25,20 @@ ROOT = Path(__file__).parents[2]
 CONFIGS = ROOT / "scripts" / "accelerate"
 STEPS = 20
 
-# Accelerate 1.15 shards over processes on accelerators alone. This lifts that one condition, and nothing else.
-FSDP_ON_CPU = """
-import os, runpy, sys
+RUN_SCRIPT = """
+import runpy, sys
+from pathlib import Path
 import torch
+
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+print("process group left open" if torch.distributed.is_initialized() else "process group closed")
+threads = [(thread / "comm").read_text() for thread in Path("/proc/self/task").glob("*")]
+print(sum("gloo" in name for name in threads), "threads of gloo left", flush=True)
+"""
+# Accelerate 1.15 shards over processes on accelerators alone. This lifts that one condition, and nothing else.
+RUN_FSDP_ON_CPU = f"""
+import os
 from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedType
 from torch.distributed.tensor import DTensor
@@ -47,9 +57,7 @@ def gather_counted(self):
     return gather(self)
 
 AcceleratorState.__init__, TranslationTrainer.gather_weights = begin_sharded, gather_counted
-sys.argv = sys.argv[1:]
-runpy.run_path(sys.argv[0], run_name="__main__")
-print("process group left open" if torch.distributed.is_initialized() else "process group closed", flush=True)
+{RUN_SCRIPT}
 # torch keeps layouts of shards, by them gloo's threads, and those now and then abort an interpreter that ends.
 os._exit(0)
 """
@@ -60,7 +68,8 @@ def train(prepare, tmp_path):
     """`train(name, layout, **settings)`: runs scripts/train.py in one process, by DDP or by FSDP2; its folder."""
     prepare(load_best_model_at_end=False)  # writes a recipe, for the files that it names
     recipe = yaml.safe_load((tmp_path / "recipe.yaml").read_text())
-    (tmp_path / "fsdp_on_cpu.py").write_text(FSDP_ON_CPU)
+    (tmp_path / "run_script.py").write_text(RUN_SCRIPT)
+    (tmp_path / "run_fsdp_on_cpu.py").write_text(RUN_FSDP_ON_CPU)
     config = yaml.safe_load((CONFIGS / "gpu_8_fsdp2.yaml").read_text())
     config |= {"num_processes": 2, "use_cpu": True, "mixed_precision": "no"}
     (tmp_path / "launch.yaml").write_text(yaml.safe_dump(config))
@@ -78,8 +87,9 @@ def train(prepare, tmp_path):
             done = run_script(*command, environment=environment)
         else:
             launch = [sys.executable, "-m", "accelerate.commands.launch", "--config_file"]
-            sharded = [str(tmp_path / "launch.yaml"), str(tmp_path / "fsdp_on_cpu.py")]
-            launch += [str(CONFIGS / "cpu_2.yaml")] if layout == "ddp" else sharded
+            by_ddp = [str(CONFIGS / "cpu_2.yaml"), str(tmp_path / "run_script.py")]
+            sharded = [str(tmp_path / "launch.yaml"), str(tmp_path / "run_fsdp_on_cpu.py")]
+            launch += by_ddp if layout == "ddp" else sharded
             done = subprocess.run([*launch, *command], env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[-4000:]
         return out, done.stdout
@@ -106,7 +116,8 @@ def test_two_processes_train_like_one_and_continue_each_others_runs(train):
         folders[layout], printed = train(layout, layout, **settings)
         assert ("1 device, 2 batches" if layout == "one" else "2 devices, 1 batch of") in printed, printed
         assert re.findall(r"(\d+) of \1 sharded", printed) if layout == "fsdp2" else "sharded" not in printed
-        assert (layout == "fsdp2") == ("process group closed" in printed) and "left open" not in printed
+        assert (layout != "one") == ("process group closed" in printed) and "left open" not in printed
+        assert layout != "ddp" or not re.search(r"[1-9]\d* threads of gloo left", printed)
         hardware = "on 1 CPU thread." if layout == "one" else "on 2 processes, 1 CPU thread each."
         assert hardware in (folders[layout] / "README.md").read_text()
     expected, weights = losses(folders["one"]), load_file(folders["one"] / "model.safetensors")

@@ -14,6 +14,7 @@ of them. The folder output_dir receives the model, its tokenizer, model card, cu
 continues an interrupted run from its last checkpoint. On SIGTERM and Ctrl-C a run saves one more checkpoint and ends.
 """
 
+import gc
 import os
 import sys
 from collections.abc import Mapping
@@ -96,9 +97,12 @@ def train(prog: str, run: Any, settings: dict[str, Any], compression: str | None
     except (OSError, FloatingPointError) as error:
         sys.exit(f"{prog}: {' '.join(message_of(error).split())}")
     except TrainingInterrupted as interruption:
-        stop = interruption
-    # Processes that leave it open are aborted now and then by threads that outlive the interpreter.
+        stop = interruption.with_traceback(None)
+    # Threads of gloo that outlive the interpreter abort it now and then. The trainer holds them by its DDP, and is
+    # itself held by cycles and by the frames of an interruption.
     job.trainer.accelerator.end_training()
+    del job
+    gc.collect()
     if stop is not None:
         same = "The same command, without --resume_from_checkpoint," if began_elsewhere else "The same command"
         print(f"{prog}: {stop} {same} continues from it.", file=sys.stderr)
