@@ -40,8 +40,8 @@ def test_what_the_environment_says_of_threads_and_kernels_stays(decide, given, f
 
 
 TORCH = """
-import os
-print(os.environ.get("GOMP_SPINCOUNT"), os.environ.get("LRU_CACHE_CAPACITY"), flush=True)
+import gc, os
+print(os.environ.get("GOMP_SPINCOUNT"), os.environ.get("LRU_CACHE_CAPACITY"), gc.get_threshold()[0], flush=True)
 os._exit(0)
 """
 CONSOLE = "import vanilla_transformer_hf_command as command; command.main()"
@@ -61,7 +61,13 @@ def test_however_a_command_is_called_it_decides_before_torch_is_imported(begin, 
     environment = {**ENVIRONMENT, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
     command = [sys.executable, *begin, "/no/model"]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert done.stdout == "10000 64\n", done.stderr
+    assert done.stdout == "10000 64 20000\n", done.stderr
+
+
+def test_a_command_does_not_free_its_objects_one_by_one_at_its_end():
+    code = "import atexit, gc; atexit.register(lambda: print(gc.get_freeze_count() > 0)); " + CONSOLE
+    done = subprocess.run([sys.executable, "-c", code, "clean", "--help"], capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout.splitlines()[-1] == "True", done.stderr
 
 
 @pytest.fixture
