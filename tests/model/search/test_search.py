@@ -8,7 +8,8 @@ from transformers import GenerationConfig, Seq2SeqTrainer, Seq2SeqTrainingArgume
 
 from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration
 from vanilla_transformer_hf.model.search import together
-from vanilla_transformer_hf.model.search.search import Rows
+from vanilla_transformer_hf.model.search.beam import BeamSearch
+from vanilla_transformer_hf.model.search.search import GreedySearch, Rows
 
 
 EOS = 1
@@ -221,3 +222,90 @@ def test_a_seq2seq_trainer_generates_up_to_its_limit(decided_model, source, tmp_
     lengths = (torch.tensor(found) > 0).sum(dim=1)
     own = source["attention_mask"].sum(dim=1) + 50 if not given else torch.full((9,), expected)
     assert lengths.tolist() == own.tolist()
+
+
+def tensors_in(found):
+    """The tensors of an output of `generate()`, of which some are in tuples."""
+    values = [found] if torch.is_tensor(found) else found.values()
+    return [one for value in values for one in (value if isinstance(value, tuple) else (value,))]
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_results_are_ordinary_tensors(decided_model, source, beams):
+    """A model may train on what it has found: autograd takes no inference tensors, which a search computes with."""
+    model, options = decided_model(), {"num_beams": beams, "max_new_tokens": 5}
+    asked = {"return_dict_in_generate": True, "output_scores": True, "output_logits": True}
+    found = [model.generate(**source, **options), *model.generate_stream([source, source], **options)]
+    found.append(model.generate(**source, **options, **asked))
+    assert not any(one.is_inference() for each in found for one in tensors_in(each))
+    for each in (*found[:3], found[3].sequences):
+        model(**source, labels=each).loss.backward()
+
+
+class Keeping(torch.nn.Module):
+    """An activation of a user's own that keeps what it is given."""
+
+    def __init__(self, kept):
+        super().__init__()
+        self.kept = kept
+
+    def forward(self, states):
+        self.kept.append(states)
+        return states.relu()
+
+
+def keep_by_processor(kept):
+    def process(ids, scores):
+        kept.append(scores)
+        return scores
+
+    process.treats_rows_alone = True
+    return process
+
+
+def keep_by_criterion(kept):
+    def stop(ids, scores, **kwargs):
+        kept.append(ids)
+        return torch.zeros(len(ids), dtype=torch.bool)
+
+    return stop
+
+
+# What changes a model, and what changes a call.
+WATCHED = {
+    "a hook": lambda fc1, kept: fc1.register_forward_hook(lambda module, args, output: kept.append(output)),
+    "a hook before": lambda fc1, kept: fc1.register_forward_pre_hook(lambda module, args: kept.append(args[0])),
+}
+WATCHING = {
+    "a processor": lambda kept: {"logits_processor": [keep_by_processor(kept)]},
+    "a criterion": lambda kept: {"stopping_criteria": [keep_by_criterion(kept)]},
+    "a recorder": lambda kept: {"recorder": lambda step: kept.append(step.candidates.scores)},
+}
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize("by", ["nobody", "a module", *WATCHED, *WATCHING])
+def test_what_others_see_of_a_search_are_ordinary_tensors(decided_model, source, monkeypatch, by, beams):
+    model, kept, modes = decided_model(), [], set()
+    layer, options = model.model.decoder.layers[0], {"num_beams": 3 if by == "a recorder" else beams}
+    model.generate(**source)  # packs the weights
+    if by == "a module":
+        layer.activation_fn = Keeping(kept)
+    elif by in WATCHED:
+        WATCHED[by](layer.fc1, kept)
+    elif by in WATCHING:
+        options |= WATCHING[by](kept)
+    for kind in (GreedySearch, BeamSearch):
+        choose = kind.choose
+
+        def noted(search, choose=choose):
+            modes.add(torch.is_inference_mode_enabled())
+            choose(search)
+
+        monkeypatch.setattr(kind, "choose", noted)
+    found = [model.generate(**source, **options, max_new_tokens=5)]
+    if by not in WATCHING:
+        found += model.generate_stream([source, source], **options, max_new_tokens=5)
+    assert modes == {by == "nobody"} and bool(kept) == (by != "nobody")
+    assert not any(one.is_inference() for one in kept)
+    assert all(torch.equal(each, found[0]) for each in found)

@@ -15,12 +15,22 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..config.kinds import NORM_KINDS, Classes
+from ..releases.models import CAPTURING
 
 
 # Linear layers -------------------------------------------------------------------------------------------------------
 def is_unchanged(module: nn.Module) -> bool:
     """Whether the module computes what its class defines: no hook, no replaced forward."""
     return not (module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
+
+
+def is_hooked(module: nn.Module) -> bool:
+    """Whether the module has hooks or a wrapped forward."""
+    # Wrappers of transformers that record outputs, and of Accelerate that change the type, are ignored.
+    hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+    strange = any(getattr(hook, "__module__", "") != CAPTURING.__name__ for hook in hooks)
+    wrapped = "forward" in vars(module) and "_original_forward" not in vars(module)
+    return strange or wrapped or hasattr(module, "_hf_hook")
 
 
 def is_plain(module: nn.Module) -> bool:

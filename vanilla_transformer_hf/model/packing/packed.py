@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..config.kinds import Classes, Kind
-from ..layers.parts import is_plain, is_unchanged
+from ..config.kinds import PACKAGE, Classes, Kind
+from ..layers.parts import is_hooked, is_plain, is_unchanged
 from .int8_products import fast_product, onednn_product, product_of_halves
 from .most_likely import ScreenedMostLikely, most_likely
 
@@ -36,6 +36,13 @@ def is_packable(weight: torch.Tensor) -> bool:
         and torch.backends.mkldnn.is_available()
         and hasattr(torch.ops.mkldnn, "_linear_pointwise")
     )
+
+
+def runs_known_code(module: nn.Module) -> bool:
+    """Whether a module runs code of torch and of this package alone, with ordinary weights."""
+    is_known = f"{type(module).__module__}.".startswith(("torch.nn.", f"{PACKAGE}."))
+    weights = module.parameters(recurse=False)
+    return is_known and not is_hooked(module) and all(type(weight) is nn.Parameter for weight in weights)
 
 
 def joined(weights: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -291,12 +298,13 @@ class StepWeights:
     """A model's linear maps for the steps of a search, packed where that is faster."""
 
     # `quantization` is a key of `MAKERS`; maps that are not plain (hooks, adapters) are never quantized.
+    # `runs_known_code`: whether all modules of the model do.
 
     # Model -> its packed maps, and the signature of the weights that they were made of.
     _kept: "weakref.WeakKeyDictionary[Any, tuple[StepWeights, WeightSignature]]" = weakref.WeakKeyDictionary()
 
-    def __init__(self, model: Any, quantization: str | None = None):
-        self.model, self.quantization = weakref.proxy(model), quantization
+    def __init__(self, model: Any, quantization: str | None = None, runs_known_code: bool = True):
+        self.model, self.quantization, self.runs_known_code = weakref.proxy(model), quantization, runs_known_code
         makers: tuple[MakeProjection, MakeProjection] = MAKERS[quantization]
         self.of_step, self.of_sequence = makers
         self._copies: dict[int, Any] = {}
@@ -386,7 +394,7 @@ class StepWeights:
         modules = [(id(module), is_unchanged(module), *module._forward_hooks) for module in every]
         maps: list[Any] = [module for module in every if is_plain(module)]
         if quantization is None and not any(is_packable(module.weight) for module in maps):
-            return cls(model)
+            return cls(model, runs_known_code=all(map(runs_known_code, every)))
         tensors = [tensor for module in maps for tensor in (module.weight, module.bias) if tensor is not None]
         if (kept := cls._kept.get(model)) is not None:
             weights, signature = kept
@@ -394,7 +402,7 @@ class StepWeights:
                 return weights
             del kept, weights, signature  # the last references to what they hold, before others are made
         cls.evict(model)
-        made = cls(model, quantization)
+        made = cls(model, quantization, runs_known_code=all(map(runs_known_code, every)))
         cls._kept[model] = made, WeightSignature(modules, tensors)
         return made
 

@@ -132,9 +132,11 @@ class BeamSearch(Search):
     def has_nan(self) -> torch.Tensor:
         return (self.rows.running_scores + self.rows.finished_scores).isnan().any(dim=1)
 
-    def step(self) -> None:
+    def choose(self) -> None:
         rows, plan, phrases = self.rows, self.plan, self.plan.phrases
-        if self._has_whole_vocabulary:
+        # Options that need the scores of the whole vocabulary rather than those of the best tokens.
+        reads_all = plan.processors or plan.keeps_rows or plan.config.do_sample
+        if reads_all or phrases is not None or plan.groups > 1:
             found = self._candidates(self._log_probs())
         else:
             scores, parents, tokens = self.decoder.best_continuations(
@@ -170,13 +172,6 @@ class BeamSearch(Search):
         origins = rows.places[:, None] * self.plan.beams + parents
         grown = (rows.running, tokens), (rows.running_parents, origins)
         return [torch.cat((take(old, parents), new[..., None]), dim=-1) for old, new in grown]
-
-    @property
-    def _has_whole_vocabulary(self) -> bool:
-        """Whether an option needs the scores of the whole vocabulary rather than those of a shortlist."""
-        plan = self.plan
-        reads_all = bool(plan.processors) or plan.keeps_rows or plan.config.do_sample
-        return reads_all or self.plan.phrases is not None or plan.groups > 1
 
     def _log_probs(self) -> torch.Tensor:
         """Log-probabilities of the next tokens of each running hypothesis (A, n, V)."""

@@ -324,7 +324,9 @@ def run_search(
         return reason
     plan = SearchPlan(request, model, input_ids, logits_processor, stopping_criteria, generation_config)
     weights = [each for each in request.weights if each is not None]
-    decoders = model._decoders(plan, kwargs, weights or [StepWeights.of(model, request.requests.get("quantization"))])
+    weights = weights or [StepWeights.of(model, request.requests.get("quantization"))]
+    plan.is_seen |= not all(each.runs_known_code for each in weights)
+    decoders = model._decoders(plan, kwargs, weights)
     kind: Any = GreedySearch if generation_config.num_beams == 1 else BeamSearch
     if kind is BeamSearch and plan.groups > 1:
         kind = part("search.together", "num_beam_groups").DiverseBeamSearch

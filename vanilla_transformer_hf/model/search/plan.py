@@ -19,8 +19,9 @@ from transformers.modeling_utils import PreTrainedModel
 
 from ..config.kinds import PACKAGE, part
 from ..config.search_settings import SearchOptions, Settings
+from ..layers.parts import is_hooked
 from ..packing.packed import StepWeights
-from ..releases.models import CACHE, CAPTURING
+from ..releases.models import CACHE
 from .host_generation import HostGenerationMixin
 
 
@@ -201,6 +202,8 @@ class SearchPlan:
         self.outputs = [name for name in returned if getattr(config, f"output_{name}")]  # of each step
         # Whether all rows stay to the end, as in transformers' loops, because something reads them together.
         self.keeps_rows = bool(self.criteria or self.outputs) or not all(map(treats_rows_alone, processors))
+        # Whether somebody else's code sees tensors of the search; `run_search` adds what the model runs.
+        self.is_seen = self.keeps_rows or "recorder" in request.requests or not all(map(host_name, processors))
         # Largest number of tokens of a hypothesis of each row, prompt and prefix included (A).
         prefixes, asked = self.prefixes, request.limits
         limits = torch.full(self.prompt.shape[:1], int(criteria.max_length or 0), device=prompts.device)
@@ -341,15 +344,6 @@ def is_own(module: torch.nn.Module) -> bool:
     if isinstance(module, GenerationMixin):  # a model of a user's may have our `forward`
         kind = next(each for each in kind.__mro__ if "forward" in vars(each))
     return kind.__module__.startswith(f"{PACKAGE}.") or kind is torch.nn.Dropout or "is_added" in vars(kind)
-
-
-def is_hooked(module: torch.nn.Module) -> bool:
-    """Whether the module has hooks or a wrapped forward."""
-    # Wrappers of transformers that record outputs, and of Accelerate that change the type, are ignored.
-    hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
-    strange = any(getattr(hook, "__module__", "") != CAPTURING.__name__ for hook in hooks)
-    wrapped = "forward" in vars(module) and "_original_forward" not in vars(module)
-    return strange or wrapped or hasattr(module, "_hf_hook")
 
 
 def needs_whole_rows(model: Any) -> bool:

@@ -258,15 +258,16 @@ def absorb(search: Any, other: Search, rows: slice) -> None:
     if search.searches.get(search.joined) is not other:
         search.joined += 1
         search.searches[search.joined] = other
-    absorb_sources(search.decoder, other.decoder, rows, places)
-    # Columns in front of the sentence that began first are not needed any more.
-    unused = int(search.rows.begins.min())
-    search.rows = put(search.rows, newcomers, places, unused=unused, prompt_length=search.prompt_length)
-    search.rows.owners[places] = search.joined
-    if isinstance(search, BeamSearch) and isinstance(other, BeamSearch):
-        search.penalties = max(search.penalties, other.penalties, key=len)
-        if search.coverage_penalty:
-            search.rows.coverage = resized(search.rows.coverage, -1, size=search.decoder.source_length)
+    with search.mode():
+        absorb_sources(search.decoder, other.decoder, rows, places)
+        # Columns in front of the sentence that began first are not needed any more.
+        unused = int(search.rows.begins.min())
+        search.rows = put(search.rows, newcomers, places, unused=unused, prompt_length=search.prompt_length)
+        search.rows.owners[places] = search.joined
+        if isinstance(search, BeamSearch) and isinstance(other, BeamSearch):
+            search.penalties = max(search.penalties, other.penalties, key=len)
+            if search.coverage_penalty:
+                search.rows.coverage = resized(search.rows.coverage, -1, size=search.decoder.source_length)
 
 
 def make_places(search: Search, count: int) -> torch.Tensor:
