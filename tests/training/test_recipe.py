@@ -8,11 +8,14 @@ import yaml
 from vanilla_transformer_hf import RecurrentSeq2SeqConfig, VanillaTransformerConfig
 from vanilla_transformer_hf.training.arguments import TEXTS
 from vanilla_transformer_hf.training.recipe import (
+    AT_LEAST,
+    BELOW_ONE,
     EXCLUDED,
     OPTIONS,
     ConfigArguments,
     RecipeParser,
     TranslationTrainingArguments,
+    check_numbers,
     check_options,
     refuse_without_effect,
 )
@@ -209,11 +212,13 @@ EXCLUDES = {
     "average_last": "average_best moving_average",
     "average_best": "moving_average",
 }
-AT_LEAST = {
+LEAST = {
     0: "num_train_epochs preprocessing_num_workers r_drop replay curriculum_steps head_gates head_gates_learning_rate "
-    + NEEDS["task=speech"],
+    "learning_rate warmup_steps adam_beta1 adam_beta2 adam_epsilon weight_decay max_grad_norm moving_average "
+    "eval_steps eval_delay save_steps logging_steps " + NEEDS["task=speech"],
     1: "max_length_ratio generation_num_beams shuffle_buffer_size tokens_per_step per_device_train_tokens num_beams "
-    "eval_min_steps eval_sample eval_max_extra_tokens early_stopping_patience average_last average_best",
+    "eval_min_steps eval_sample eval_max_extra_tokens early_stopping_patience average_last average_best "
+    "per_device_train_batch_size per_device_eval_batch_size gradient_accumulation_steps",
 }
 
 
@@ -223,8 +228,7 @@ def test_what_options_demand_is_what_is_known_here():
     needs = {(one.needs, name) for name, one in about if one.needs}
     assert needs == {(needed, name) for needed, names in NEEDS.items() for name in names.split()}
     assert {*EXCLUDED} == {(name, other) for name, others in EXCLUDES.items() for other in others.split()}
-    least = {(one.at_least, name) for name, one in about if one.at_least is not None}
-    assert least == {(value, name) for value, names in AT_LEAST.items() for name in names.split()}
+    assert {name: value for value, names in LEAST.items() for name in names.split()} == AT_LEAST
 
 
 # A value of each field that is not its default; of the others, 2.
@@ -263,12 +267,19 @@ def test_what_has_no_effect_without_another_is_an_error(name):
     refuse_without_effect(settings | more)
 
 
-@pytest.mark.parametrize("name", [name for name, about in OPTIONS.items() if about.at_least is not None])
+@pytest.mark.parametrize("name", AT_LEAST)
 def test_the_least_value_of_an_option_is_allowed(name):
-    least = OPTIONS[name].at_least
-    check_options({name: least})
-    with pytest.raises(ValueError, match=f"{name}={least - 1}: must be at least {least}"):
-        check_options({name: least - 1})
+    least = AT_LEAST[name]
+    check_numbers({name: least})
+    for value in (least - 1, float("nan"), *([1] if name in BELOW_ONE else [])):
+        with pytest.raises(ValueError, match=f"{name}={value}: must be at least {least}"):
+            check_numbers({name: value})
+
+
+@pytest.mark.parametrize("steps", [0, -1, -5])
+def test_without_a_number_of_steps_the_epochs_decide(parse, steps):
+    run, _ = parse(f"{{max_steps: {steps}, num_train_epochs: 2}}")
+    assert run.training.max_steps < 0
 
 
 def test_every_value_of_a_recipe_can_be_unset(parse):
@@ -356,7 +367,10 @@ def test_the_defaults_are_the_papers(parse):
             "average_last and moving_average exclude each other",
         ),
         ("{seed: [1, 2]}", [], "seed takes one value, got [1, 2]"),
-        ("{tokens_per_step: 0}", [], "tokens_per_step=0, per_device_train_tokens=4096: both are 1 or more"),
+        ("{tokens_per_step: 0}", [], "tokens_per_step=0: must be at least 1."),
+        ("{weight_decay: -1}", [], "weight_decay=-1.0: must be at least 0."),
+        ("{}", ["--gradient_accumulation_steps", "0"], "gradient_accumulation_steps=0: must be at least 1."),
+        ("{}", ["--learning_rate", "nan"], "learning_rate=nan: must be at least 0."),
         ("[d_model]", [], "a recipe is a YAML mapping"),
         ("by_pairs: 7", [], "by_pairs is not a mapping of numbers of pairs to fields, such as 2000: {dropout: 0.4}."),
         ("by_pairs: {7: 0.4}", [], "by_pairs is not a mapping of numbers of pairs to fields"),

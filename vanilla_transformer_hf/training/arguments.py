@@ -260,7 +260,7 @@ class OwnTrainingArguments:
         "trainer_output if not given"
     )
     num_train_epochs: float = _help("passes over the training text", 3.0, at_least=0)
-    max_steps: int = _help("steps of the optimizer; -1: num_train_epochs decides", -1)
+    max_steps: int = _help("steps of the optimizer; 0 or less: num_train_epochs decides", -1)
     seed: int = _help("seed of weights, dropout and the order of the text", 42)
     bf16: bool = _help(
         "train with bfloat16 mixed precision: faster on GPUs and on CPUs that compute in bfloat16", False
@@ -268,7 +268,7 @@ class OwnTrainingArguments:
     eval_strategy: Literal["no", "steps", "epoch"] = _help(
         "when the validation text is scored: never, every eval_steps, or after each epoch", "no"
     )
-    per_device_eval_batch_size: int = _help("sentences that each device scores at once", 64)
+    per_device_eval_batch_size: int = _help("sentences that each device scores at once", 64, at_least=1)
     eval_steps: float | None = _help(
         "steps between evaluations, or their share of all steps if less than 1; logging_steps if not given",
         needs="eval_strategy=steps",
@@ -317,17 +317,17 @@ class OwnTrainingArguments:
     logging_nan_inf_filter: bool = _help("without effect: NaN and infinite losses stop the run", True)
     label_smoothing_factor: float = _help("an error: the model smooths labels itself; set label_smoothing", 0.0)
     learning_rate: float | None = _help(
-        "peak of the learning rate; if not given, the paper's d_model^-0.5 * warmup_steps^-0.5"
+        "peak of the learning rate; if not given, the paper's d_model^-0.5 * warmup_steps^-0.5", at_least=0
     )
     lr_scheduler_type: str = _help(
         "schedule of the learning rate: inverse_sqrt, linear, cosine, constant_with_warmup or another name of "
         "transformers' SchedulerType",
         "inverse_sqrt",
     )
-    warmup_steps: float = _help("steps in which the learning rate rises to its peak", 4000)
-    adam_beta2: float = _help("Adam's second decay rate", 0.98)
-    adam_epsilon: float = _help("Adam's epsilon", 1e-9)
-    max_grad_norm: float = _help("clip gradients to this norm; 0, as in the paper: no clipping", 0.0)
+    warmup_steps: float = _help("steps in which the learning rate rises to its peak", 4000, at_least=0)
+    adam_beta2: float = _help("Adam's second decay rate", 0.98, at_least=0)
+    adam_epsilon: float = _help("Adam's epsilon", 1e-9, at_least=0)
+    max_grad_norm: float = _help("clip gradients to this norm; 0, as in the paper: no clipping", 0.0, at_least=0)
     predict_with_generate: bool = _help("score generated translations, not the loss alone", True)
     generation_num_beams: int | None = _help("beams of the scores during training", 1, at_least=1)
     optim: str = _help(
@@ -405,7 +405,7 @@ class OwnTrainingArguments:
         at_least=1,
     )
     moving_average: float | None = _help(
-        "decay of a moving average of the weights to evaluate and publish, such as 0.999"
+        "decay of a moving average of the weights to evaluate and publish, such as 0.999", at_least=0
     )
     early_stopping_patience: int | None = _help(
         "stop after this many evaluations without a better metric_for_best_model", needs="eval_strategy", at_least=1

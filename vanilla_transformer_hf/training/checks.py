@@ -113,8 +113,6 @@ def check_callbacks(training: TranslationTrainingArguments) -> None:
     """Early stopping and averages have the evaluations that they need, and the checkpoints are kept."""
     if training.early_stopping_patience is not None and training.metric_for_best_model is None:
         raise ValueError("early_stopping_patience needs metric_for_best_model, the score that has to improve.")
-    if (decay := training.moving_average) is not None and not 0 <= decay < 1:
-        raise ValueError(f"moving_average={decay}: the decay of a moving average lies from 0 to below 1.")
     limit = training.save_total_limit or 0
     if (count := training.average_best or training.average_last) is None:
         return
@@ -170,8 +168,7 @@ def _check_batches(run: RunArguments) -> None:
     if training.tokens_per_step is None:
         if data.task == DENOISING:
             raise ValueError("task=denoising needs batches that are filled by tokens: set tokens_per_step.")
-    elif max(data.max_source_length, data.max_target_length) > training.device_batch_tokens:
-        longest = max(data.max_source_length, data.max_target_length)
+    elif (longest := max(data.max_source_length, data.max_target_length)) > training.device_batch_tokens:
         raise ValueError(
             f"a batch of {training.device_batch_tokens} tokens has no room for a sentence of {longest}: raise "
             "tokens_per_step and per_device_train_tokens, or lower max_source_length and max_target_length."

@@ -64,6 +64,8 @@ class TranslationTrainingArguments(OwnTrainingArguments, Seq2SeqTrainingArgument
     """transformers' arguments and this package's, with the optimizer settings of the paper (5.3) as defaults."""
 
     def __post_init__(self) -> None:
+        check_numbers(vars(self))
+        self.max_steps = self.max_steps or -1  # of 0, transformers' Trainer would make a run without any
         # Without an accelerator transformers uses the CPU, but bfloat16 needs use_cpu to be set.
         self.use_cpu = self.use_cpu or not torch.accelerator.is_available()
         if self.greater_is_better is None and (self.metric_for_best_model or "").endswith(RATES_OF_ERRORS):
@@ -75,10 +77,8 @@ class TranslationTrainingArguments(OwnTrainingArguments, Seq2SeqTrainingArgument
                 f"{self.n_gpu} -m vanilla_transformer_hf train …), or choose one with CUDA_VISIBLE_DEVICES=0."
             )
         if self.tokens_per_step is not None:  # accumulated batches of equal size
-            tokens, room = int(self.tokens_per_step), self.per_device_train_tokens
-            if min(tokens, room) < 1:
-                raise ValueError(f"tokens_per_step={tokens}, per_device_train_tokens={room}: both are 1 or more.")
-            self.gradient_accumulation_steps = -(-tokens // (self.world_size * room))
+            room = self.world_size * self.per_device_train_tokens
+            self.gradient_accumulation_steps = -(-int(self.tokens_per_step) // room)
         if self.label_smoothing_factor:
             raise ValueError(
                 f"label_smoothing_factor={self.label_smoothing_factor}: the model smooths the labels inside its own "
@@ -133,8 +133,6 @@ CHANGEABLE_FIELDS = (
     *("encoder_attention_type", "decoder_attention_type", "attention_window", "attention_block", "chunk_summary"),
     *("global_tokens", "global_projections"),
 )
-# The fields of a single corpus.
-CORPUS_TEXTS = tuple(f"{role}_{side}" for role in ROLES for side in SIDES)
 
 
 def _replaced_by_stack(free: str) -> tuple[str, ...]:
@@ -167,6 +165,13 @@ OPTIONS: dict[str, Help] = {
     for each in fields(group)
     if isinstance(each.metadata.get("help"), Help)
 }
+# Name of a number -> its least value, of transformers', too.
+AT_LEAST = {name: about.at_least for name, about in OPTIONS.items() if about.at_least is not None} | {
+    **dict.fromkeys(("weight_decay", "adam_beta1", "eval_delay", "eval_steps", "save_steps", "logging_steps"), 0),
+    **dict.fromkeys(("per_device_train_batch_size", "gradient_accumulation_steps"), 1),
+}
+# Decays: averages that would take in nothing new with 1.
+BELOW_ONE = ("adam_beta1", "adam_beta2", "moving_average")
 # Two fields -> why they exclude each other.
 EXCLUDED = {
     (name, other): reason
@@ -187,9 +192,8 @@ FIELDS_OF_OTHERS["recurrent_seq2seq"] += ("preset", "encoder_from", "decoder_fro
 # Fields that `by_pairs` can set.
 FIELDS_BY_PAIRS = (*ConfigArguments.__annotations__, "bpe_dropout")
 # Text of the command line -> what a recipe says of a text of its own that it replaces.
-OF_TEXT = {f"{role}_source": [f"{role}_target", f"{role}_split"] for role in ROLES}
-OF_TEXT["corpora"] = ["corpus_name", "card_example"]
-OF_TEXT["train_source"] += OF_TEXT["corpora"]
+OF_TEXT = {f"{role}_source": (f"{role}_target", f"{role}_split") for role in ROLES}
+OF_TEXTS = ("corpus_name", "card_example")  # of all of them
 
 
 def replaced_by(name: str, value: Any) -> tuple[str, ...]:
@@ -209,7 +213,7 @@ def replaced_by(name: str, value: Any) -> tuple[str, ...]:
 
 
 def check_options(settings: dict[str, Any]) -> None:
-    """Raise `ValueError` if two of these fields exclude each other, or one is below its least value."""
+    """Raise `ValueError` if two of these fields exclude each other."""
 
     def told(name: str) -> str:
         return f"{name}={settings[name]}" if name == "tokenizer" else name
@@ -217,9 +221,13 @@ def check_options(settings: dict[str, Any]) -> None:
     for (one, other), reason in EXCLUDED.items():
         if settings.get(one) and settings.get(other):
             raise ValueError(f"{told(one)} and {told(other)} exclude each other: {reason}.")
-    for name, about in OPTIONS.items():
-        if about.at_least is not None and (value := settings.get(name)) is not None and not value >= about.at_least:
-            raise ValueError(f"{name}={value}: must be at least {about.at_least:g}.")
+
+
+def check_numbers(values: Mapping[str, Any]) -> None:
+    """Raise `ValueError` if one of these fields is below its least value, or a decay is not below 1."""
+    for name, least in AT_LEAST.items():
+        if (value := values.get(name)) is not None and not (value >= least and (name not in BELOW_ONE or value < 1)):
+            raise ValueError(f"{name}={value}: must be at least {least:g}{' and less than 1' * (name in BELOW_ONE)}.")
 
 
 def refuse_without_effect(settings: dict[str, Any], more: Mapping[str, str] = MappingProxyType({})) -> None:
@@ -251,18 +259,16 @@ class RunArguments:
 
 def exchange_sides(data: DataArguments) -> None:
     """Exchange languages, columns and limits of the two sides; `load_corpora` exchanges the texts of the files."""
-    for name in ("lang", "column"):
-        source, target = f"source_{name}", f"target_{name}"
-        ours, theirs = getattr(data, source), getattr(data, target)
-        setattr(data, source, theirs)
-        setattr(data, target, ours)
+    values = vars(data)
+    for name in ("{}_lang", "{}_column", "max_{}_length"):
+        source, target = map(name.format, SIDES)
+        values[source], values[target] = values[target], values[source]
     if corpora := data.corpora:
         other = {f"{one}_{what}": f"{two}_{what}" for one, two in (SIDES, SIDES[::-1]) for what in ("lang", "column")}
         data.corpora = {
             name: {other.get(field, field): value for field, value in fields.items()}
             for name, fields in corpora.items()  # type: ignore[union-attr]
         }
-    data.max_source_length, data.max_target_length = data.max_target_length, data.max_source_length
 
 
 class RecipeLoader(yaml.SafeLoader):  # type: ignore[misc]
@@ -363,7 +369,7 @@ class RecipeParser(HfArgumentParser):
             others = list(replaced_by(name, value))
             own = whole.get(name, whole.get("train_source" if name == "corpora" else "corpora"))
             if told and own not in (None, REQUIRED, value):
-                others += OF_TEXT.get(name, ())
+                others += OF_TEXT.get(name, ()) + (OF_TEXTS if name in ("train_source", "corpora") else ())
             if replaced := [each for each in others if each in recipe and each not in (*kept, *given)]:
                 notes.append(f"--{name} replaces {', '.join(replaced)} of the recipe.")
                 recipe = {each: value for each, value in recipe.items() if each not in replaced}
@@ -392,6 +398,7 @@ class RecipeParser(HfArgumentParser):
                 raise ValueError(" ".join(str(error).split())) from error
         if "by_pairs" in values:
             values["by_pairs"] = self._open_rows(values, where or "command line")
+        check_numbers(values)
         data, model, config, training = self.parse_dict(values)
         if training.teacher and not (model.tokenizer_name_or_path or model.model_name_or_path):
             model.tokenizer_name_or_path = training.teacher

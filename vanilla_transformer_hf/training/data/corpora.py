@@ -255,9 +255,7 @@ def training_text(run: RunArguments, corpora: dict[str, Any]) -> Any:
     """The training text, for a new tokenizer: of several corpora what an epoch has of it."""
     if not run.data.corpora:
         return corpora["train"]
-    sizes = _training_sizes(corpora)
-    joined = _join(corpora)
-    mixture = plan_mixture(run, sizes)
+    joined, mixture = _join(corpora), plan_mixture(run, _training_sizes(corpora))
     return joined if mixture is None else joined.select(np.sort(mixture.rows(0)))
 
 

@@ -38,11 +38,8 @@ def check_corpora(corpora: Any, where: str) -> dict[str, dict[str, Any]]:
                 raise ValueError(
                     f"{where}: {name} has a field {field!r}; a corpus has {RATE}, {', '.join(CORPUS_FIELDS)}."
                 )
-            is_right = (
-                isinstance(value, int | float) and value is not True if field == RATE else isinstance(value, str)
-            )
-            if not is_right:
-                expected = "a number" if field == RATE else "text"
+            kind, expected = (int | float, "a number") if field == RATE else (str, "text")
+            if not isinstance(value, kind) or value is True:
                 raise ValueError(f"{where}: {name}: {field} is {value!r}: expected {expected}.")
     return {str(name): dict(fields) for name, fields in corpora.items()}
 
@@ -121,9 +118,8 @@ class Mixture:
     def rows(self, epoch: int) -> np.ndarray:
         """The numbers of an epoch's rows (N,), corpus by corpus."""
         drawn, start = list[np.ndarray](), 0
-        for place, (size, count) in enumerate(
-            zip(self.sizes, self.counts)
-        ):  # of each a stretch of its shuffled passes
+        # Of each a stretch of its shuffled passes.
+        for place, (size, count) in enumerate(zip(self.sizes, self.counts)):
             first, begin = divmod(epoch * count, size)
             passes = range(first, (epoch * count + count - 1) // size + 1)
             order = [np.random.default_rng([self.seed, place, number]).permutation(size) for number in passes]

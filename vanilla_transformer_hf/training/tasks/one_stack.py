@@ -20,6 +20,7 @@ from transformers import (
     EvalPrediction,
 )
 
+from ...common.column_names import SIDES
 from ...common.corpus_files import holds_both_sides
 from ...common.lines import read_lines
 from ...model.single_stacks.causal_lm import VanillaTransformerForCausalLM
@@ -35,7 +36,6 @@ from ..data.collators import IGNORED_LABEL
 from ..data.parts import ROLES, refuse_several
 from ..model import check_lengths, choose_attention, new_config
 from ..pretraining.denoising import MASK_TOKEN
-from ..recipe import CORPUS_TEXTS
 from ..tokenizer import tokenizer_of_texts
 from .task import Task
 
@@ -128,7 +128,8 @@ class OneStack(Task):
         refuse_several(data, f"task={name}")
         if not data.train_source:
             raise ValueError("train_source is not given: name the text to train on.")
-        refuse_unused(self.run, settings, (*CORPUS_TEXTS, "max_source_length"))
+        texts = (f"{role}_{side}" for role in ROLES for side in SIDES)
+        refuse_unused(self.run, settings, (*texts, "max_source_length"))
         check_evaluation(self.run, ("loss", "accuracy"))
         for role in ROLES:
             source, target = getattr(data, f"{role}_source"), getattr(data, f"{role}_target")
