@@ -199,7 +199,7 @@ def read_wanted(arguments: argparse.Namespace, data: Any) -> Any:
 
 def main(prog: str, argv: list[str]) -> None:
     arguments, others = parse_arguments(prog, argv)
-    from ..training.recipe import RecipeParser
+    from ..training.recipe import OF_TEXT, RecipeParser
     from ..training.synthetic.learning import parse_rate
     from ..training.synthetic.synthetic_text import make_synthetic_text
 
@@ -223,7 +223,7 @@ def main(prog: str, argv: list[str]) -> None:
     def stage(model: str, texts: list[str], is_reversed: bool, folder: Path) -> str:
         fields = {"reverse": is_reversed, "output_dir": str(folder)}
         # The test text is scored once, at the end.
-        unscored = [] if folder == output else ["test_source", "test_target", "test_split"]
+        unscored = [] if folder == output else ["test_source", *OF_TEXT["test_source"]]
         own = argparse.Namespace(**{**vars(arguments), "model": model, "target": texts, "source": None})
         learn(prog, own, parser, parser.override(recipe, fields, unscored))
         return str(folder)
@@ -238,6 +238,7 @@ def main(prog: str, argv: list[str]) -> None:
 
 def learn(prog: str, arguments: argparse.Namespace, parser: Any, recipe: dict[str, Any]) -> None:
     """Make the synthetic text, mix it with the recipe's, and train its model on both."""
+    from ..training.recipe import OF_TEXT
     from ..training.synthetic import learning
     from ..training.synthetic.synthetic_text import make_synthetic_text
 
@@ -248,6 +249,5 @@ def learn(prog: str, arguments: argparse.Namespace, parser: Any, recipe: dict[st
     files = make_synthetic_text(wanted, Path(arguments.text_dir or folder), held_out)
     # The synthetic and the real pairs are in one file.
     fields = learning.fields_of_pairs(run.data, real, wanted, files, arguments.rate, folder)
-    replaced = ["train_target", "train_split"]
-    student, settings = parser.run(parser.override(recipe, fields, replaced), arguments.recipe)
+    student, settings = parser.run(parser.override(recipe, fields, OF_TEXT["train_source"]), arguments.recipe)
     train(prog, student, settings, learning.about(wanted, arguments.rate, wanted.texts))

@@ -42,7 +42,8 @@ def main(prog: str, argv: list[str]) -> None:
         help="threads of these together; auto: as many as there are idle cores (default: one for each core)",
     )
     arguments, others = parser.parse_known_args(argv)
-    from ..training.recipe import RecipeParser
+    from ..training.data.corpus import hub_id
+    from ..training.recipe import OF_TEXT, RecipeParser
     from ..training.synthetic.translations import translate_training_text
 
     recipes, path = RecipeParser(prog=prog), find_recipe(arguments.recipe)
@@ -56,12 +57,10 @@ def main(prog: str, argv: list[str]) -> None:
     streams = {"processes": arguments.teacher_processes, "threads": arguments.teacher_threads}
     pairs = translate_training_text(run, arguments.teacher, arguments.n_best, arguments.teacher_beams, streams)
     print(f"teacher's translations: {pairs}", flush=True)
-    source = str(run.data.train_source)
-    fields = {"train_source": str(pairs)}
-    if not run.data.corpus_name and not Path(source).exists():  # a file is not named after its data set
-        fields["corpus_name"] = source
-    student, settings = recipes.run(recipes.override(recipe, fields, ["train_target", "train_split"]), path)
+    named = run.data.corpus_name or hub_id(run.data.train_source)  # a file is not named after its data set
+    fields = {"train_source": str(pairs), "corpus_name": named}
+    student, settings = recipes.run(recipes.override(recipe, fields, OF_TEXT["train_source"]), path)
     best = "translation" if arguments.n_best == 1 else f"{arguments.n_best} best translations"
-    teacher = Path(arguments.teacher).name if Path(arguments.teacher).exists() else arguments.teacher
+    teacher = hub_id(arguments.teacher) or Path(arguments.teacher).name
     about = f"Distilled: it learned the {best} that its teacher {teacher} gave to each source."
     train(prog, student, settings, about)

@@ -26,6 +26,7 @@ from .checkpoints.resume import (
     settings_of_all_parts,
 )
 from .data.corpora import size_by_pairs, validation_of
+from .data.corpus import hub_id
 from .data.parts import corpus_parts
 from .finishing import ScoredSet, finish, score_before, train_and_write
 from .model import paper_learning_rate
@@ -70,7 +71,7 @@ def facts_of_run(
     targets = {part.target_lang for part in parts.values() or [data]}
     # Pretraining, pruning and distillation, from the card of the model that is fine-tuned.
     known = CardFacts.read(Path(model)).inherited() if model is not None and Path(model).is_dir() else CardFacts()
-    on_hub = [each for each in dict.fromkeys(names) if not Path(each).exists()]
+    on_hub = [*filter(hub_id, dict.fromkeys(names))]
     corpus = data.corpus_name or named or ", ".join(on_hub) or None  # a file is not named after its data set
     about = []
     if data.task == DENOISING:  # for the card, and for those of models that are made of this one
@@ -92,14 +93,13 @@ def facts_of_run(
         target_lang=targets.pop() if len(targets) == 1 else None,
         mixture=list(mixture),
         license=run.model.license,
-        # A local folder has no name that others could look up.
-        base_model=None if model is None or Path(model).exists() else model,
+        base_model=hub_id(model),  # a local folder has no name that others could look up
         further=model is not None,
         origin=[*origin, *about],
         quoted=[sentence.replace(NOT_TRAINED, TRAINED) for sentence in known.quoted],
         example=run.model.card_example,
         project_url=run.model.project_url,
-        settings=public_settings(settings) | ({"teacher": teacher} if teacher and not Path(teacher).exists() else {}),
+        settings=public_settings(settings) | ({"teacher": teacher} if hub_id(teacher) else {}),
         device=device if training.world_size == 1 else f"{training.world_size} processes, {device} each",
     )
 

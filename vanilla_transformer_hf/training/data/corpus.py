@@ -112,9 +112,14 @@ def _to_sides(row: dict[str, Any], columns: list[str], is_nested: bool) -> dict[
     return {side: texts.get(column) or "" for side, column in zip(SIDES, columns)}
 
 
+def hub_id(name: str | None) -> str | None:
+    """The name of a model or a text if it may be a repository on the Hub, and no file or folder here."""
+    return None if not name or Path(name).exists() else name
+
+
 def has_splits(source: str) -> bool:
     """Whether a text is in a folder that `datasets` saved with splits, or may be on the Hub."""
-    return not Path(source).exists() or Path(source, datasets.config.DATASETDICT_JSON_FILENAME).is_file()
+    return hub_id(source) is not None or Path(source, datasets.config.DATASETDICT_JSON_FILENAME).is_file()
 
 
 def _load_hub_or_folder(source: str, split: str, config_name: str | None, streaming: bool) -> Corpus:

@@ -14,7 +14,7 @@ from ..arguments import DataArguments
 from ..checkpoints.resume import find_data_sums
 from ..data.cleaning import key_of_pair
 from ..data.corpora import load_corpora
-from ..data.corpus import iterate_texts
+from ..data.corpus import hub_id, iterate_texts
 from ..data.parts import refuse_several
 from .synthetic_text import BLANK, Side, SyntheticText
 from .translations import columns_of, is_made_with, write_json, write_pairs
@@ -135,10 +135,9 @@ def fields_of_pairs(
 ) -> dict[str, Any]:
     """Write a recipe's pairs mixed with synthetic ones; returns its fields to train on them, without train_target."""
     fields: dict[str, Any] = {"train_source": str(write_mixed(data, real, files, rate, folder))}
+    fields["corpus_name"] = data.corpus_name or hub_id(data.train_source)  # a file is not named after its data set
     if rate is not None:  # which repeats pairs: those that the text had twice are left out before
         fields["drop_duplicates"] = False
-    if not data.corpus_name and not Path(str(data.train_source)).exists():  # a file is not named after its data set
-        fields["corpus_name"] = data.train_source
     known = [*(data.source_tags or ()), *(f"<2{language}>" for language in data.target_lang_tags or ())]
     new = wanted.tag.split()  # and what noise puts in the place of words
     new += [BLANK] if wanted.noise is not None and wanted.noise.replace else []
@@ -150,8 +149,7 @@ def fields_of_pairs(
 def about(wanted: SyntheticText, rate: tuple[int, int] | None, texts: Sequence[str]) -> str:
     """A sentence on the synthetic text for the card of the model that has learned it."""
     names = " and ".join(Path(text).name for text in texts)
-    model = wanted.search.model
-    model = Path(model).name if Path(model).exists() else model
+    model = hub_id(wanted.search.model) or Path(wanted.search.model).name
     how = "natural amounts" if rate is None else f"the rate {rate[0]} real to {rate[1]} synthetic"
     made = "sources" if wanted.side == "target" else "targets"
     tagged = f", marked {wanted.tag}" if wanted.tag and wanted.side == "target" else ""

@@ -66,6 +66,7 @@ from ..checkpoints.sharding import (
     whole_model_generates,
 )
 from ..data.collators import TranslationCollator, decode_predictions
+from ..data.corpus import hub_id
 from ..data.parts import Mixture
 from ..data.token_batches import (
     CurriculumSampler,
@@ -170,10 +171,8 @@ class TranslationTrainer(PublishingMixin, Seq2SeqTrainer):
         super().__init__(*args, **kwargs)
         self.target_lang, self.train_collator, self.teacher = target_lang, train_collator, teacher
         self.target_langs, self.mixture = dict(target_langs or {}), mixture
-        if facts is None:  # but the repository that the model was opened from
-            name = self.model.name_or_path
-            facts = CardFacts(further=bool(name), base_model=None if not name or Path(name).exists() else name)
-        self.facts = facts
+        name = self.model.name_or_path  # without facts, of the repository that the model was opened from
+        self.facts = facts or CardFacts(further=bool(name), base_model=hub_id(name))
         self.translates = bool(self.model.config.is_encoder_decoder)
         self.gates: HeadGatesCallback | None = None
         for callback in self.callback_handler.callbacks:
