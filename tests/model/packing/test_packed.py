@@ -81,6 +81,19 @@ def test_what_is_computed_without_its_module_still_has_its_hooks(decided_model, 
     assert not torch.equal(hooked.sequences_scores, plain.sequences_scores)
 
 
+def test_what_replaces_a_module_at_its_address_is_noticed(decided_model, source):
+    """Of two replacements one after the other, the second often gets the address that the first one has freed."""
+    model, options, others = decided_model(), {"num_beams": 3, "max_new_tokens": 8}, []
+    before, layer = model.generate(**source, **options), model.get_decoder().layers[0]
+    address, layer.activation_fn = id(layer.activation_fn), nn.Identity()
+    while id(module := nn.Tanh()) != address:
+        others.append(module)
+        assert len(others) < 10_000
+    layer.activation_fn = module
+    found = model.generate(**source, **options)
+    assert torch.equal(found, copy.deepcopy(model).generate(**source, **options)) and not torch.equal(found, before)
+
+
 def test_models_opened_in_inference_mode(decided_model, source):
     expected = decided_model()
     with torch.inference_mode():

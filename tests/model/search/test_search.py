@@ -309,3 +309,14 @@ def test_what_others_see_of_a_search_are_ordinary_tensors(decided_model, source,
     assert modes == {by == "nobody"} and bool(kept) == (by != "nobody")
     assert not any(one.is_inference() for one in kept)
     assert all(torch.equal(each, found[0]) for each in found)
+
+
+def test_hooks_on_every_module_get_ordinary_tensors(decided_model, source):
+    """With options that transformers' loops, which such hooks choose otherwise, do not have."""
+    model, kept = decided_model(norm_type="rms_norm"), []
+    hook = torch.nn.modules.module.register_module_forward_hook(lambda module, args, output: kept.append(output))
+    try:
+        model.generate(**source, num_beams=3, length_penalty_type="gnmt", max_new_tokens=5)
+    finally:
+        hook.remove()
+    assert not any(one.is_inference() for one in kept if torch.is_tensor(one))

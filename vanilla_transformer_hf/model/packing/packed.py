@@ -391,7 +391,8 @@ class StepWeights:
         if quantization is None and getattr(model, "quantization_method", None) == INT8_METHOD:
             quantization = "int8"
         every = [*model.modules()]
-        modules = [(id(module), is_unchanged(module), *module._forward_hooks) for module in every]
+        # By references: what replaces a module may get its address, and so its id.
+        modules = [(weakref.ref(module), is_unchanged(module), *module._forward_hooks) for module in every]
         maps: list[Any] = [module for module in every if is_plain(module)]
         if quantization is None and not any(is_packable(module.weight) for module in maps):
             return cls(model, runs_known_code=all(map(runs_known_code, every)))

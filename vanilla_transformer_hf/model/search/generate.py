@@ -323,8 +323,7 @@ def run_search(
     if reason := next(reasons, None) or model._search_obstacle(kwargs):
         return reason
     plan = SearchPlan(request, model, input_ids, logits_processor, stopping_criteria, generation_config)
-    weights = [each for each in request.weights if each is not None]
-    weights = weights or [StepWeights.of(model, request.requests.get("quantization"))]
+    weights = [*filter(None, request.weights)] or [StepWeights.of(model, request.requests.get("quantization"))]
     plan.is_seen |= not all(each.runs_known_code for each in weights)
     decoders = model._decoders(plan, kwargs, weights)
     kind: Any = GreedySearch if generation_config.num_beams == 1 else BeamSearch

@@ -41,6 +41,8 @@ KNOWN = {
 FOR_HOST_LOOPS = ("custom_generate", "streamer", "assistant_model", "synced_gpus", "tokenizer", "assistant_tokenizer")
 # Settings for ways in which only transformers' loops compute, or outputs that only they return.
 HOST_SETTINGS = ("is_assistant", "prefill_chunk_size", "low_memory", "output_attentions", "output_hidden_states")
+# Hooks on every module of the process.
+GLOBAL_HOOKS = torch.nn.modules.module._global_forward_hooks, torch.nn.modules.module._global_forward_pre_hooks
 
 
 # transformers' logits processors, some of which run here without a copy of all scores --------------------------------
@@ -204,6 +206,7 @@ class SearchPlan:
         self.keeps_rows = bool(self.criteria or self.outputs) or not all(map(treats_rows_alone, processors))
         # Whether somebody else's code sees tensors of the search; `run_search` adds what the model runs.
         self.is_seen = self.keeps_rows or "recorder" in request.requests or not all(map(host_name, processors))
+        self.is_seen = self.is_seen or any(GLOBAL_HOOKS)
         # Largest number of tokens of a hypothesis of each row, prompt and prefix included (A).
         prefixes, asked = self.prefixes, request.limits
         limits = torch.full(self.prompt.shape[:1], int(criteria.max_length or 0), device=prompts.device)
@@ -353,13 +356,8 @@ def needs_whole_rows(model: Any) -> bool:
     # Hooks on every module of the process would miss those that a step does not call.
     # PEFT's Lily routes by a mean over all rows of the call.
     lily = "peft.tuners.lily.layer"
-    if lily in sys.modules and any(type(module).__module__ == lily for module in model.modules()):
-        return True
-    everywhere = torch.nn.modules.module
-    if everywhere._global_forward_hooks or everywhere._global_forward_pre_hooks:
-        return True
+    has_lily = lily in sys.modules and any(type(module).__module__ == lily for module in model.modules())
     stack = model.get_decoder()
     shared = [layer.owner for layer in stack.layers if layer.shared_from is not None]  # maybe from the encoder
-    return any(
-        part._forward_pre_hooks_with_kwargs for root in (stack, model.lm_head, *shared) for part in root.modules()
-    )
+    parts = (part for root in (stack, model.lm_head, *shared) for part in root.modules())
+    return has_lily or any(GLOBAL_HOOKS) or any(part._forward_pre_hooks_with_kwargs for part in parts)
