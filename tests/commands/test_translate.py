@@ -537,6 +537,10 @@ def test_a_file_is_translated_and_stays_what_it_is(run, folder, tmp_path):
         (["--file", catalogue, "--output", tmp_path / "a.txt"], "of its kind; give it the same ending"),
         (["--input", catalogue], "is a document: name it by --file"),
         (["--input", tmp_path / "page.html"], "is a document: name it by --file"),
+        (
+            ["--input", tmp_path / "a.CSV.gz"],
+            "is a table: save its texts as lines of a file, or translate its lines as",
+        ),
         (["--file", text, "--input", text], "not allowed with"),
         (["--file", tmp_path / "none.po"], "none.po"),
         (["--file", text, "--output", text], "is also the output"),
@@ -545,6 +549,9 @@ def test_a_file_is_translated_and_stays_what_it_is(run, folder, tmp_path):
         code, written, errors = run(folder, *options)
         assert code and not written and message in errors and "Traceback" not in errors
     assert text.read_bytes() == b"\xef\xbb\xbfthree one\r\n\r\n  two"
+    (lines := tmp_path / "a.tsv").write_bytes(b"three one\n")
+    for options in (["--format", "text"], ["--constraints", "--num_beams", "2"]):
+        assert run(folder, "--input", lines, *options)[:2] == (0, b"eins drei\n")
 
 
 # Options of text with values that change something, for each command that reads files.

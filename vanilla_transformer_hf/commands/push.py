@@ -59,9 +59,8 @@ def main(prog: str, argv: list[str]) -> None:
             print("with onnx/, exported for transformers.js when it is published")
         if arguments.strict and plan.missing:
             raise ValueError("--strict: the card lacks the facts above")
-        print(
-            "\nThis was a dry run" + ("." if dry_run else ": no Hub token was found (`hf auth login`, or HF_TOKEN).")
-        )
+        why = "" if dry_run else ": no Hub token was found (`hf auth login`, or HF_TOKEN)"
+        print(f"\nThis was a dry run{why}.")
         return
     with tempfile.TemporaryDirectory() as place:
         beside: dict[str, Path | bytes] = {}
@@ -71,6 +70,5 @@ def main(prog: str, argv: list[str]) -> None:
             export_for("onnx", folder, Path(place, "model"), layout="transformers.js")
             beside = {f"onnx/{path.name}": path for path in sorted(Path(place, "model", "onnx").iterdir())}
         done = publish_folder(folder, repo_id, beside=beside, **options)
-    print(
-        f"published: {done.pull_request or done.url} (commit {done.commit}{f', tag {done.tag}' if done.tag else ''})"
-    )
+    tag = f", tag {done.tag}" if done.tag else ""
+    print(f"published: {done.pull_request or done.url} (commit {done.commit}{tag})")

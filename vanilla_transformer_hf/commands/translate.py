@@ -36,8 +36,9 @@ SEARCH_OF_FILES = (
 OPTIONS_OF_FILES = (
     *("model", "audio", "image", "output", "batch_size", "device", "dtype", "quantization", *SEARCH_OF_FILES),
 )
-# Endings of files whose lines nobody wants to have translated.
+# Endings of files whose lines nobody wants to have translated: documents, and tables.
 NO_LINES = (".html", ".htm", ".srt", ".docx", ".odt", ".xlf", ".xliff", ".po")
+TABLES = (".csv", ".tsv", ".xlsx", ".json", ".jsonl", ".parquet", ".tmx")
 
 
 def add_engine_arguments(parser: argparse._ActionsContainer) -> None:
@@ -251,8 +252,10 @@ def main(prog: str, argv: list[str]) -> None:
         return _translate_document(arguments)
     if arguments.encoding is not None:
         raise ValueError("--encoding says that of a document: name it by --file, or --format html")
-    if arguments.format is None and str(arguments.input).lower().endswith(NO_LINES):
-        raise ValueError(f"{arguments.input} is a document: name it by --file, or its lines' --format")
+    name = str(arguments.input).lower().removesuffix(".gz")
+    if arguments.format is None and name.endswith(NO_LINES if arguments.constraints else NO_LINES + TABLES):
+        do = "document: name it by --file" if name.endswith(NO_LINES) else "table: save its texts as lines of a file"
+        raise ValueError(f"{arguments.input} is a {do}, or translate its lines as they are by --format text")
     from ..translation.streams.command import run_command
     from ..translation.streams.work import LineWork
 
@@ -269,10 +272,8 @@ def _recognize(arguments: argparse.Namespace) -> None:
     from ..translation.recognition import open_recognizer
 
     register(for_programs=False)
-    names = (*SEARCH_OF_FILES, "quantization")
+    names = (*SEARCH_OF_FILES, "quantization", "batch_size")
     search = {name: value for name in names if (value := getattr(arguments, name)) is not None}
-    if arguments.batch_size is not None:
-        search["batch_size"] = arguments.batch_size
     files, reads = (arguments.audio, "input_features") if arguments.audio else (arguments.image, "pixel_values")
     refuse_overwriting(arguments.output, files)
     reader = open_recognizer(arguments, reads)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from vanilla_transformer_hf.commands.translate import NO_LINES
+from vanilla_transformer_hf.commands.translate import NO_LINES, TABLES
+from vanilla_transformer_hf.common.corpus_files import ROW_READERS
 from vanilla_transformer_hf.translation.documents.document import READERS
 from vanilla_transformer_hf.translation.documents.plain import checked_encoding
 
@@ -107,6 +108,7 @@ def test_a_missing_library_is_named(shout, monkeypatch):
 
 def test_endings_are_those_of_the_command_and_the_pages():
     assert {".txt", *NO_LINES} == set(READERS)
+    assert {*TABLES} | {*NO_LINES} >= {".parquet", *ROW_READERS} and not {*TABLES} & {*NO_LINES}
     pages = "".join(
         (Path(__file__).parents[3] / "docs" / name).read_text() for name in ("translating.md", "serving.md")
     )
