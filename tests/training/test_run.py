@@ -369,6 +369,15 @@ def test_a_new_tokenizer_normalises_and_says_so(prepare, tmp_path):
     assert plain("e\u0301\n")["input_ids"] == plain("e\u0301")["input_ids"] != plain("é")["input_ids"]
 
 
+def test_the_name_of_a_language_in_place_of_its_code_is_told(prepare, tmp_path, capsys):
+    prepare(target_lang="German")
+    told = "Warning: German is a name: scores and the card look for the code of a language, de."
+    assert told in capsys.readouterr().out.splitlines()
+    for code in ("de-DE", "deu_Latn", "xq_own", "x1"):
+        prepare(target_lang=code, output_dir=str(tmp_path / code))
+        assert "is a name" not in capsys.readouterr().out
+
+
 def test_a_run_that_ends_within_its_first_epoch_says_so(prepare, capsys):
     training = prepare().trainer.args
     assert find_short_run(training, 10, epoch=10) is None

@@ -10,6 +10,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedConfig, Seq2SeqTrainingArguments
 from transformers.trainer_utils import HubStrategy
 
+from ..common.column_names import TAG, language_of, plain
 from ..common.command_line import message_of
 from ..common.opening import open_config
 from ..evaluation.scores import METRICS
@@ -150,6 +151,9 @@ def check_evaluation(run: RunArguments, known: Sequence[str]) -> None:
             f"eval_strategy={training.eval_strategy.value} needs {name}, the text to evaluate on; "
             "name one or set eval_strategy to no."
         )
+    for lang in dict.fromkeys(each for text in texts for each in (text.source_lang, text.target_lang)):
+        if lang and not TAG.fullmatch(plain(lang)) and (found := language_of(lang)):
+            say(training, f"Warning: {lang} is a name: scores and the card look for the code of a language, {found}.")
     if training.predict_with_generate:  # what scores need is looked for before training
         from ..evaluation.evaluate_module import find_tokenizer
 
@@ -173,13 +177,11 @@ def _check_batches(run: RunArguments) -> None:
             f"a batch of {training.device_batch_tokens} tokens has no room for a sentence of {longest}: raise "
             "tokens_per_step and per_device_train_tokens, or lower max_source_length and max_target_length."
         )
-    if not data.streaming:
-        return
-    if training.dataloader_num_workers > 1:
+    if data.streaming and training.dataloader_num_workers > 1:
         raise ValueError(
             f"dataloader_num_workers={training.dataloader_num_workers}: a stream is read by one worker at most."
         )
-    if training.max_steps < 1:
+    if data.streaming and training.max_steps < 1:
         raise ValueError("streaming needs max_steps: the length of a stream is not known.")
 
 

@@ -229,8 +229,7 @@ class ZeroScoreWarning(TrainerCallback):
 
 def find_short_run(args: TrainingArguments, steps: int, epoch: int = 0) -> str | None:
     """A sentence if a run of so many updates is too short to learn, else None; `epoch` is the updates of an epoch."""
-    longer = f"raise {'max_steps' if args.max_steps > 0 else 'num_train_epochs'}"
-    problems, advice = [], [longer]
+    problems, advice = [], [f"raise {'max_steps' if args.max_steps > 0 else 'num_train_epochs'}"]
     if steps <= FEW_STEPS:
         problems.append("which is too few to learn anything")
         is_filled_by_tokens = getattr(args, "tokens_per_step", None) is not None
