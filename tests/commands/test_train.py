@@ -1,15 +1,22 @@
 """The command line of `train`, as scripts/train.py and as `vanilla-transformer train`."""
 
 import os
+import signal
 import subprocess
 import sys
+import weakref
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
 from benchmarks.training import SCRIPT_ENVIRONMENT
 from vanilla_transformer_hf.commands.train import RECIPES, find_recipe
+from vanilla_transformer_hf.commands.train import train as train_command
+from vanilla_transformer_hf.training import run
+from vanilla_transformer_hf.training.checkpoints.files import EvaluationStopped, TrainingInterrupted
 
 
 pytestmark = pytest.mark.usefixtures("datasets_cache")
@@ -101,3 +108,26 @@ def test_ctrl_c_before_the_first_step_ends_without_a_traceback(train, tmp_path, 
     sizes = ["--vocab_size", 270, "--d_model", 32, "--encoder_attention_heads", 2, "--decoder_attention_heads", 2]
     code, _, err = train(*files, *sizes, "--output_dir", tmp_path / "out", "--tokens_per_step", 2000)
     assert code == 130 and "Traceback" not in err
+
+
+def test_a_run_that_is_stopped_in_an_evaluation_frees_its_trainer(monkeypatch):
+    """Its exception was raised while another one was handled, whose frames have the trainer, too."""
+    job = SimpleNamespace(trainer=Mock())
+    kept = weakref.ref(job.trainer)
+
+    def evaluate(trainer):
+        raise EvaluationStopped
+
+    def run_job(job):
+        try:
+            evaluate(job.trainer)
+        except EvaluationStopped as error:
+            raise TrainingInterrupted(signal.SIGTERM, step=3) from error
+
+    jobs = [job]
+    del job
+    monkeypatch.setattr(run, "prepare_job", lambda *_: jobs.pop())
+    monkeypatch.setattr(run, "run_job", run_job)
+    with pytest.raises(SystemExit) as stop:
+        train_command("train", Mock(), {})
+    assert stop.value.code == 128 + signal.SIGTERM and kept() is None

@@ -97,13 +97,13 @@ def train(prog: str, run: Any, settings: dict[str, Any], compression: str | None
     except (OSError, FloatingPointError) as error:
         sys.exit(f"{prog}: {' '.join(message_of(error).split())}")
     except TrainingInterrupted as interruption:
-        stop = interruption.with_traceback(None)
+        stop = str(interruption), 128 + interruption.signal
     # Threads of gloo that outlive the interpreter abort it now and then. The trainer holds them by its DDP, and is
-    # itself held by cycles and by the frames of an interruption.
+    # itself held by cycles, and by the frames of an interruption and of what it interrupted.
     job.trainer.accelerator.end_training()
     del job
     gc.collect()
     if stop is not None:
         same = "The same command, without --resume_from_checkpoint," if began_elsewhere else "The same command"
-        print(f"{prog}: {stop} {same} continues from it.", file=sys.stderr)
-        sys.exit(128 + stop.signal)
+        print(f"{prog}: {stop[0]} {same} continues from it.", file=sys.stderr)
+        sys.exit(stop[1])
