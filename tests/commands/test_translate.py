@@ -5,6 +5,7 @@ import json
 import os
 import re
 import runpy
+import shutil
 import subprocess
 import sys
 import time
@@ -278,6 +279,10 @@ def test_given_translations_in_files_that_hold_both_sides(run, folder, tmp_path,
         pytest.approx([score.log_probability for score in expected], abs=1e-4),
     )
     assert ("units left out: 1 without a text in both languages" in caplog.text) == (name == "memory.tmx")
+    known = shutil.copytree(folder, tmp_path / "known")  # a model that records its languages
+    settings = json.loads((known / "tokenizer_config.json").read_text()) | {"src_lang": "en", "tgt_lang": "de"}
+    (known / "tokenizer_config.json").write_text(json.dumps(settings))
+    assert run(known, tmp_path / name, script="score")[:2] == (0, output)
     out = tmp_path / "out.align"
     code, _, _ = run(folder, tmp_path / name, *languages, "--output", out, script="align")
     aligned = translator.align(["one", "two three"], ["eins", "drei zwei"])

@@ -41,5 +41,4 @@ def main(prog: str, argv: list[str]) -> None:
     elif len(folders) == 1:
         raise ValueError(f"{folders[0]} is a single folder: expected two or more checkpoints, or --last or --best.")
     average_checkpoints(chosen, arguments.output)
-    print(f"average of {', '.join(map(str, chosen))}")
-    print(f"saved in {arguments.output}")
+    print(f"average of {', '.join(map(str, chosen))}\nsaved in {arguments.output}")

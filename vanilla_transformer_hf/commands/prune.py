@@ -46,10 +46,9 @@ def main(prog: str, argv: list[str]) -> None:
     parser.add_argument(
         "--output_dir", type=Path, required=True, help="new folder; renamed from a temporary name when complete"
     )
-    arguments = parser.parse_args(argv)
+    options = vars(parser.parse_args(argv))
     from ..training.pruning import prune_folder
 
-    options = vars(arguments)
     folder, output = options.pop("model"), options.pop("output_dir")
     pruned = prune_folder(folder, output, **options)
     print(f"removed {pruned}")

@@ -32,7 +32,7 @@ def add_pairs(parser: argparse.ArgumentParser, source: str) -> None:
     parser.add_argument("source", help=f"{source}; or a file that holds both sides, such as TMX, .xlsx or JSON lines")
     parser.add_argument("target", nargs="?", help="the translations of plain source text, line by line")
     parser.add_argument("--source_lang", metavar="LANG", help="language of the source in a file that holds both sides")
-    parser.add_argument("--target_lang", metavar="LANG", help="language of its target")
+    parser.add_argument("--target_lang", metavar="LANG", help="language of its target (default of both: the model's)")
     parser.add_argument("--source_column", metavar="NAME", help="column of its source, if languages do not say it")
     parser.add_argument("--target_column", metavar="NAME", help="column of its target")
 
@@ -67,11 +67,15 @@ def run_on_pairs(arguments: argparse.Namespace, work: Any) -> None:
         run_command(arguments, work, [arguments.source, arguments.target])
         return
     from ..common.files import refuse_overwriting
+    from ..common.opening import open_tokenizer
     from ..training.data.corpus import iterate_pairs
 
     if arguments.on_bad_bytes != "error":
         raise ValueError(f"on_bad_bytes={arguments.on_bad_bytes} needs two plain files: other formats are read whole")
     refuse_overwriting(arguments.output, [arguments.source])
+    if not names:  # those that the model records
+        known = open_tokenizer(arguments.model).init_kwargs
+        names = {"source_lang": known.get("src_lang"), "target_lang": known.get("tgt_lang")}
     with tempfile.TemporaryDirectory() as folder:
         # As plain lines, which an interrupted run finds again whatever it has read before.
         sides = [str(Path(folder, side)) for side in ("source", "target")]
