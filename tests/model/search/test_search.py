@@ -5,6 +5,7 @@ import torch
 from datasets import Dataset
 from host_search import host
 from transformers import GenerationConfig, Seq2SeqTrainer, Seq2SeqTrainingArguments
+from transformers.activations import ACT2FN
 
 from vanilla_transformer_hf import VanillaTransformerForConditionalGeneration
 from vanilla_transformer_hf.model.search import together
@@ -284,13 +285,13 @@ WATCHING = {
 
 
 @pytest.mark.parametrize("beams", [1, 3])
-@pytest.mark.parametrize("by", ["nobody", "a module", *WATCHED, *WATCHING])
+@pytest.mark.parametrize("by", ["nobody", "a host's module", "a module", *WATCHED, *WATCHING])
 def test_what_others_see_of_a_search_are_ordinary_tensors(decided_model, source, monkeypatch, by, beams):
     model, kept, modes = decided_model(), [], set()
     layer, options = model.model.decoder.layers[0], {"num_beams": 3 if by == "a recorder" else beams}
     model.generate(**source)  # packs the weights
-    if by == "a module":
-        layer.activation_fn = Keeping(kept)
+    if by in ("a module", "a host's module"):
+        layer.activation_fn = Keeping(kept) if by == "a module" else ACT2FN["gelu"]
     elif by in WATCHED:
         WATCHED[by](layer.fc1, kept)
     elif by in WATCHING:
@@ -306,7 +307,8 @@ def test_what_others_see_of_a_search_are_ordinary_tensors(decided_model, source,
     found = [model.generate(**source, **options, max_new_tokens=5)]
     if by not in WATCHING:
         found += model.generate_stream([source, source], **options, max_new_tokens=5)
-    assert modes == {by == "nobody"} and bool(kept) == (by != "nobody")
+    is_seen = by not in ("nobody", "a host's module")
+    assert modes == {not is_seen} and bool(kept) == is_seen
     assert not any(one.is_inference() for one in kept)
     assert all(torch.equal(each, found[0]) for each in found)
 

@@ -39,8 +39,8 @@ def is_packable(weight: torch.Tensor) -> bool:
 
 
 def runs_known_code(module: nn.Module) -> bool:
-    """Whether a module runs code of torch and of this package alone, with ordinary weights."""
-    is_known = f"{type(module).__module__}.".startswith(("torch.nn.", f"{PACKAGE}."))
+    """Whether a module runs code of torch, transformers and this package alone, with ordinary weights."""
+    is_known = f"{type(module).__module__}.".startswith(("torch.nn.", "transformers.activations.", f"{PACKAGE}."))
     weights = module.parameters(recurse=False)
     return is_known and not is_hooked(module) and all(type(weight) is nn.Parameter for weight in weights)
 
