@@ -81,19 +81,15 @@ def test_what_is_computed_without_its_module_still_has_its_hooks(decided_model, 
     assert not torch.equal(hooked.sequences_scores, plain.sequences_scores)
 
 
-def test_what_replaces_a_module_at_its_address_is_noticed(decided_model, source):
+def test_what_replaces_a_module_at_its_address_is_noticed(decided_model, source, monkeypatch):
     """Of two replacements one after the other, the second often gets the address that the first one has freed."""
+    # As if all activations were at one address.
+    monkeypatch.setattr(
+        packed_weights, "id", lambda one: 0 if type(one) in (nn.ReLU, nn.Tanh) else id(one), raising=False
+    )
     model, options = decided_model(), {"num_beams": 3, "max_new_tokens": 8}
-    layer = model.get_decoder().layers[0]
-    for _ in range(100):
-        layer.activation_fn = nn.ReLU()
-        before = model.generate(**source, **options)
-        address, layer.activation_fn = id(layer.activation_fn), nn.Identity()
-        layer.activation_fn = nn.Tanh()
-        if id(layer.activation_fn) == address:
-            break
-    else:
-        pytest.skip("no module got the address of another")
+    before = model.generate(**source, **options)
+    model.get_decoder().layers[0].activation_fn = nn.Tanh()
     found = model.generate(**source, **options)
     assert torch.equal(found, copy.deepcopy(model).generate(**source, **options)) and not torch.equal(found, before)
 

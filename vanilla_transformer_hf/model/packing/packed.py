@@ -38,13 +38,6 @@ def is_packable(weight: torch.Tensor) -> bool:
     )
 
 
-def runs_known_code(module: nn.Module) -> bool:
-    """Whether a module runs code of torch, transformers and this package alone, with ordinary weights."""
-    is_known = f"{type(module).__module__}.".startswith(("torch.nn.", "transformers.activations.", f"{PACKAGE}."))
-    weights = module.parameters(recurse=False)
-    return is_known and not is_hooked(module) and all(type(weight) is nn.Parameter for weight in weights)
-
-
 def joined(weights: Sequence[torch.Tensor]) -> torch.Tensor:
     """The rows of all matrices (O, D) as one matrix; a single one is not copied."""
     return weights[0] if len(weights) == 1 else torch.cat([*weights])
@@ -298,16 +291,22 @@ class StepWeights:
     """A model's linear maps for the steps of a search, packed where that is faster."""
 
     # `quantization` is a key of `MAKERS`; maps that are not plain (hooks, adapters) are never quantized.
-    # `runs_known_code`: whether all modules of the model do.
 
     # Model -> its packed maps, and the signature of the weights that they were made of.
     _kept: "weakref.WeakKeyDictionary[Any, tuple[StepWeights, WeightSignature]]" = weakref.WeakKeyDictionary()
 
-    def __init__(self, model: Any, quantization: str | None = None, runs_known_code: bool = True):
-        self.model, self.quantization, self.runs_known_code = weakref.proxy(model), quantization, runs_known_code
+    def __init__(self, model: Any, quantization: str | None = None):
+        self.model, self.quantization = weakref.proxy(model), quantization
         makers: tuple[MakeProjection, MakeProjection] = MAKERS[quantization]
         self.of_step, self.of_sequence = makers
         self._copies: dict[int, Any] = {}
+
+    @cached_property
+    def runs_known_code(self) -> bool:
+        """Whether the model runs code of torch, transformers and this package alone, with ordinary weights."""
+        modules, known = self.model.modules(), ("torch.nn.", "transformers.activations.", f"{PACKAGE}.")
+        are_known = (f"{type(each).__module__}.".startswith(known) and not is_hooked(each) for each in modules)
+        return all(are_known) and all(type(weight) is nn.Parameter for weight in self.model.parameters())
 
     @cached_property
     def layers(self) -> list[StepProjections]:
@@ -395,7 +394,7 @@ class StepWeights:
         modules = [(weakref.ref(module), is_unchanged(module), *module._forward_hooks) for module in every]
         maps: list[Any] = [module for module in every if is_plain(module)]
         if quantization is None and not any(is_packable(module.weight) for module in maps):
-            return cls(model, runs_known_code=all(map(runs_known_code, every)))
+            return cls(model)
         tensors = [tensor for module in maps for tensor in (module.weight, module.bias) if tensor is not None]
         if (kept := cls._kept.get(model)) is not None:
             weights, signature = kept
@@ -403,7 +402,7 @@ class StepWeights:
                 return weights
             del kept, weights, signature  # the last references to what they hold, before others are made
         cls.evict(model)
-        made = cls(model, quantization, runs_known_code=all(map(runs_known_code, every)))
+        made = cls(model, quantization)
         cls._kept[model] = made, WeightSignature(modules, tensors)
         return made
 
