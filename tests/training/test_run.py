@@ -629,6 +629,8 @@ NO_TOKENS = {"tokens_per_step": None, "per_device_train_tokens": None}
             {"test_source": None, "test_target": None, "test_split": "dev"},
             "test_split=dev has no effect: it needs test",
         ),
+        ({"source_column": "english"}, "source_column=english has no effect: two plain files have no columns"),
+        ({"dataset_config_name": "de-en"}, "dataset_config_name=de-en has no effect: no text is a dataset of the Hub"),
         ({"noise_rate": 0.2}, "noise_rate=0.2 has no effect: it needs task=denoising"),
         ({**GIVEN, "tokenizer_model": "wordpiece"}, "tokenizer_model=wordpiece has no effect: the tokenizer is that"),
         ({**GIVEN, "unicode_normalization": "NFD"}, "unicode_normalization=NFD has no effect: the tokenizer is that"),

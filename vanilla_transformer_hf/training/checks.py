@@ -10,7 +10,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedConfig, Seq2SeqTrainingArguments
 from transformers.trainer_utils import HubStrategy
 
-from ..common.column_names import TAG, language_of, plain
+from ..common.column_names import SIDES, TAG, language_of, plain
 from ..common.command_line import message_of
 from ..common.opening import open_config
 from ..evaluation.scores import METRICS
@@ -19,7 +19,7 @@ from ..model.config.stacks import HEAD_FIELDS, heads_of_layers
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..publishing.model_card import check_metadata, check_project_url
 from .arguments import FIELDS_OF_NEW_TOKENIZERS, DataArguments, ModelArguments, OwnTrainingArguments
-from .data.corpus import has_splits
+from .data.corpus import has_splits, hub_id
 from .data.parts import REPLAYED, ROLES, check_rates, corpus_parts, rates_of, refuse_several
 from .model import make_generation_config, paper_learning_rate, plan_config
 from .pretraining.denoising import DENOISING, NOISE_FIELDS, PAIR_FIELDS, check_denoising
@@ -101,6 +101,13 @@ def check_run(run: RunArguments, settings: dict[str, Any]) -> None:
         names = [named] if isinstance(named := getattr(run.data, f"{role}_{kind}") or [], str) else named
         if not any(map(has_splits, names)):
             reasons[f"{role}_split"] = f"{', '.join(names)} has no splits" if names else f"it needs {role}_{kind}"
+    sources, targets = ([getattr(run.data, f"{role}_{side}") for role in ROLES] for side in SIDES)
+    texts = {source: target for source, target in zip(sources, targets) if source}
+    if texts and not run.data.corpora:
+        if all(texts.values()):
+            reasons |= dict.fromkeys(("source_column", "target_column"), "two plain files have no columns")
+        if not any(map(hub_id, texts)):
+            reasons["dataset_config_name"] = "no text is a dataset of the Hub"
     for values in (settings, *({**settings, **row} for row in rows.values())):  # a row needs what the run needs
         refuse_without_effect(values, reasons)
     problems = check_metadata(CardData(license=run.model.license)) if run.training.push_to_hub else []
@@ -212,10 +219,7 @@ def _check_model(run: RunArguments) -> None:
             raise ValueError(f"{told}: models of type {config.model_type} have no heads that can be removed.")
         if training.push_to_hub and training.hub_strategy != HubStrategy.END:
             raise ValueError(f"{told}: checkpoints have gates and are no ordinary models; set hub_strategy to end.")
-        fewer = {
-            name: [max(1, heads - 1) for heads in heads_of_layers(config, attention)]
-            for attention, name in HEAD_FIELDS.items()
-        }
+        fewer = {name: [max(1, n - 1) for n in heads_of_layers(config, kind)] for kind, name in HEAD_FIELDS.items()}
         try:
             type(config).from_dict({**config.to_dict(), **fewer})
         except StrictDataclassError as error:
@@ -232,10 +236,8 @@ def _check_config_fields(run: RunArguments, config: PreTrainedConfig) -> None:
             continue
         if not hasattr(config, field):
             raise ValueError(f"{field}={value}: the config of {name} ({config.model_type}) has no such field.")
-        if getattr(config, field) != value:
-            raise ValueError(
-                f"{field}={value} contradicts {name}, which has {field}={getattr(config, field)}; remove it."
-            )
+        if (found := getattr(config, field)) != value:
+            raise ValueError(f"{field}={value} contradicts {name}, which has {field}={found}; remove it.")
     # Another kind of attention has the weights of the model.
     for field in ("encoder_attention_type", "decoder_attention_type"):
         before = getattr(config, field, None)
