@@ -4,6 +4,7 @@ import argparse
 import json
 import math
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -73,7 +74,12 @@ def test_peers_have_the_sizes_of_the_recipe(given):
 @pytest.mark.parametrize(("system", "validations"), [("joeynmt", 12), ("joeynmt_own", 24)])
 def test_joeynmt_stops_after_the_validations_that_are_told(given, system, validations):
     text = low_data.write_text(parsed(given, "--sizes", "30"))["30"]
-    training = low_data.joeynmt_settings(row_of(system), text, ["en", "de"])["config"]["training"]
+    config = low_data.joeynmt_settings(row_of(system), text, ["en", "de"])["config"]
+    training = config["training"]
+    assert "sample_dev_subset" not in config["data"]  # JoeyNMT draws only from more sentences
+    Path(text["validation"]["target"]).write_text("ein Hund\n" * 501)
+    data = low_data.joeynmt_settings(row_of(system), text, ["en", "de"])["config"]["data"]
+    assert data["sample_dev_subset"] == low_data.recipe(30)["eval_sample"] == 500
     falls = math.log(training["learning_rate_min"] / training["learning_rate"], training["decrease_factor"])
     assert math.ceil(falls) * (training["patience"] + 1) == validations
     assert training["validation_freq"] % training["logging_freq"] == 0
