@@ -1,10 +1,10 @@
 """
 Models of little text, each trained to its own early stopping
 
-`low_resource`, MarianMT's architecture with transformers' `Seq2SeqTrainer` (`script_marianmt_train.py`), and JoeyNMT
-2.3 (`script_joeynmt.py`, in an environment of its own) learn from the same first pairs of a shuffled text, one
-training at a time on one thread. `joeynmt` has the sizes of low_resource, `joeynmt_own` those of the notebook that
-JoeyNMT's users of little text begin with.
+`low_resource`, with and without R-Drop, MarianMT's architecture with transformers' `Seq2SeqTrainer`
+(`script_marianmt_train.py`), and JoeyNMT 2.3 (`script_joeynmt.py`, in an environment of its own) learn from the same
+first pairs of a shuffled text, one training at a time on one thread. `joeynmt` has the sizes of low_resource,
+`joeynmt_own` those of the notebook that JoeyNMT's users of little text begin with.
 
     python -m benchmarks low_data --train train.en.gz train.de.gz --validation val.en.gz val.de.gz \\
         --test test.en.gz test.de.gz --sizes 1000 2000 5000 --output outputs/low_data --picture low_data.png
@@ -47,7 +47,8 @@ from .turns import FOLDER, ROOT
 Row = dict[str, Any]
 SIDES = ("source", "target")
 ROLES = ("train", "validation", "test")
-SYSTEMS = ("low_resource", "marianmt", "joeynmt", "joeynmt_own")
+OURS, JOEYNMT = ("low_resource", "without_r_drop"), ("joeynmt", "joeynmt_own")
+SYSTEMS = (*OURS, "marianmt", *JOEYNMT)
 BEAMS, SHUFFLE = 5, 1
 # Sentences of Multi30k in an update of 1,024 tokens of one length. JoeyNMT mixes lengths, so that 2,048 of its tokens,
 # padding included, are as many.
@@ -70,7 +71,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--langs", nargs=2, default=["en", "de"], metavar="LANG", help="(default: en de)")
     parser.add_argument("--sizes", nargs="+", type=int, default=[1000, 2000, 5000], help="pairs (1000 2000 5000)")
     parser.add_argument(
-        "--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS[:2]), help="(default: first two)"
+        "--systems",
+        nargs="+",
+        choices=SYSTEMS,
+        default=["low_resource", "marianmt"],
+        help="(default: low_resource marianmt)",
     )
     parser.add_argument("--seeds", nargs="+", type=int, default=[1], help="(default: 1)")
     parser.add_argument("--joeynmt", metavar="PYTHON", help="interpreter of an environment with JoeyNMT 2.3")
@@ -125,6 +130,7 @@ def our_command(row: Row, folder: Path, text: Any, langs: list[str]) -> list[str
         for name, value in (("strategy", "steps"), ("steps", row["evaluate_every"]))
     }
     given |= {"source_lang": langs[0], "target_lang": langs[1], "output_dir": folder / "model", "threads": 1}
+    given |= {} if row["system"] == "low_resource" else {"r_drop": 0}
     given |= every | {"max_steps": row["most_updates"], "max_extra_tokens": 50, "num_beams": BEAMS}
     given |= {
         "per_device_eval_batch_size": EVALUATED,
@@ -210,7 +216,7 @@ def joeynmt_settings(row: Row, text: Any, langs: list[str]) -> dict[str, Any]:
 
 def command_of(row: Row, folder: Path, text: Any, arguments: argparse.Namespace) -> list[str]:
     """The command of a training; its settings are a file in the folder."""
-    if row["system"] == "low_resource":
+    if row["system"] in OURS:
         return our_command(row, folder, text, arguments.langs)
     settings: Row = {"folder": str(folder), "seed": row["seed"], "text": text}
     if row["system"] == "marianmt":
@@ -269,14 +275,14 @@ def train(row: Row, folder: Path, text: Any, arguments: argparse.Namespace) -> R
     found = row | run_counted(command, folder)
     log = (folder / "log.txt").read_bytes()
     for role in ROLES[1:]:
-        if row["system"] == "low_resource":
+        if row["system"] in OURS:
             lines = [triple[1] for triple in read_predictions(folder / "model" / f"predictions.{role}.tsv")]
         else:
             lines = list(read_lines(folder / f"{role}.txt"))
         scores = score_translations(lines, list(read_lines(text[role]["target"])))
         found |= {f"{role}_bleu": scores.bleu, f"{role}_chrf": scores.chrf}
         found |= {"signatures": [scores.bleu_signature, scores.chrf_signature]}
-    if row["system"] == "low_resource":
+    if row["system"] in OURS:
         found["updates"] = CardFacts.read(folder / "model").steps
     else:
         found["updates"] = json.loads(log.decode(errors="replace").splitlines()[-1])["updates"]
@@ -298,7 +304,7 @@ def describe(row: Row) -> str:
 
 def run(arguments: argparse.Namespace) -> None:
     """Train what is not finished, print a row of a table for each, and draw all of them."""
-    if {"joeynmt", "joeynmt_own"} & {*arguments.systems} and not arguments.joeynmt:
+    if {*JOEYNMT} & {*arguments.systems} and not arguments.joeynmt:
         raise ValueError("--joeynmt: expected the interpreter of an environment with JoeyNMT 2.3")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     text = write_text(arguments)
@@ -306,7 +312,7 @@ def run(arguments: argparse.Namespace) -> None:
         folder = arguments.output / "rows" / f"{size}-{system}-{seed}"
         if (folder / "row.json").exists():
             continue
-        row: Row = {"pairs": size, "system": system, "seed": seed, "bf16": arguments.bf16 and system in SYSTEMS[:2]}
+        row: Row = {"pairs": size, "system": system, "seed": seed, "bf16": arguments.bf16 and system not in JOEYNMT}
         row["most_updates"] = arguments.most_updates or 2 * size
         row["evaluate_every"] = arguments.evaluate_every or max(100, size // 50)
         if system == "marianmt":

@@ -71,6 +71,13 @@ def test_peers_have_the_sizes_of_the_recipe(given):
         ]
 
 
+def test_r_drop_is_the_recipes_or_none(given, tmp_path):
+    text, langs = low_data.write_text(parsed(given, "--sizes", "30"))["30"], ["en", "de"]
+    whole, plain = (low_data.our_command(row_of(system), tmp_path, text, langs) for system in low_data.OURS)
+    place = plain.index("--r_drop")
+    assert plain[place + 1] == "0" and whole == plain[:place] + plain[place + 2 :]
+
+
 @pytest.mark.parametrize(("system", "validations"), [("joeynmt", 12), ("joeynmt_own", 24)])
 def test_joeynmt_stops_after_the_validations_that_are_told(given, system, validations):
     text = low_data.write_text(parsed(given, "--sizes", "30"))["30"]
