@@ -83,6 +83,7 @@ if not (folder / "trained").exists():
     (folder / "trained").touch()
 arguments = training.parse_global_args(load_config(model_dir / "config.yaml"), rank=0, mode="test")
 model, _, validation, test = prepare(arguments, rank=0, mode="test")
+validation.reset_indices(random_subset=-1)  # all of it
 for role, data in (("validation", validation), ("test", test)):
     lines = predict(model, data, arguments.device, n_gpu=0, args=arguments.test, autocast=arguments.autocast)[2]
     (folder / f"{role}.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
