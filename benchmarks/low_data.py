@@ -204,7 +204,7 @@ def joeynmt_settings(row: Row, text: Any, langs: list[str]) -> dict[str, Any]:
     }
     data |= {"dataset_type": "plain"}
     if len(list(read_lines(text["validation"]["target"]))) > ours["eval_sample"]:
-        data |= {"sample_dev_subset": ours["eval_sample"]}  # JoeyNMT refuses to draw all
+        data |= {"sample_dev_subset": ours["eval_sample"]}  # JoeyNMT draws from more than it takes alone
     data |= {name: side | {"lang": lang} for name, lang in zip(("src", "trg"), langs)}
     testing = {"beam_size": BEAMS, "beam_alpha": 1.0, "batch_size": EVALUATED, "batch_type": "sentence"}
     testing |= {"eval_metrics": ["chrf"]}  # up to 1.5 times as long as the source
