@@ -130,7 +130,8 @@ def our_command(row: Row, folder: Path, text: Any, langs: list[str]) -> list[str
         for name, value in (("strategy", "steps"), ("steps", row["evaluate_every"]))
     }
     given |= {"source_lang": langs[0], "target_lang": langs[1], "output_dir": folder / "model", "threads": 1}
-    given |= {} if row["system"] == "low_resource" else {"r_drop": 0}
+    if row["system"] == "without_r_drop":
+        given["r_drop"] = 0
     given |= every | {"max_steps": row["most_updates"], "max_extra_tokens": 50, "num_beams": BEAMS}
     given |= {
         "per_device_eval_batch_size": EVALUATED,
@@ -204,7 +205,7 @@ def joeynmt_settings(row: Row, text: Any, langs: list[str]) -> dict[str, Any]:
     }
     data |= {"dataset_type": "plain"}
     if len(list(read_lines(text["validation"]["target"]))) > ours["eval_sample"]:
-        data |= {"sample_dev_subset": ours["eval_sample"]}  # JoeyNMT draws from more than it takes alone
+        data |= {"sample_dev_subset": ours["eval_sample"]}  # of a text with more sentences alone, as JoeyNMT demands
     data |= {name: side | {"lang": lang} for name, lang in zip(("src", "trg"), langs)}
     testing = {"beam_size": BEAMS, "beam_alpha": 1.0, "batch_size": EVALUATED, "batch_type": "sentence"}
     testing |= {"eval_metrics": ["chrf"]}  # up to 1.5 times as long as the source

@@ -101,12 +101,12 @@ def check_run(run: RunArguments, settings: dict[str, Any]) -> None:
         names = [named] if isinstance(named := getattr(run.data, f"{role}_{kind}") or [], str) else named
         if not any(map(has_splits, names)):
             reasons[f"{role}_split"] = f"{', '.join(names)} has no splits" if names else f"it needs {role}_{kind}"
-    sources, targets = ([getattr(run.data, f"{role}_{side}") for role in ROLES] for side in SIDES)
-    texts = {source: target for source, target in zip(sources, targets) if source}
+    sides = ([getattr(run.data, f"{role}_{side}") for side in SIDES] for role in ROLES)
+    texts = [(source, target) for source, target in sides if source]
     if texts and not run.data.corpora:
-        if all(texts.values()):
+        if all(target for _, target in texts):
             reasons |= dict.fromkeys(("source_column", "target_column"), "two plain files have no columns")
-        if not any(map(hub_id, texts)):
+        if not any(hub_id(source) for source, _ in texts):
             reasons["dataset_config_name"] = "no text is a dataset of the Hub"
     for values in (settings, *({**settings, **row} for row in rows.values())):  # a row needs what the run needs
         refuse_without_effect(values, reasons)
