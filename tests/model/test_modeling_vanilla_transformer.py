@@ -439,6 +439,12 @@ def test_embeddings_give_what_ids_give(fields, tiny_model, batch):
     torch.testing.assert_close(logits_of(model, {**batch, **embedded}), expected)
 
 
+def test_dummy_inputs_are_taken(tiny_model):
+    model = tiny_model()
+    for part in (model, model.model, model.get_encoder()):
+        assert part(**part.dummy_inputs)[0].shape[:2] == (3, 5)
+
+
 def test_labels_are_shifted_behind_the_start_token(tiny_model):
     model = tiny_model(decoder_start_token_id=7)
     labels = torch.tensor([[11, 12, 1], [13, 1, -100]])
@@ -570,6 +576,12 @@ def test_quantized_cache(tiny_model, batch):
     assert torch.equal(out[:, :4], exact[:, :4])
 
 
+def test_without_a_cache_nothing_is_quantized(tiny_model, batch):
+    model, source = tiny_model(), batch["input_ids"]
+    found = model.generate(source, max_new_tokens=9, cache_implementation="quantized", use_cache=False)
+    assert torch.equal(found, model.generate(source, max_new_tokens=9))
+
+
 def test_a_generation_config_is_saved_apart(tiny_model, tmp_path):
     model = tiny_model()
     model.generation_config = GenerationConfig(
@@ -660,6 +672,20 @@ def test_compiles_into_one_graph(backend, tiny_model, batch):
     compiled = torch.compile(model, fullgraph=True, backend=backend)
     with torch.no_grad():
         torch.testing.assert_close(compiled(**batch).logits, logits_of(model, batch), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("kind", [None, "static"])
+def test_transformers_exports_a_step_of_generate(tiny_model, batch, kind):
+    """As `export_for_generation`, which records what `generate()` calls the model with, and exports that."""
+    exporters = pytest.importorskip("transformers.exporters")
+    decompose = pytest.importorskip("transformers.exporters.utils").decompose_for_generation
+    source = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    search = GenerationConfig(cache_implementation=kind, pad_token_id=0, decoder_start_token_id=0)
+    model, given = decompose(tiny_model(encoder_layers=1, decoder_layers=1), source, search)["decode"]
+    step = exporters.DynamoExporter().export(model, given, exporters.DynamoConfig()).program.module()
+    expected = model(**copy.deepcopy(given)).logits
+    given = {name: value for name, value in given.items() if name not in ("use_cache", "return_dict")}
+    torch.testing.assert_close(step(**given).logits, expected, atol=1e-5, rtol=0)
 
 
 def test_exports_encoder_and_decoder_step(tiny_model, batch):

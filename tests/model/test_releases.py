@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import DynamicCache, StaticCache
 
 from vanilla_transformer_hf import (
     RecurrentSeq2SeqConfig,
@@ -95,6 +96,15 @@ def test_transformers_loops_keep_the_past(parts, options, beams):
         settings["output_hidden_states"] = True  # only their loops return these
         found.append(model.generate(**source or {"input_ids": IDS}, use_cache=use_cache, **settings).sequences)
     assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("kind", ["encoder-decoder", "speech", "recurrent"])
+def test_a_cache_without_a_place_for_the_source_is_an_error(kind):
+    model, source = KINDS[kind]()
+    for cache in (DynamicCache(), StaticCache(config=model.config, max_cache_len=8), ()):
+        message = f"a {type(cache).__name__} has no place for the source: expected the cache of an earlier call"
+        with pytest.raises(ValueError, match=message):
+            model(**source, decoder_input_ids=IDS, past_key_values=cache)
 
 
 def test_checkpointed_layers_take_no_cache():

@@ -429,11 +429,6 @@ class VanillaTransformerConfig(ConfigSavesCode, BaseConfig):  # type: ignore[mis
         return tuple(dict.fromkeys([*classes, *sorted(modules)]))
 
     @property
-    def has_local_attention(self) -> bool:
-        """Whether a stack's self-attention is of another kind than full."""
-        return (self.encoder_attention_type, self.decoder_attention_type) != ("full", "full")
-
-    @property
     def tied_matrices(self) -> Literal["all", "decoder", "none"]:
         """
         Which embedding matrices are tied: `embedding_sharing`, unless `tie_word_embeddings=False` unties all. Where

@@ -302,20 +302,6 @@ class VanillaTransformerCrossAttention(VanillaTransformerAttention, cross="full"
             return FlashMemory.of(mask, padding)
         return mask
 
-    def keys_values(
-        self, states: torch.Tensor, cache: EncoderDecoderCache | None, layer_idx: int, padding: Any
-    ) -> Sequence[torch.Tensor]:
-        """Keys and values of the encoder's output, projected once per sentence and cached apart from the target's."""
-        if cache is None:
-            return self.project_keys_values(states, padding)
-        if not cache.is_updated.get(layer_idx):
-            cache.is_updated[layer_idx] = True
-            key, value = self.project_keys_values(states, padding)
-            return cache.cross_attention_cache.update(key, value, layer_idx)
-        layer: Any = cache.cross_attention_cache.layers[layer_idx]
-        # Nothing is written after the first step, so an offloaded cache does not fetch the layer by itself.
-        return layer.keys.to(states.device), layer.values.to(states.device)
-
     def forward(  # type: ignore[override]  # keys and values come from other states than the queries
         self,
         hidden_states: torch.Tensor,
@@ -327,7 +313,15 @@ class VanillaTransformerCrossAttention(VanillaTransformerAttention, cross="full"
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Decoder states (B, T, D) and the encoder's output (B, S, D) to (B, T, D) and weights (B, H, T, S)."""
         (query,) = self.project(hidden_states, self.roles[:1])
-        key, value = self.keys_values(key_value_states, cache, layer_idx, attention_mask)
+        if cache is not None and cache.is_updated.get(layer_idx):
+            # Nothing is written after the first step, so an offloaded cache does not fetch the layer by itself.
+            layer: Any = cache.cross_attention_cache.layers[layer_idx]
+            key, value = layer.keys.to(hidden_states.device), layer.values.to(hidden_states.device)
+        else:  # once per sentence, and cached apart from the target's
+            key, value = self.project_keys_values(key_value_states, attention_mask)
+            if cache is not None:
+                cache.is_updated[layer_idx] = True
+                key, value = cache.cross_attention_cache.update(key, value, layer_idx)
         if isinstance(attention_mask, FlashMemory):
             return attention_mask.attend(self, query, key, value, **kwargs)
         return self.attend(query, key, value, attention_mask, **kwargs)

@@ -122,9 +122,9 @@ def check_lengths(model: Any, data: dict[str, Any]) -> None:
 
 def choose_attention(run: RunArguments, config: Any) -> dict[str, Any]:
     """The argument `attn_implementation` of a model to be trained; empty for transformers' default."""
-    # At the lengths of sentences, the CPU's fused kernel is slower, above all in the backward pass. Local attention
-    # is computed in blocks with the fused kernel only.
-    is_plain = run.training.device.type == "cpu" and not getattr(config, "has_local_attention", False)
+    # At lengths of sentences a CPU's fused kernel is slower, above all backward; blocks of local attention need it.
+    kinds = {getattr(config, f"{stack}_attention_type", "full") for stack in ("encoder", "decoder")}
+    is_plain = run.training.device.type == "cpu" and kinds == {"full"}
     chosen = run.model.attn_implementation or ("eager" if is_plain else None)
     return {"attn_implementation": chosen} if chosen else {}
 

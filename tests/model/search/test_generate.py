@@ -162,7 +162,22 @@ def test_decoder_prompts_and_no_mask(decided_model, source, beams):
     model = decided_model()
     found = same(model, source, decoder_input_ids=prompts, num_beams=beams, max_new_tokens=9)
     assert torch.equal(found[:, :4], prompts)
+    assert torch.equal(
+        model.generate(**source, decoder_input_ids=prompts.int(), num_beams=beams),
+        same(model, source, decoder_input_ids=prompts, num_beams=beams),
+    )
     same(model, {"input_ids": source["input_ids"]}, num_beams=beams, max_new_tokens=9)
+
+
+@pytest.mark.parametrize("ends", [-1, 99, [-1, EOS]], ids=str)
+@pytest.mark.parametrize("options", [{"min_length": 8}, {"min_new_tokens": 8, "num_beams": 3}], ids=str)
+def test_ends_outside_the_vocabulary_hide_no_token(decided_model, source, ends, options):
+    """Users give -1 so that no sentence ends; it is not the last token."""
+    model = decided_model()
+    with torch.no_grad():
+        model.lm_head.bias[-1] += 20
+    found = same(model, source, eos_token_id=ends, max_new_tokens=12, **options)
+    assert (found[:, 1:9] == model.config.vocab_size - 1).any()
 
 
 def test_scores_and_origins_of_beams(decided_model, source):
@@ -486,11 +501,13 @@ def test_options_are_saved_with_the_model(decided_model, source, tmp_path):
         ({"coverage_penalty": "much"}, "coverage_penalty='much'"),
         ({"max_extra_tokens": 0}, "max_extra_tokens=0: must be an integer of at least 1"),
         ({"max_extra_tokens": True}, "max_extra_tokens=True"),
+        ({"num_beams": 0}, "num_beams=0: must be an integer of at least 1"),
+        ({"num_return_sequences": 0}, "num_return_sequences=0: must be an integer of at least 1"),
     ],
 )
 def test_options_out_of_range_are_refused(tiny_model, source, options, message):
     with pytest.raises(ValueError, match=message):
-        tiny_model().generate(**source, num_beams=2, **options)
+        tiny_model().generate(**source, **{"num_beams": 2, **options})
 
 
 def test_finished_sentences_leave_the_batch(decided_model, source, monkeypatch):

@@ -64,6 +64,9 @@ class SearchOptions:
         options, beams, penalty = cls(**given), get("num_beams") or 1, get("length_penalty")
         if penalty is not None and not math.isfinite(penalty):
             raise ValueError(f"length_penalty={penalty!r}: must be a finite number")
+        for name in ("num_beams", "num_return_sequences"):
+            if (count := get(name)) is not None and count < 1:
+                raise ValueError(f"{name}={count!r}: must be an integer of at least 1")
         if beams > 1 and options.num_beam_groups > 1:
             if beams % options.num_beam_groups:
                 raise ValueError(f"num_beam_groups={options.num_beam_groups}: must divide num_beams, which is {beams}")

@@ -80,6 +80,13 @@ class SharedBase(ModelSavesCode, PreTrainedModel):
         if self.lora_targets:
             name_lora_targets(config.model_type, self.lora_targets)
 
+    @property
+    def dummy_inputs(self) -> dict[str, torch.Tensor]:
+        """Some ids that the model takes, as in every model of transformers."""
+        inputs: dict[str, torch.Tensor] = super().dummy_inputs
+        has_target = self.config.is_encoder_decoder and not isinstance(self, StackEmbeddings)
+        return {**inputs, "decoder_input_ids": inputs["input_ids"]} if has_target else inputs
+
     def tie_weights(self, *args: Any, **kwargs: Any) -> None:
         """Tie the weights that the config shares, as in every model of transformers."""
         tied = dict(getattr(self, "all_tied_weights_keys", {}))

@@ -30,10 +30,11 @@ def named(cache: Any) -> dict[str, Any]:
     return {CACHE: cache}
 
 
-def given_cache(model: torch.nn.Module, cache: Any, past_key_values: Any, others: dict[str, Any]) -> Any:
+def given_cache(model: Any, cache: Any, past_key_values: Any, others: dict[str, Any]) -> Any:
     """The cache of a call of a model, which may come under either name; None if there is none."""
     # A `ValueError` if two caches are given; if another argument holds one, which without its past would be a wrong
-    # answer; or if layers that gradient checkpointing computes twice would grow it twice.
+    # answer; if one has no place for the source; or if layers that gradient checkpointing computes twice would grow it
+    # twice.
     name = type(model).__name__
     for other, value in others.items():
         if isinstance(value, Cache):
@@ -42,6 +43,12 @@ def given_cache(model: torch.nn.Module, cache: Any, past_key_values: Any, others
                 f"{transformers.__version__} may be newer than this model's code: update vanilla_transformer_hf"
             )
     found = past_key_values if cache is None else cache
+    has_place = hasattr(found, "is_updated") or hasattr(found, "state")  # EncoderDecoderCache, RecurrentCache
+    if found is not None and model.config.is_encoder_decoder and not has_place:
+        raise ValueError(
+            f"{name}: a {type(found).__name__} has no place for the source: expected the cache of an earlier call, or "
+            "of a Transformer EncoderDecoderCache(DynamicCache(), DynamicCache())"
+        )
     if past_key_values is not None and found is not past_key_values:
         is_around = getattr(found, "base", None) is past_key_values  # PEFT's ShadowCache, of two models
         if not is_around and found.get_seq_length() and past_key_values.get_seq_length():

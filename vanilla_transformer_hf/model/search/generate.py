@@ -141,6 +141,7 @@ class VanillaTransformerGenerationMixin(HostGenerationMixin):
         kwargs = self._masking_padding(inputs, kwargs)
         if (prompt := kwargs.get("decoder_input_ids")) is not None:
             check_token_ids(prompt, target_size, name="decoder_input_ids")
+            kwargs["decoder_input_ids"] = prompt.long()
         if isinstance(kwargs.get("custom_generate"), str):  # the name of a repository whose code replaces the loop
             return super().generate(inputs, generation_config, logits_processor, stopping_criteria, *args, **kwargs)
         settings = Settings(dict(kwargs), given=generation_config, saved=self.generation_config)
@@ -264,13 +265,14 @@ class VanillaTransformerGenerationMixin(HostGenerationMixin):
     def _prepare_cache_for_generation(
         self: Any, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> Any:
-        is_ours = self.config.is_encoder_decoder and CACHE not in model_kwargs
+        has_cache = generation_config.use_cache is not False
+        is_ours = self.config.is_encoder_decoder and has_cache and CACHE not in model_kwargs
         kind = generation_config.cache_implementation
         if is_ours and kind == "quantized":
             # transformers quantizes no encoder-decoder's cache; ours can be where it grows, in self-attention.
             settings = {"backend": "quanto", "config": self.config, **(generation_config.cache_config or {})}
             model_kwargs[CACHE] = EncoderDecoderCache(QuantizedCache(**settings), DynamicCache(config=self.config))
-        elif is_ours and kind in (None, "dynamic") and generation_config.use_cache is not False:
+        elif is_ours and kind in (None, "dynamic"):
             # transformers copies the config three times to find out that each layer has the ordinary cache.
             model_kwargs[CACHE] = EncoderDecoderCache(DynamicCache(), DynamicCache())
         else:

@@ -41,10 +41,12 @@ class HostGenerationMixin(GenerationMixin):
         return kwargs if is_token.all() else {**kwargs, "attention_mask": is_token.long()}
 
     def prepare_inputs_for_generation(self: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """transformers' arguments of one step; also with the cache's older name, which PEFT looks for and replaces."""
+        """transformers' arguments of one step; for PEFT also with the cache's older name, which it replaces."""
         check_loops(self, super().generate)  # here, because every loop of transformers begins here
         inputs = super().prepare_inputs_for_generation(*args, **kwargs)
-        return {**inputs, "past_key_values": inputs[CACHE]} if CACHE in inputs else inputs
+        # PEFT has a method in the place of this one, or a hook. An export makes two caches of one with two names.
+        is_peft = "prepare_inputs_for_generation" in vars(self) or self._forward_pre_hooks
+        return {**inputs, "past_key_values": inputs[CACHE]} if is_peft and CACHE in inputs else inputs
 
     def _beam_search(self: Any, *args: Any, generation_config: Any, **kwargs: Any) -> Any:  # type: ignore[override]
         pad = generation_config._pad_token_tensor

@@ -49,26 +49,13 @@ GLOBAL_HOOKS = torch.nn.modules.module._global_forward_hooks, torch.nn.modules.m
 # By their names, so that one that a release of transformers lacks breaks nothing.
 # Processors that treat each row alone, so that rows may leave the batch.
 PROCESSORS = {
-    "ExponentialDecayLengthPenalty",
-    "ForcedBOSTokenLogitsProcessor",
-    "ForcedEOSTokenLogitsProcessor",
-    "InfNanRemoveLogitsProcessor",
-    "LogitNormalization",
-    "MinLengthLogitsProcessor",
-    "MinNewTokensLengthLogitsProcessor",
-    "NoBadWordsLogitsProcessor",
-    "NoRepeatNGramLogitsProcessor",
-    "SequenceBiasLogitsProcessor",
-    "SuppressTokensAtBeginLogitsProcessor",
-    "SuppressTokensLogitsProcessor",
+    *("ExponentialDecayLengthPenalty", "ForcedBOSTokenLogitsProcessor", "ForcedEOSTokenLogitsProcessor"),
+    *("InfNanRemoveLogitsProcessor", "LogitNormalization", "MinLengthLogitsProcessor"),
+    *("MinNewTokensLengthLogitsProcessor", "NoBadWordsLogitsProcessor", "NoRepeatNGramLogitsProcessor"),
+    *("SequenceBiasLogitsProcessor", "SuppressTokensAtBeginLogitsProcessor", "SuppressTokensLogitsProcessor"),
     # Of sampling.
-    "EpsilonLogitsWarper",
-    "EtaLogitsWarper",
-    "MinPLogitsWarper",
-    "TemperatureLogitsWarper",
-    "TopKLogitsWarper",
-    "TopPLogitsWarper",
-    "TypicalLogitsWarper",
+    *("EpsilonLogitsWarper", "EtaLogitsWarper", "MinPLogitsWarper", "TemperatureLogitsWarper", "TopKLogitsWarper"),
+    *("TopPLogitsWarper", "TypicalLogitsWarper"),
 }
 # Processors that count tokens from the end of the decoder prompt, which prefixes would move for each row.
 COUNTING_PROCESSORS = {
@@ -77,6 +64,8 @@ COUNTING_PROCESSORS = {
     "MinNewTokensLengthLogitsProcessor",
     "SuppressTokensAtBeginLogitsProcessor",
 }
+# Processors that let no sentence end before it has so many tokens.
+LEAST_TOKENS = {"MinLengthLogitsProcessor": "min_length", "MinNewTokensLengthLogitsProcessor": "min_new_tokens"}
 # Processors that add biases, of which those of single tokens are added here.
 BIASES = ("NoBadWordsLogitsProcessor", "SequenceBiasLogitsProcessor")
 
@@ -92,12 +81,10 @@ def process(processors: Any, ids: torch.Tensor, scores: torch.Tensor) -> torch.T
     for one in processors:
         name = host_name(one)
         # In place, as these would take longer than the step itself.
-        if name == "MinLengthLogitsProcessor":
-            if ids.shape[1] < one.min_length:
-                scores[:, one.eos_token_id] = -math.inf
-        elif name == "MinNewTokensLengthLogitsProcessor":
-            if ids.shape[1] - one.prompt_length_to_skip < one.min_new_tokens:
-                scores[:, one.eos_token_id] = -math.inf
+        if name in LEAST_TOKENS:
+            if ids.shape[1] - getattr(one, "prompt_length_to_skip", 0) < getattr(one, LEAST_TOKENS[name]):
+                ends = one.eos_token_id
+                scores[:, ends[(ends >= 0) & (ends < scores.shape[1])]] = -math.inf  # -1: no token ends a sentence
         elif name in BIASES and one.prepared_bias_variables and not any(len(each) > 1 for each in one.sequence_bias):
             tokens = [token for (token,) in one.sequence_bias]
             scores[:, tokens] += scores.new_tensor(list(one.sequence_bias.values()))
