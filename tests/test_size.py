@@ -37,8 +37,9 @@ MOST = {
     "serving": (17, 3_790, 25),  # terms, memories and minimum risk of requests, suggestions
     # Differences of variants; runs while they grow; sizes by the number of pairs, and steps between evaluations.
     # What a recipe says of a text that is replaced; tokens of merges that a converted vocabulary lacks. A damaged
-    # file of scores, and a header of a teacher's text, in words; splits and delays without effect.
-    "training": (50, 9_760, 120),
+    # file of scores, and a header of a teacher's text, in words; splits and delays without effect. The tokens of an
+    # average's checkpoints; the saved beams, tokenizer and search of a teacher.
+    "training": (50, 9_780, 120),
     # Glossaries and memories; minimum Bayes risk and its n-best; a kept copy for CTranslate2 without torch.
     "translation": (52, 7_585, 70),
 }

@@ -136,6 +136,9 @@ def test_a_model_learns_real_and_synthetic_pairs(back_translate, texts, capsys):
     [
         (["--search", "beam", "--temperature", "2"], "temperature=2.0 has no effect with --search beam"),
         (["--search", "greedy", "--beams", "2"], "beams=2 has no effect"),
+        (["--search", "sampling", "--top_k", "5"], "top_k=5 has no effect with --search sampling"),
+        (["--search_seed", "2"], "search_seed=2 has no effect with --search beam"),
+        (["--search", "top_k", "--shuffle_words", "0"], "shuffle_words=0 has no effect with --search top_k"),
         (["--rate", "1"], "rate='1': expected two whole numbers such as 1:4"),
         (["--drop_worst", "1"], "drop_worst=1.0: must be at least 0 and less than 1"),
         (["--min_round_trip", "30"], "name the model that translates back"),

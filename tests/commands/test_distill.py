@@ -1,10 +1,12 @@
 """`distill`: the teacher's translations are made once, continued and kept, and the student learns them."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
 from counting_model import SOURCES
+from transformers import GenerationConfig
 
 from vanilla_transformer_hf.commands import distill as command
 from vanilla_transformer_hf.commands.main import main
@@ -65,6 +67,40 @@ def test_a_student_learns_translations_that_are_kept_and_continued(distill, tmp_
     with pytest.raises(SystemExit):
         distill("--n_best", "1")
     assert "made with another n_best and num_beams" in capsys.readouterr().err
+
+
+def test_the_beams_of_a_list_are_those_that_the_teacher_was_saved_with(
+    distill, tmp_path, counting_folder, monkeypatch
+):
+    """They were four, whatever was saved; and the settings of another search were taken for the same."""
+    teacher = tmp_path / "teacher"
+    shutil.copytree(counting_folder, teacher)
+    found = []
+
+    def stop(search, *files):
+        found.append(search.options["num_beams"])
+        files[-1].write_text("{}\n")  # it has begun
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(translations, "translate_file", stop)
+    for saved, n_best in ((6, "2"), (1, "3")):
+        settings = GenerationConfig.from_pretrained(teacher)
+        settings.num_beams = saved
+        settings.save_pretrained(teacher)
+        (teacher / "SHA256SUMS").unlink(missing_ok=True)
+        with pytest.raises(SystemExit):
+            distill("--n_best", n_best, "--output_dir", str(tmp_path / n_best), teacher=str(teacher))
+    assert found == [6, 3]
+
+
+def test_translations_of_a_teacher_with_another_search_are_other_ones(tmp_path, counting_folder):
+    teacher = tmp_path / "teacher"
+    shutil.copytree(counting_folder, teacher)
+    before = translations.ModelSearch(str(teacher)).settings
+    (teacher / "README.md").write_text("no part of it")
+    assert translations.ModelSearch(str(teacher)).settings == before
+    (teacher / "generation_config.json").write_text('{"num_beams": 2}')
+    assert translations.ModelSearch(str(teacher)).settings != before
 
 
 def interrupted(path, *rest):

@@ -91,6 +91,19 @@ def test_what_cannot_be_whole_is_refused_by_name(opened, fields, message):
         translator.score(LONG, "eins", too_long="whole")
 
 
+@pytest.mark.parametrize("beams", [1, 2])
+def test_texts_are_as_long_as_every_model_of_an_ensemble_takes_them(opened, beams):
+    """A member with fewer positions ended in a traceback, on the source's side and on the target's."""
+    wide, narrow = (opened(position_encoding="learned", max_position_embeddings=size) for size in (64, 16))
+    both = Translator(wide.model, wide.tokenizer, ensemble=[narrow.model])
+    never = {"suppress_tokens": both.tokenizer.all_special_ids}
+    found = both.translate(LONG, num_beams=beams, **never)
+    assert both.max_source_length == 16
+    assert not found.is_complete
+    limit = both.translate("one", num_beams=beams, max_new_tokens=40, **never)
+    assert len(limit.tokens) == 16
+
+
 def test_every_model_of_an_ensemble_must_take_whole_texts(opened):
     local, full = opened(**KINDS["window"]), opened()
     local.ensemble = [full.model]

@@ -32,6 +32,15 @@ SEARCHES: dict[str, tuple[dict[str, Any], bool]] = {
     "top_k": ({"num_beams": 1, "do_sample": True}, True),
     "noised_beam": ({}, False),
 }
+# Option -> the searches that read it, and its default there.
+OF_SEARCHES: dict[str, tuple[tuple[str, ...], Any]] = {
+    "beams": (("beam", "noised_beam"), None),
+    "top_k": (("top_k",), 10),
+    "temperature": (("sampling", "top_k"), None),
+    "search_seed": (("sampling", "top_k", "noised_beam"), 1),
+    **dict.fromkeys(("drop_words", "replace_words"), (("noised_beam",), 0.1)),
+    "shuffle_words": (("noised_beam",), 3),
+}
 TAG = "<bt>"
 
 
@@ -79,22 +88,19 @@ def parse_arguments(prog: str, argv: list[str]) -> tuple[argparse.Namespace, lis
         "likely tokens; noised_beam: beam search, then words are dropped, replaced by <blank>, moved (default: beam)",
     )
     group.add_argument("--beams", type=int, metavar="N", help="beams (default: what the model was saved with)")
-    group.add_argument("--top_k", type=int, default=10, metavar="K", help="for --search top_k (default: 10)")
+    group.add_argument("--top_k", type=int, metavar="K", help="for --search top_k (default: 10)")
     group.add_argument("--temperature", type=float, metavar="T", help="for samples: below 1 more likely ones")
     group.add_argument(
         "--samples", type=int, default=1, metavar="N", help="translations of each line: samples, or the best N"
     )
-    group.add_argument("--search_seed", type=int, default=1, metavar="N", help="of samples and noise (default: 1)")
-    for name, default, what in (
-        ("drop_words", 0.1, "probability that a word is dropped"),
-        ("replace_words", 0.1, "probability that it is replaced"),
+    group.add_argument("--search_seed", type=int, metavar="N", help="of samples and noise (default: 1)")
+    for name, kind, what in (
+        ("drop_words", float, "probability that a word is dropped"),
+        ("replace_words", float, "probability that it is replaced"),
+        ("shuffle_words", int, "places that a word may move"),
     ):
-        group.add_argument(
-            f"--{name}", type=float, default=default, metavar="P", help=f"noise: {what} (default: {default})"
-        )
-    group.add_argument(
-        "--shuffle_words", type=int, default=3, metavar="N", help="noise: places that a word may move (default: 3)"
-    )
+        metavar, default = "P" if kind is float else "N", OF_SEARCHES[name][1]
+        group.add_argument(f"--{name}", type=kind, metavar=metavar, help=f"noise: {what} (default: {default})")
     group.add_argument(
         "--processes",
         type=read_count,
@@ -161,16 +167,15 @@ def read_wanted(arguments: argparse.Namespace, data: Any) -> Any:
     from ..training.synthetic.translations import ModelSearch
 
     options, is_random = SEARCHES[arguments.search]
-    if arguments.search == "top_k":
-        options = {**options, "top_k": arguments.top_k}
-    if is_random:
-        options = {**options, "temperature": arguments.temperature}
-    elif arguments.temperature is not None:
-        raise ValueError(f"temperature={arguments.temperature} has no effect with --search {arguments.search}")
-    if arguments.beams is not None:
-        if "num_beams" in options:
-            raise ValueError(f"beams={arguments.beams} has no effect with --search {arguments.search}")
-        options = {**options, "num_beams": arguments.beams}
+    of_search = dict[str, Any]()
+    for name, (searches, default) in OF_SEARCHES.items():
+        value = getattr(arguments, name)
+        if arguments.search in searches:
+            of_search[name] = default if value is None else value
+        elif value is not None:
+            raise ValueError(f"{name}={value} has no effect with --search {arguments.search}")
+    drawn: dict[str, Any] = {name: of_search[name] for name in ("top_k", "temperature") if name in of_search}
+    options = {"num_beams": arguments.beams, **options, **drawn}
     limits = arguments.max_ratio, arguments.min_score, arguments.drop_worst, arguments.min_round_trip
     chosen = PairFilter(*limits, tuple(arguments.keep))
     # A beam search has its scores; for others they take another pass.
@@ -180,11 +185,10 @@ def read_wanted(arguments: argparse.Namespace, data: Any) -> Any:
     streams = {name: getattr(arguments, name) for name in names}
     noise = None
     if arguments.search == "noised_beam":
-        numbers = arguments.drop_words, arguments.replace_words, arguments.shuffle_words
-        noise = Noise(*numbers, seed=arguments.search_seed)
+        noise = Noise(*(of_search[name] for name in ("drop_words", "replace_words", "shuffle_words", "search_seed")))
     side: Any = "target" if arguments.target else "source"
     return SyntheticText(
-        ModelSearch(arguments.model, options, arguments.search_seed if is_random else None, streams),
+        ModelSearch(arguments.model, options, of_search["search_seed"] if is_random else None, streams),
         tuple(arguments.target or arguments.source),
         side,
         languages_of(arguments.model, side, data),

@@ -25,7 +25,7 @@ from .text.glossary import MOST_OF_SENTENCE, Glossary
 from .text.splitting import Part, pair_parts
 from .text.tally import ProgressBar, Tally
 from .text.texts import TextError, check_texts, is_constrained, placed
-from .text_translator import OF_EACH_SENTENCE, WINDOW, TextTranslator, limits_of, windows
+from .text_translator import OF_EACH_SENTENCE, WINDOW, Limits, TextTranslator, limits_of, windows
 
 
 logger = logging.getLogger(__name__)
@@ -111,7 +111,8 @@ class Translator(TextTranslator):
         quantization: str | None = None,
     ):
         check_fit(model, tokenizer)
-        super().__init__(tokenizer, limits_of(model, tokenizer))
+        limits = [limits_of(each, tokenizer) for each in (model, *ensemble)]
+        super().__init__(tokenizer, Limits(*map(min, zip(*limits))))
         self.model: Any = model.eval()
         self.matmul = "default"
         if quantization not in MAKERS.rows:

@@ -108,6 +108,14 @@ def change_config(folder):
     (folder / "config.json").write_text(json.dumps(config | {"dropout": 0.25}))
 
 
+def change_tokens(folder):
+    """Other tokens, as many as before: what two trainings on the same text may have."""
+    content = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    vocabulary = content["model"]["vocab"]
+    vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+
+
 def change_weights(change):
     def apply(folder):
         tensors = load_file(folder / "model.safetensors")
@@ -128,6 +136,10 @@ BIAS = "model.encoder.layers.0.fc1.bias"
     "damage, message",
     [
         (change_config, r"checkpoint-20/config.json: dropout is 0.25, but 0.1 in .*checkpoint-10"),
+        (
+            change_tokens,
+            r"checkpoint-20/tokenizer.json: its tokens are not those of .*checkpoint-10/tokenizer.json; only",
+        ),
         (
             change_weights(lambda tensors: tensors.pop(BIAS)),
             rf"checkpoint-20: holds no tensor {BIAS}, but .*checkpoint-10/model.safetensors does",

@@ -4,7 +4,12 @@ import re
 
 from vanilla_transformer_hf.evaluation.scores import read_predictions, write_predictions
 from vanilla_transformer_hf.training.comparison.comparison import MeasuredRun, PlannedRun
-from vanilla_transformer_hf.training.comparison.report import differences_table, lengths_table, split_by_length
+from vanilla_transformer_hf.training.comparison.report import (
+    differences_table,
+    lengths_table,
+    read_translations,
+    split_by_length,
+)
 from vanilla_transformer_hf.training.comparison.run import FINISHED
 
 
@@ -54,6 +59,14 @@ def test_variants_that_differ_by_more_than_chance_are_marked(tmp_path):
     found = {name: cells.count(" *") for name, cells in re.findall("^\\| `(.+?)` (.*)$", table, re.MULTILINE)}
     assert found == {"plain": 0, "same": 0, "good": 3}
     assert differences_table(runs[:1]) == differences_table([]) == ""
+
+
+def test_exchanged_sides_are_scored_in_their_own_language(tmp_path):
+    """The words of Chinese are its characters, to which English would not be split."""
+    measured = finished(tmp_path, "reverse", [("一", "a dog", "a dog")])
+    for reverse, language in ((False, "zh"), (True, "en")):
+        measured.run.settings.update(source_lang="en", target_lang="zh", reverse=reverse)
+        assert read_translations([measured])[2] == (language, None)
 
 
 def test_predictions_are_read_as_they_were_written(tmp_path):

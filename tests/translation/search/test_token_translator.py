@@ -8,7 +8,7 @@ import torch
 from counting_model import MIXED, SIZES
 from transformers import MarianConfig, MarianMTModel, pipeline
 
-from vanilla_transformer_hf import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
+from vanilla_transformer_hf import MinimumRisk, VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 from vanilla_transformer_hf.translation.search import token_translator
 from vanilla_transformer_hf.translation.translator import Translator
 
@@ -93,6 +93,18 @@ def test_search_follows_generation_config(translator, monkeypatch):
     assert len(translator.translate("two", num_return_sequences=3)) == 3
     with pytest.raises(ValueError, match=r"num_return_sequences=2: needs num_beams of at least 2, not 1"):
         translator.translate("two", num_beams=1, num_return_sequences=2)
+
+
+@pytest.mark.parametrize("option", ["coverage_penalty", "diversity_penalty"])
+def test_what_ranks_hypotheses_is_no_option_of_one(translator, option, monkeypatch):
+    """They had no effect; a saved one is for the searches that have beams."""
+    for one in ({"num_beams": 1}, {"mbr": MinimumRisk(2)}):
+        with pytest.raises(
+            ValueError, match=f"{option}=0.5: needs num_beams of at least 2, or mbr's candidates 'beam'"
+        ):
+            translator.translate("two", **one, **{option: 0.5})
+    monkeypatch.setattr(translator.model.generation_config, option, 0.5, raising=False)
+    assert translator.translate("two", num_beams=1) == translator.translate("two", num_beams=1, **{option: 0.0})
 
 
 def test_marian_model_translates_too(translator):

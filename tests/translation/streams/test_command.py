@@ -57,6 +57,13 @@ def test_every_change_shows_in_the_digest(fresh, change):
     assert "model" not in describe(fresh, has_digest=False).settings, "not read where nothing can be continued"
 
 
+def test_the_configs_of_an_ensemble_are_part_of_the_digest(fresh):
+    fresh.ensemble = [copy.deepcopy(fresh.model)]
+    before = digest_of(fresh)
+    fresh.ensemble[0].config.encoder_attention_heads //= 2  # with weights of the same shapes
+    assert digest_of(fresh) != before
+
+
 def test_weights_of_half_precision_have_a_digest(fresh):
     before = digest_of(fresh)
     fresh.model.to(torch.bfloat16)

@@ -202,7 +202,7 @@ class SearchPlan:
             limits = limits + given
         if asked.of_sentences is not None:
             limits = limits.minimum(asked.of_sentences.to(limits.device).repeat_interleave(self.groups) + given)
-        self.limits = limits.clamp(max=most_target_tokens(model))
+        self.limits = limits.clamp(max=min(map(most_target_tokens, (model, *request.models))))
         if prefixes is not None:
             for one in processors:
                 if host_name(one) in COUNTING_PROCESSORS:

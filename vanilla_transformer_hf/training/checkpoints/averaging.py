@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from filecmp import cmp
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,11 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from ...common.files import check_new, new_file, new_folder
-from ...common.opening import is_own
+from ...common.opening import LARGEST_VOCABULARY, is_own
 from ...common.settings import LARGEST_LOG, read_object
 from ...evaluation.scores import is_meaningful
 from ...model.configuration_vanilla_transformer import VERSION_FIELD
+from ...model.tokenization_vanilla_transformer import TOKENIZER_FILES
 from ...publishing.model_card import FACTS_FILE, TRAINER_STATE_FILE, CardFacts, write_card
 from ...publishing.weight_files import weight_paths
 from .files import checkpoints_in
@@ -100,6 +102,16 @@ def open_checkpoints(folders: Sequence[str | os.PathLike[str]]) -> list[Checkpoi
             ours, theirs = one.tensors[tensor][1], other.tensors[tensor][1]
             if ours != theirs:
                 raise ValueError(f"{other.path(tensor)}: {tensor} is {theirs}, but {ours} in {one.path(tensor)}.")
+        for name in TOKENIZER_FILES.values():  # with other tokens, rows of the same shape mean something else
+            ours, theirs = one.folder / name, other.folder / name
+            if not (ours.is_file() and theirs.is_file()) or cmp(ours, theirs, shallow=False):
+                continue
+            both = [read_object(path, {"model": dict}, LARGEST_VOCABULARY) for path in (ours, theirs)]
+            tokens = [(each["model"].get("vocab"), each.get("added_tokens")) for each in both]
+            if tokens[0] != tokens[1]:
+                raise ValueError(
+                    f"{theirs}: its tokens are not those of {ours}; only checkpoints of one model have an average."
+                )
     return checkpoints
 
 

@@ -196,9 +196,9 @@ def continue_record(plan: Plan, output: Path) -> None:
     """Write `comparison.yaml`, or check that the existing one is of this comparison, perhaps with fewer variants."""
     path = output / RECORD_FILE
     known = read_yaml(path) if path.is_file() else {}
-    if not isinstance(known, dict) or (known and not known.keys() >= plan.record.keys()):
-        raise ValueError(f"{path} is damaged; choose another --output.")
-    if any(not isinstance(known[name], dict) for name in known.keys() & {"variants", "settings", "data_sha256"}):
+    groups = ("variants", "settings", "data_sha256")
+    is_whole = isinstance(known, dict) and known.keys() >= plan.record.keys()
+    if known != {} and not (is_whole and all(isinstance(known[name], dict) for name in groups)):
         raise ValueError(f"{path} is damaged; choose another --output.")
     if known:
         variants = known["variants"]

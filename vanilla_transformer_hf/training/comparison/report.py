@@ -37,32 +37,34 @@ def split_by_length(rows: Sequence[tuple[str, str, str]]) -> dict[str, list[tupl
     return found
 
 
-def read_translations(runs: Sequence[MeasuredRun]) -> tuple[str, dict[PlannedRun, list[tuple[str, str, str]]]]:
-    """The text that finished runs have translated, test or validation, and its rows by run; none if there is none."""
+def read_translations(
+    runs: Sequence[MeasuredRun],
+) -> tuple[str, dict[PlannedRun, list[tuple[str, str, str]]], tuple[str | None, str | None]]:
+    """The text that finished runs have translated, test or validation, its rows by run, and how BLEU reads it."""
     finished = [each.run for each in runs if each.result["status"] == FINISHED]
     for role in ("test", "validation"):
         files = {run: run.place / f"predictions.{role}.tsv" for run in finished}
         if found := {run: read_predictions(path) for run, path in files.items() if path.is_file()}:
-            return role, found
-    return "", {}
+            get = finished[0].settings.get
+            return role, found, (get("source_lang" if get("reverse") else "target_lang"), get("bleu_tokenize"))
+    return "", {}, (None, None)
 
 
 def differences_table(runs: Sequence[MeasuredRun]) -> str:
     """Scores of the variants' translations, each with the first seed, and which differ from the first variant's."""
-    role, found = read_translations(runs)
+    role, found, how = read_translations(runs)
     one_seed = {run.variant: rows for run, rows in found.items() if run.seed == min(run.seed for run in found)}
     if len(one_seed) < 2:
         return ""
-    settings = next(iter(found)).settings
     references = [row[2] for row in next(iter(one_seed.values()))]
     systems = {variant: [row[1] for row in rows] for variant, rows in one_seed.items()}
-    compared = compare_systems(systems, [references], settings.get("target_lang"), settings.get("bleu_tokenize"))
+    compared = compare_systems(systems, [references], *how)
     return f"The {role} text, one seed; the chance of seeds is in the deviations of table.md.\n\n{compared}"
 
 
 def lengths_table(runs: Sequence[MeasuredRun]) -> str:
     """In Markdown, chrF and exact match of each finished variant by length of the source, means over the seeds."""
-    role, found = read_translations(runs)
+    role, found, how = read_translations(runs)
     if not found:
         return ""
     tables = {}
@@ -70,8 +72,6 @@ def lengths_table(runs: Sequence[MeasuredRun]) -> str:
         own = [split_by_length(rows) for run, rows in found.items() if run.variant == variant]
         tables[variant] = {name: [parts[name] for parts in own] for name in own[0]}
     ranges = {name: len(parts[0]) for table in tables.values() for name, parts in table.items()}
-    settings = next(iter(found)).settings
-    how = settings.get("target_lang"), settings.get("bleu_tokenize")
     head = ["words of the source", *ranges]
     lines = [head, ["---", *("---:" for _ in ranges)], ["sentences", *(f"{count:,}" for count in ranges.values())]]
     for variant, table in tables.items():

@@ -106,7 +106,14 @@ def clean_pairs(rows: Iterable[Row], options: CleaningOptions, report: CleaningR
     ratios = [len(target) / len(source) for _, source, target in head if source and target]
     report.usual_ratio = statistics.median(ratios) if ratios else 1.0
     rules = {name: rule for name, rule in _rules(options, report).items() if name not in options.keep}
-    passed = _passing(chain(head, pairs), rules, report)
+
+    def passes(pair: Pair) -> bool:
+        broken = next((name for name, breaks in rules.items() if breaks(*pair[1:])), None)
+        if broken is not None:
+            report.add(broken, *pair)
+        return broken is None
+
+    passed = filter(passes, chain(head, pairs))
     while batch := list(islice(passed, BATCH)):
         wrong = find_wrong(batch) if find_wrong is not None else set[int]()
         for number, source, target in batch:
@@ -128,15 +135,6 @@ def _numbered(rows: Iterable[Row], report: CleaningReport) -> Iterator[Pair]:
 
 
 Rule = Callable[[str, str], bool]
-
-
-def _passing(pairs: Iterable[Pair], rules: dict[str, Rule], report: CleaningReport) -> Iterator[Pair]:
-    for number, source, target in pairs:
-        broken = next((name for name, breaks in rules.items() if breaks(source, target)), None)
-        if broken is None:
-            yield number, source, target
-        else:
-            report.add(broken, number, source, target)
 
 
 def key_of_pair(source: str, target: str) -> int:

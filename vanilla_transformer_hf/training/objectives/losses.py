@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
-from transformers.utils import CONFIG_NAME
 
 from ...common.checksums import digest_of_all
 from ...common.opening import open_model, vocabularies
 from ...model.layers.loss import LossRows, smoothed_likelihood, softmax_and_log_sum, subtract_target
 from ...publishing.weight_files import weight_paths
+from ..checkpoints.averaging import CARRIED_ALONG, LEFT_BEHIND
 
 
 def r_drop_rows(label_smoothing: float, weight: float, rows: LossRows) -> torch.Tensor:
@@ -80,9 +80,10 @@ def open_teacher(
 
 
 def digest_of_teacher(folder: Path) -> str:
-    """The SHA-256 of the checksums of the teacher's config and weights."""
-    files = [folder / CONFIG_NAME, *weight_paths(folder)]
-    return hashlib.sha256("".join(digest_of_all(file) for file in files).encode()).hexdigest()
+    """The SHA-256 of all that a teacher's outputs depend on: weights, tokenizer and settings, also of its search."""
+    files = {path for path in folder.iterdir() if path.suffix in CARRIED_ALONG and path.name not in LEFT_BEHIND}
+    sums = [f"{path.name} {digest_of_all(path)}" for path in sorted(files.union(weight_paths(folder)))]
+    return hashlib.sha256("\n".join(sums).encode()).hexdigest()
 
 
 @torch.no_grad()

@@ -6,10 +6,13 @@ of the training text by a teacher are sequence-level distillation (Kim and Rush 
 import argparse
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 from typing import Any
+
+from transformers import GenerationConfig
 
 from ...common.checksums import digest_of_all
 from ...common.column_names import SIDES
@@ -153,7 +156,11 @@ def translate_training_text(
     folder = Path(str(run.training.output_dir)) / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     sources = _source_file(run.data, folder)
-    beams = num_beams if num_beams is not None or n_best == 1 else max(4, n_best)
+    beams = num_beams
+    if beams is None and n_best > 1:
+        with suppress(OSError):  # there are no saved settings
+            beams = GenerationConfig.from_pretrained(teacher).num_beams
+        beams = max(beams or 1, n_best)
     options = {"num_beams": beams, "num_return_sequences": n_best}
     search = ModelSearch(teacher, options, streams={**(streams or {}), "matmul": run.training.matmul})
     settings = {

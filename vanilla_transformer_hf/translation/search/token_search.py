@@ -77,6 +77,10 @@ class TokenSearch(ABC):
         beams, n_best = (self.setting(name, options) or 1 for name in ("num_beams", "num_return_sequences"))
         if n_best > beams and not self.setting("do_sample", options):
             raise ValueError(f"num_return_sequences={n_best}: needs num_beams of at least {n_best}, not {beams}")
+        for name in ("coverage_penalty", "diversity_penalty"):
+            if beams < 2 and options.get(name):  # a saved one is for searches with beams
+                needs = "needs num_beams of at least 2, or mbr's candidates 'beam'"
+                raise ValueError(f"{name}={options[name]}: {needs}")
         if not self.has_own_options and not any(self.setting(name, options) for name in LENGTH_LIMITS):
             options["max_new_tokens"] = min(source_length + EXTRA_TARGET_TOKENS, self.max_positions)
         return options

@@ -75,7 +75,9 @@ def describe(translator: Translator, has_digest: bool = True) -> Description:
 def digest_of(translator: Translator) -> str:
     """The SHA-256 of all that a translator's output depends on: configs, tokenizer, shortlist, all weights."""
     model, tokenizer = translator.model, translator.tokenizer
-    digest = hashlib.sha256(model.config.to_json_string().encode() + model.generation_config.to_json_string().encode())
+    models = (model, *translator.ensemble)
+    settings = (each.to_json_string() for each in (model.generation_config, *(one.config for one in models)))
+    digest = hashlib.sha256("".join(settings).encode())
     digest.update(repr(translator.shortlist).encode())
     backends = [getattr(tokenizer, f"{side}backend_tokenizer", None) for side in ("", "source_")]
     for vocabulary, backend in itertools.zip_longest(vocabularies(tokenizer), backends):
@@ -83,9 +85,7 @@ def digest_of(translator: Translator) -> str:
         # Each call sets these two again.
         digest.update(json.dumps({**pipeline, "padding": None, "truncation": None}, sort_keys=True).encode())
         digest.update(json.dumps(vocabulary, sort_keys=True).encode())
-    for name, tensor in itertools.chain.from_iterable(
-        one.state_dict().items() for one in (model, *translator.ensemble)
-    ):
+    for name, tensor in itertools.chain.from_iterable(one.state_dict().items() for one in models):
         if torch.is_tensor(tensor):
             values = tensor.detach().cpu().contiguous()
             digest.update(f"{name} {values.dtype} {tuple(values.shape)}".encode())
