@@ -29,7 +29,7 @@ from .data.corpora import size_by_pairs, validation_of
 from .data.corpus import hub_id
 from .data.parts import corpus_parts
 from .finishing import ScoredSet, finish, score_before, train_and_write
-from .model import paper_learning_rate
+from .model import choose_attention, paper_learning_rate
 from .objectives.head_gates import HeadGatesCallback
 from .objectives.losses import digest_of_teacher, open_teacher
 from .pretraining.denoising import DENOISING, noise_of
@@ -174,6 +174,8 @@ def prepare_job(run: RunArguments, settings: dict[str, Any]) -> TrainingJob:
         teacher = None
         if training.teacher is not None:
             teacher = open_teacher(training.teacher, model, tokenizer, training.device)
+            if training.bf16 and training.device.type == "cpu" and (kind := choose_attention(run, teacher.config)):
+                teacher.set_attn_implementation(**kind)  # a quarter of a step; float32 keeps its last bits
     if training.learning_rate is None:
         training.learning_rate = paper_learning_rate(model.config.d_model, training.warmup_steps)
     scored_data = {role: corpus for role, corpus in data.items() if role != "train"}

@@ -72,6 +72,7 @@ def test_a_run_with_a_teacher_learns_from_it(taught, tmp_path):
     trainer.train()
     assert all(map(torch.equal, before, trainer.teacher.parameters())), "the teacher does not learn"
     assert not any(name.startswith("teacher") for name in trainer.model.state_dict())
+    assert taught("low", bf16=True).trainer.teacher.config._attn_implementation == "eager", "what is fast on a CPU"
     config = tmp_path / "teacher" / "config.json"
     config.write_text(config.read_text() + "\n")
     (tmp_path / "teacher" / "SHA256SUMS").unlink()
