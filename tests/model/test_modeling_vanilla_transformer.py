@@ -465,6 +465,8 @@ def test_nothing_is_guessed_where_the_target_is_missing(tiny_model, batch):
         tiny_model()(input_ids=batch["input_ids"], labels=None)
     with pytest.raises(ValueError, match="either token ids or embeddings"):
         tiny_model()(decoder_input_ids=batch["decoder_input_ids"])
+    with pytest.raises(ValueError, match="VanillaTransformerDecoder: encoder_hidden_states: must be given"):
+        tiny_model().get_decoder()(batch["decoder_input_ids"])
 
 
 @pytest.mark.parametrize("sharing", ["all", "decoder"])

@@ -620,6 +620,9 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         # `encoder_attention_mask` is that of the source, also where the encoder pools.
         cache = given_cache(self, cache, past_key_values, kwargs)
         has_source = self.config.is_encoder_decoder
+        if has_source != (encoder_hidden_states is not None):
+            what = "must be given" if has_source else "not possible, because the model has no encoder"
+            raise ValueError(f"{type(self).__name__}: encoder_hidden_states: {what}")
         embeddings = self.look_up_tokens(input_ids, inputs_embeds)
         if use_cache and cache is None:
             cache = DynamicCache(config=self.config)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.func import functional_call, grad, jvp, vmap
 
 from vanilla_transformer_hf.model.layers import parts as dropout
 
@@ -49,3 +50,21 @@ def test_the_mask_is_not_kept():
     torch.testing.assert_close(gradient, 2 * dropped * (dropped != 0) * 2)
     (second,) = torch.autograd.grad(gradient.sum(), states)
     torch.testing.assert_close(second, 8.0 * (dropped != 0))
+
+
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16], ids=str)
+def test_transforms_of_torch_func_have_torchs_dropout(tiny_model, batch, dtype):
+    """As in every model of transformers: gradients of each sentence, and derivatives in a direction."""
+    model = tiny_model(dropout=0.5, attention_dropout=0.1).train()
+    model.set_attn_implementation("eager")  # torch has no derivatives in a direction of its fused kernel
+    weights = {name: weight.detach() for name, weight in model.named_parameters()}
+
+    def loss(weights, source, labels):
+        return functional_call(model, weights, (source[None],), {"labels": labels[None]}).loss
+
+    with torch.autocast("cpu", torch.bfloat16, enabled=dtype is not None):
+        given = batch["input_ids"], batch["decoder_input_ids"]
+        each = vmap(grad(loss), in_dims=(None, 0, 0), randomness="different")(weights, *given)
+        _, slope = jvp(lambda weights: loss(weights, given[0][0], given[1][0]), (weights,), (weights,))
+    assert all(one.isfinite().all() and one.flatten(1).any(dim=1).all() for one in each.values())
+    assert slope.isfinite()

@@ -46,7 +46,7 @@ SEARCHES = [
     {"max_new_tokens": 1},
     {"num_beams": 3, "min_length": 9, "max_new_tokens": 20},
     {"num_beams": 3, "min_new_tokens": 7, "max_new_tokens": 20},
-    {"num_beams": 3, "bad_words_ids": [[EOS + 6], [5, 7]], "max_new_tokens": 20},
+    *({"num_beams": 3, "bad_words_ids": words, "max_new_tokens": 20} for words in ([[EOS + 6], [5, 7]], [[]])),
     {"num_beams": 3, "no_repeat_ngram_size": 2, "max_new_tokens": 20},
     {"no_repeat_ngram_size": 1, "max_new_tokens": 20},
     {"num_beams": 3, "forced_bos_token_id": 17, "max_new_tokens": 20},

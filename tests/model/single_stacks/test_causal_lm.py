@@ -164,6 +164,8 @@ def test_limits_ensembles_prefixes_and_what_needs_a_source(tiny_config, prompts)
     with pytest.raises(ValueError, match="padding that is not on the left"):
         flipped = {name: value.flip(1) for name, value in prompts.items()}
         model.generate(**flipped, prefixes=[[5], [6]], max_new_tokens=3)
+    with pytest.raises(ValueError, match="encoder_hidden_states: not possible, because the model has no encoder"):
+        model(**prompts, encoder_hidden_states=torch.zeros(len(prompts["input_ids"]), 3, 32))
 
 
 def test_streams_and_sampling_work(tiny_config, prompts):

@@ -99,6 +99,7 @@ class Linear(nn.Linear):
             and states.device.type == "cpu"
             and torch.is_grad_enabled()
             and not torch.compiler.is_compiling()
+            and not torch._C._are_functorch_transforms_active()
             and type(self.weight) is nn.Parameter
         )
         if is_rounded:
@@ -168,7 +169,8 @@ def drop_out(states: torch.Tensor, p: float, training: bool) -> torch.Tensor:
     # step of a small model, and an eighth of its memory. Sixteen random bits per value take a sixth of that time.
     if not training:
         return states
-    if not 0 < p < 1 or states.device.type != "cpu" or torch.compiler.is_compiling():
+    is_theirs = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()  # of torch.func
+    if not 0 < p < 1 or states.device.type != "cpu" or is_theirs:
         return F.dropout(states, p, training)
     seed = int(torch.randint(2**32, (), device="cpu"))
     return SeededDropout.apply(states, min(round(p * 2**16), 2**16 - 1), seed)

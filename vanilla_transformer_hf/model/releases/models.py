@@ -32,9 +32,8 @@ def named(cache: Any) -> dict[str, Any]:
 
 def given_cache(model: Any, cache: Any, past_key_values: Any, others: dict[str, Any]) -> Any:
     """The cache of a call of a model, which may come under either name; None if there is none."""
-    # A `ValueError` if two caches are given; if another argument holds one, which without its past would be a wrong
-    # answer; if one has no place for the source; or if layers that gradient checkpointing computes twice would grow it
-    # twice.
+    # A `ValueError` if two are given; if another argument holds one, which without its past would be a wrong answer;
+    # if it has no place for the source; or if layers that gradient checkpointing computes twice would grow it twice.
     name = type(model).__name__
     for other, value in others.items():
         if isinstance(value, Cache):

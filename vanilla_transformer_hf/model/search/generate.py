@@ -265,9 +265,8 @@ class VanillaTransformerGenerationMixin(HostGenerationMixin):
     def _prepare_cache_for_generation(
         self: Any, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> Any:
-        has_cache = generation_config.use_cache is not False
-        is_ours = self.config.is_encoder_decoder and has_cache and CACHE not in model_kwargs
-        kind = generation_config.cache_implementation
+        kind, is_used = generation_config.cache_implementation, generation_config.use_cache is not False
+        is_ours = self.config.is_encoder_decoder and is_used and CACHE not in model_kwargs
         if is_ours and kind == "quantized":
             # transformers quantizes no encoder-decoder's cache; ours can be where it grows, in self-attention.
             settings = {"backend": "quanto", "config": self.config, **(generation_config.cache_config or {})}

@@ -59,9 +59,7 @@ PROCESSORS = {
 }
 # Processors that count tokens from the end of the decoder prompt, which prefixes would move for each row.
 COUNTING_PROCESSORS = {
-    "ExponentialDecayLengthPenalty",
-    "ForcedEOSTokenLogitsProcessor",
-    "MinNewTokensLengthLogitsProcessor",
+    *("ExponentialDecayLengthPenalty", "ForcedEOSTokenLogitsProcessor", "MinNewTokensLengthLogitsProcessor"),
     "SuppressTokensAtBeginLogitsProcessor",
 }
 # Processors that let no sentence end before it has so many tokens.
@@ -85,7 +83,7 @@ def process(processors: Any, ids: torch.Tensor, scores: torch.Tensor) -> torch.T
             if ids.shape[1] - getattr(one, "prompt_length_to_skip", 0) < getattr(one, LEAST_TOKENS[name]):
                 ends = one.eos_token_id
                 scores[:, ends[(ends >= 0) & (ends < scores.shape[1])]] = -math.inf  # -1: no token ends a sentence
-        elif name in BIASES and one.prepared_bias_variables and not any(len(each) > 1 for each in one.sequence_bias):
+        elif name in BIASES and one.prepared_bias_variables and all(len(each) == 1 for each in one.sequence_bias):
             tokens = [token for (token,) in one.sequence_bias]
             scores[:, tokens] += scores.new_tensor(list(one.sequence_bias.values()))
         else:
