@@ -168,6 +168,17 @@ def test_limits_ensembles_prefixes_and_what_needs_a_source(tiny_config, prompts)
         model(**prompts, encoder_hidden_states=torch.zeros(len(prompts["input_ids"]), 3, 32))
 
 
+@pytest.mark.parametrize("beams", [1, 3])
+def test_a_prompt_may_be_embeddings(beams, tiny_config, prompts):
+    model = decided(tiny_config(output_bias=True, embedding_sharing="none"))
+    embeddings, mask = model.get_input_embeddings()(prompts["input_ids"]), prompts["attention_mask"]
+    settings = {"attention_mask": mask, "num_beams": beams, "max_new_tokens": 6}
+    expected = model.generate(prompts["input_ids"], **settings)
+    assert torch.equal(model.generate(inputs_embeds=embeddings, **settings), expected[:, 7:])
+    # Of both, the ids are those of the prompt.
+    assert torch.equal(model.generate(prompts["input_ids"], inputs_embeds=embeddings, **settings), expected)
+
+
 def test_streams_and_sampling_work(tiny_config, prompts):
     model = decided(tiny_config(output_bias=True, embedding_sharing="none"))
     one = {"input_ids": prompts["input_ids"][:, :1]}

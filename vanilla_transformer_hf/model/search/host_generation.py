@@ -40,10 +40,11 @@ class HostGenerationMixin(GenerationMixin):
         is_token = ids != config.pad_token_id
         return kwargs if is_token.all() else {**kwargs, "attention_mask": is_token.long()}
 
-    def prepare_inputs_for_generation(self: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    def prepare_inputs_for_generation(self: Any, *args: Any, inputs_embeds: Any = None, **kwargs: Any) -> Any:
         """transformers' arguments of one step; for PEFT also with the cache's older name, which it replaces."""
         check_loops(self, super().generate)  # here, because every loop of transformers begins here
-        inputs = super().prepare_inputs_for_generation(*args, **kwargs)
+        # A prompt may be embeddings where the signature names them.
+        inputs = super().prepare_inputs_for_generation(*args, inputs_embeds=inputs_embeds, **kwargs)
         # PEFT has a method in the place of this one, or a hook. An export makes two caches of one with two names.
         is_peft = "prepare_inputs_for_generation" in vars(self) or self._forward_pre_hooks
         return {**inputs, "past_key_values": inputs[CACHE]} if is_peft and CACHE in inputs else inputs
