@@ -89,9 +89,10 @@ def test_it_may_come_to_a_run_that_was_begun_without_it(train, tmp_path):
     assert train(scores, EarlyStopping(3), resume=str(tmp_path / "checkpoint-2")).state.global_step == 4
 
 
-def test_a_run_that_has_stopped_asks_to_stop_before_its_next_step(train, tmp_path):
+def test_a_run_that_has_stopped_asks_to_stop_before_its_next_step(train, tmp_path, caplog):
     train([5, 4, 3, 2, 1, 1], EarlyStopping(2))
     asked = []
+    caplog.clear()
 
     class Ask(TrainerCallback):
         def on_epoch_begin(self, args, state, control, **kwargs):
@@ -99,3 +100,4 @@ def test_a_run_that_has_stopped_asks_to_stop_before_its_next_step(train, tmp_pat
 
     train([5, 4, 3, 2, 1, 1], EarlyStopping(2), Ask(), resume=str(tmp_path / "checkpoint-3"))
     assert asked == [True]
+    assert "step 3: bleu has not improved in 2 evaluations; training ends here" in caplog.text

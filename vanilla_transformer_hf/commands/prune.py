@@ -47,11 +47,13 @@ def main(prog: str, argv: list[str]) -> None:
         "--output_dir", type=Path, required=True, help="new folder; renamed from a temporary name when complete"
     )
     options = vars(parser.parse_args(argv))
+    from ..model.config.stacks import HEAD_FIELDS, heads_of_layers
     from ..training.pruning import prune_folder
 
     folder, output = options.pop("model"), options.pop("output_dir")
     pruned = prune_folder(folder, output, **options)
     print(f"removed {pruned}")
-    for attention, heads in pruned.heads_by_layer.items():
-        print(f"heads of {attention} attention, by layer: {', '.join(map(str, heads))}")
+    for attention in HEAD_FIELDS:
+        heads = map(str, heads_of_layers(pruned.model.config, attention))
+        print(f"heads of {attention} attention, by layer: {', '.join(heads)}")
     print(f"saved in {output}")

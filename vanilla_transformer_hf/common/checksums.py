@@ -53,7 +53,8 @@ def digest(path: Path, kind: str = "sha256") -> str:
 def digest_of_all(path: Path) -> str:
     """The SHA-256 of a file; of a folder, that of the names and checksums of its files."""
     if path.is_dir():
-        files = sorted(each for each in path.rglob("*") if each.is_file())
+        kept = set(path.rglob("cache-*.arrow"))  # what `datasets` has made of a folder that it saved, and keeps there
+        files = sorted(each for each in path.rglob("*") if each.is_file() and each not in kept)
         names = "".join(f"{digest(each)}  {each.relative_to(path)}\n" for each in files)
         return hashlib.sha256(names.encode()).hexdigest()
     return digest(path)

@@ -111,8 +111,7 @@ def check_run(run: RunArguments, settings: dict[str, Any]) -> None:
     for values in (settings, *({**settings, **row} for row in rows.values())):  # a row needs what the run needs
         refuse_without_effect(values, reasons)
     problems = check_metadata(CardData(license=run.model.license)) if run.training.push_to_hub else []
-    problems += check_project_url(run.model.project_url)
-    if problems:
+    if problems := [*problems, *check_project_url(run.model.project_url)]:
         raise ValueError(f"{problems[0]}.")
     check_callbacks(run.training)
 

@@ -148,11 +148,6 @@ class Pruned:
     parameters: tuple[int, int]
     layers: tuple[int, int] = (0, 0)
 
-    @property
-    def heads_by_layer(self) -> dict[str, list[int]]:
-        """The number of heads in each layer, by attention."""
-        return {attention: heads_of_layers(self.model.config, attention) for attention in HEAD_FIELDS}
-
     def __str__(self) -> str:
         parts = [
             f"{before - after:,} of {before:,} {what} ({(before - after) / before:.0%})"
@@ -207,9 +202,8 @@ def prune(model: Any, heads: dict[tuple[str, int], list[int]] | None = None, fee
         ]
         fields[field] = None if set(found) == {most_heads(config, attention)} else found
     smaller = _load(_empty(model, fields), weights, model)
-    return Pruned(
-        smaller, (before, sum(map(len, kept.values()))), units, (model.num_parameters(), smaller.num_parameters())
-    )
+    parameters = model.num_parameters(), smaller.num_parameters()
+    return Pruned(smaller, (before, sum(map(len, kept.values()))), units, parameters)
 
 
 def spaced(count: int, layers: int) -> list[int]:
@@ -326,13 +320,11 @@ def prune_folder(
         pruned = prune(model, kept, feed_forward)
         after = model.config.encoder_layers + model.config.decoder_layers
         pruned = replace(pruned, layers=(before, after), parameters=(full, pruned.parameters[1]))
-        facts = (
-            CardFacts.read(Path(folder)).inherited() if Path(folder).is_dir() else CardFacts(base_model=str(folder))
-        )
-        about = f"Pruned: {pruned}. {NOT_TRAINED}"
+        is_folder = Path(folder).is_dir()
+        facts = CardFacts.read(Path(folder)).inherited() if is_folder else CardFacts(base_model=str(folder))
+        told = [*facts.compression, f"Pruned: {pruned}. {NOT_TRAINED}"]
         # Measurements of the full model do not hold for the pruned one.
-        facts = replace(facts, name=output.name, scored=[], measured={}, minutes=None, co2=None)
-        facts = replace(facts, compression=[*facts.compression, about])
+        facts = replace(facts, name=output.name, scored=[], measured={}, minutes=None, co2=None, compression=told)
         with new_folder(output) as unfinished:
             pruned.model.to(dtype).save_pretrained(unfinished)
             tokenizer.save_pretrained(unfinished)

@@ -34,7 +34,7 @@ from .objectives.head_gates import HeadGatesCallback
 from .objectives.losses import digest_of_teacher, open_teacher
 from .pretraining.denoising import DENOISING, noise_of
 from .process import find_matmul, of_main_process, quiet_libraries, say, use_threads
-from .recipe import RunArguments, TranslationTrainingArguments
+from .recipe import RunArguments
 from .tasks.one_stack import CausalLM, Classification, MaskedLM, TokenClassification
 from .tasks.recognition import MODELS, Recognition
 from .tasks.task import Task
@@ -179,6 +179,18 @@ def prepare_job(run: RunArguments, settings: dict[str, Any]) -> TrainingJob:
     if training.learning_rate is None:
         training.learning_rate = paper_learning_rate(model.config.d_model, training.warmup_steps)
     scored_data = {role: corpus for role, corpus in data.items() if role != "train"}
+    callbacks: list[TrainerCallback] = []
+    if training.early_stopping_patience is not None:
+        callbacks.append(EarlyStopping(training.early_stopping_patience, start.scored_alike))
+    if training.moving_average is not None:
+        callbacks.append(MovingAverageCallback(training.moving_average, start.checkpoint))
+    if training.average_last is not None:
+        callbacks.append(AverageCheckpointsCallback(training.average_last))
+    if training.average_best is not None:
+        name = (training.metric_for_best_model or "bleu").removeprefix("eval_")
+        callbacks.append(AverageCheckpointsCallback(training.average_best, f"eval_{name}"))
+    if training.head_gates:
+        callbacks.append(HeadGatesCallback(training.head_gates, training.head_gates_learning_rate))
     trainer = TranslationTrainer(
         model=model,
         args=training,
@@ -188,7 +200,8 @@ def prepare_job(run: RunArguments, settings: dict[str, Any]) -> TrainingJob:
         target_lang=run.data.target_lang,
         target_langs={name: part.target_lang for name, part in corpus_parts(run.data).items()},
         mixture=task.mixture,
-        callbacks=_make_callbacks(training, start.checkpoint),
+        callbacks=callbacks,
+        scored_alike=start.scored_alike,
         teacher=teacher,
         facts=facts_of_run(
             run,
@@ -207,23 +220,6 @@ def prepare_job(run: RunArguments, settings: dict[str, Any]) -> TrainingJob:
             training.save_strategy, training.save_steps = SaveStrategy.STEPS, least
     trainer.expect_final_scores(scored_data)
     return TrainingJob(task, folder, start, trainer, scored_data, lock)
-
-
-def _make_callbacks(training: TranslationTrainingArguments, checkpoint: Path | None) -> list[TrainerCallback]:
-    """The callbacks that fields ask for, of a run that continues from `checkpoint`, if any."""
-    callbacks: list[TrainerCallback] = []
-    if training.early_stopping_patience is not None:
-        callbacks.append(EarlyStopping(training.early_stopping_patience))
-    if training.moving_average is not None:
-        callbacks.append(MovingAverageCallback(training.moving_average, checkpoint))
-    if training.average_last is not None:
-        callbacks.append(AverageCheckpointsCallback(training.average_last))
-    if training.average_best is not None:
-        name = (training.metric_for_best_model or "bleu").removeprefix("eval_")
-        callbacks.append(AverageCheckpointsCallback(training.average_best, f"eval_{name}"))
-    if training.head_gates:
-        callbacks.append(HeadGatesCallback(training.head_gates, training.head_gates_learning_rate))
-    return callbacks
 
 
 def run_job(job: TrainingJob, keep_scores: bool = True) -> list[ScoredSet]:

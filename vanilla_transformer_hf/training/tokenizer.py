@@ -45,8 +45,7 @@ def get_tokenizer(run: RunArguments, corpus: Any, folder: Path, start: Start | N
     name, origins = run.model.tokenizer_from, find_origins(run.model)
     if start is not None and start.checkpoint is not None:
         names = {"tokenizer", "tokenizer_name_or_path", "model_name_or_path", "encoder_from", "decoder_from"}
-        is_same = not names & start.changes.settings.keys()
-        if is_same and (start.checkpoint / "tokenizer_config.json").is_file():
+        if not names & start.changes.settings.keys() and (start.checkpoint / "tokenizer_config.json").is_file():
             name, origins = str(start.checkpoint), []
     if name is not None:
         tokenizer = open_common_tokenizer(origins) if origins else open_tokenizer(name)

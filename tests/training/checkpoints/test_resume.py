@@ -14,12 +14,14 @@ from vanilla_transformer_hf.training.arguments import DataArguments
 from vanilla_transformer_hf.training.checkpoints.resume import (
     RATES_BY_LOSSES,
     Changes,
+    RunRecord,
     Start,
     check_rate,
     find_data_sums,
     find_start,
 )
 from vanilla_transformer_hf.training.checkpoints.sharding import optimizer_settings, set_optimizer_settings
+from vanilla_transformer_hf.training.trainer.translation import TranslationTrainer
 
 
 @pytest.fixture
@@ -106,7 +108,8 @@ def test_to_find_a_start_changes_nothing(trained):
     checkpoints = trained()
     flip_a_bit(checkpoints / "checkpoint-4" / "optimizer.pt")
     before = {path: path.read_bytes() for path in checkpoints.rglob("*") if path.is_file()}
-    start = find_start(checkpoints, "last", {}, {})
+    settings = {name: value for name, value in RunRecord.read(checkpoints).settings.items() if name != "max_steps"}
+    start = find_start(checkpoints, "last", settings, {})
     assert start.checkpoint == checkpoints / "checkpoint-2" and "max_steps" in start.changes.settings
     assert {path: path.read_bytes() for path in checkpoints.rglob("*") if path.is_file()} == before
 
@@ -175,3 +178,114 @@ def test_every_schedule_of_the_host_takes_another_rate_or_is_refused_one(kind):
     set_optimizer_settings(optimizer, schedule, settings)
     rates = [each.param_groups[0]["lr"] for each in (before, whole, optimizer)]
     assert rates[0] != rates[1] and rates[2] == rates[0 if kind in RATES_BY_LOSSES else 1]
+
+
+def test_a_run_on_a_saved_dataset_continues(prepare, tmp_path):
+    """The library `datasets` keeps what is made of a saved folder in that folder, which is the same text then."""
+    rows = [{"source": "one two", "target": None}] + [
+        {"source": f"two {word}", "target": "zwei"} for word in "abcdefg"
+    ]
+    datasets.Dataset.from_list(rows).save_to_disk(tmp_path / "saved")
+    text = {"train_source": str(tmp_path / "saved"), "train_target": None}
+    prepare(**STEPS, **text).trainer.train()
+    assert list((tmp_path / "saved").glob("cache-*.arrow"))
+    assert prepare(**STEPS, **text).checkpoint.endswith("checkpoint-4")
+    datasets.Dataset.from_list(rows[1:]).save_to_disk(tmp_path / "saved")
+    with pytest.raises(ValueError, match="train_source has other content"):
+        prepare(**STEPS, **text)
+
+
+def test_a_run_in_a_folder_that_was_moved_is_the_same_run(prepare, tmp_path, capsys):
+    """With its best checkpoint, whose path transformers' state has."""
+    settings = {
+        "max_steps": 2,
+        "save_steps": 1,
+        "eval_steps": 1,
+        "metric_for_best_model": "loss",
+        "learning_rate": 50.0,
+    }
+    prepare(**settings).trainer.train()
+    state = (tmp_path / "out" / "checkpoints" / "checkpoint-2" / "trainer_state.json").read_text(encoding="utf-8")
+    assert str(tmp_path) not in state, "it may be published"
+    (tmp_path / "out").rename(tmp_path / "moved")
+    moved = f"{tmp_path / 'moved'}/"
+    job = prepare(**settings, output_dir=moved)
+    assert job.checkpoint == str(tmp_path / "moved" / "checkpoints" / "checkpoint-2") and not job.start.changes
+    job = prepare(**settings | {"max_steps": 4}, output_dir=moved, resume_from_checkpoint="last", save_total_limit=2)
+    job.trainer.train(resume_from_checkpoint=job.checkpoint)
+    state = job.trainer.state
+    values = {each["step"]: each["eval_loss"] for each in state.log_history if "eval_loss" in each}
+    assert len(values) == 4 and state.best_global_step == min(values, key=values.get) == 1
+    assert state.best_model_checkpoint == str(tmp_path / "moved" / "checkpoints" / "checkpoint-1")
+    shutil.rmtree(tmp_path / "moved" / "checkpoints" / "checkpoint-1")
+    capsys.readouterr()
+    job = prepare(**settings | {"max_steps": 5}, output_dir=moved, resume_from_checkpoint="last")
+    job.trainer.train(resume_from_checkpoint=job.checkpoint)
+    assert "checkpoint-1, the best checkpoint so far, is not there any more.\n" in capsys.readouterr().out
+
+
+def test_a_run_continues_with_other_steps_between_logs_evaluations_and_checkpoints(prepare, trained):
+    checkpoints = trained(logging_steps=2)
+    changed = {"max_steps": 10, "save_steps": 3, "eval_steps": 5, "logging_steps": 1}
+    job = prepare(**STEPS | changed, resume_from_checkpoint="last")
+    job.trainer.train(resume_from_checkpoint=job.checkpoint)
+    log = job.trainer.state.log_history
+    assert [entry["step"] for entry in log if "eval_loss" in entry] == [2, 4, 5, 10]
+    assert [entry["step"] for entry in log if "learning_rate" in entry] == [2, 4, *range(5, 11)]
+    assert {path.name for path in checkpoints.glob("checkpoint-*")} == {f"checkpoint-{n}" for n in (2, 4, 6, 9, 10)}
+
+
+def test_another_score_chooses_among_the_checkpoints_that_there_are(prepare, tmp_path, monkeypatch):
+    """A BLEU below the best chrF before would never have been the best."""
+    scores = iter([(40, 5), (30, 20), (20, 10), (10, 1)])
+
+    def scored(self, prediction):
+        chrf, bleu = next(scores)
+        self.translations = ["a"]
+        return {"chrf": chrf, "bleu": bleu}
+
+    monkeypatch.setattr(TranslationTrainer, "_score", scored)
+    settings = {"save_steps": 1, "eval_steps": 1, "early_stopping_patience": None}
+    prepare(**settings, max_steps=3, metric_for_best_model="chrf").trainer.train()
+    changed = settings | {"max_steps": 4, "metric_for_best_model": "bleu", "resume_from_checkpoint": "last"}
+    job = prepare(**changed)
+    job.trainer.train(resume_from_checkpoint=job.checkpoint)
+    state = job.trainer.state
+    assert (state.best_metric, state.best_global_step) == (20, 2)
+    assert state.best_model_checkpoint == str(tmp_path / "out" / "checkpoints" / "checkpoint-2")
+
+
+def test_scores_of_another_validation_text_choose_no_checkpoint_and_end_no_run(prepare, tmp_path, monkeypatch, capsys):
+    scores = iter([50, 40, 5, 6, 4, 3, 2])
+
+    def scored(self, prediction):
+        self.translations = ["a"]
+        return {"chrf": next(scores)}
+
+    monkeypatch.setattr(TranslationTrainer, "_score", scored)
+    settings = {"save_steps": 1, "eval_steps": 1, "early_stopping_patience": 2, "metric_for_best_model": "chrf"}
+    prepare(**settings, max_steps=2).trainer.train()
+    for side in ("source", "target"):
+        with (tmp_path / f"validation.{side}").open("a", encoding="utf-8") as file:
+            file.write("one two\n")
+    job = prepare(**settings, max_steps=3, resume_from_checkpoint="last")
+    assert "Scores up to step 2 are of another text, and choose no checkpoint.\n" in capsys.readouterr().out
+    job.trainer.train(resume_from_checkpoint=job.checkpoint)
+    job = prepare(**settings, max_steps=8, resume_from_checkpoint="last")  # it was changed once, not now
+    job.trainer.train(resume_from_checkpoint=job.checkpoint)
+    state = job.trainer.state
+    assert (state.global_step, state.best_global_step, state.best_metric) == (6, 4, 6)
+    assert state.best_model_checkpoint == str(tmp_path / "out" / "checkpoints" / "checkpoint-4")
+
+
+@pytest.mark.parametrize("changed", [{"vocab_size": 280}, {"encoder_layers": 2}, {"unicode_normalization": "NFD"}])
+def test_a_run_that_continues_keeps_its_model_and_vocabulary(prepare, trained, tmp_path, changed):
+    checkpoints = trained()
+    record = (checkpoints / "recipe.yaml").read_bytes()
+    name = next(iter(changed))
+    for wanted in (None, "last", str(checkpoints / "checkpoint-2")):
+        for folder in {"out", "new" if wanted not in (None, "last") else "out"}:
+            with pytest.raises(ValueError, match=rf"checkpoint-\d has another model or vocabulary \({name} .*keeps"):
+                prepare(**STEPS, **changed, resume_from_checkpoint=wanted, output_dir=str(tmp_path / folder))
+    assert (checkpoints / "recipe.yaml").read_bytes() == record
+    assert prepare(**STEPS).checkpoint.endswith("checkpoint-4")

@@ -1,6 +1,5 @@
 """Complete checkpoints, and the callbacks that end a run with one: signals and early stopping."""
 
-import hashlib
 import json
 import logging
 import re
@@ -86,12 +85,12 @@ def remove(checkpoint: Path) -> None:
     shutil.rmtree(unnamed, ignore_errors=True)
 
 
-def is_planned(checkpoint: Path, args: TrainingArguments, save_steps: int) -> bool:
+def is_planned(checkpoint: Path, args: TrainingArguments) -> bool:
     """Whether a checkpoint was saved because its step or epoch was due, not because of a signal."""
     state = read_object(checkpoint / TRAINER_STATE_NAME, {"global_step": int, "epoch": (float, int)}, LARGEST_LOG)
     if args.save_strategy == SaveStrategy.EPOCH:
         return float(state["epoch"]).is_integer()
-    return args.save_strategy != SaveStrategy.STEPS or not save_steps or state["global_step"] % save_steps == 0
+    return args.save_strategy != SaveStrategy.STEPS or state["global_step"] % (state.get("save_steps") or 1) == 0
 
 
 def remove_surplus(folder: Path, limit: int | None, best: str | None) -> None:
@@ -99,7 +98,7 @@ def remove_surplus(folder: Path, limit: int | None, best: str | None) -> None:
     checkpoints = list(checkpoints_in(folder).values())
     if not limit or limit < 0 or len(checkpoints) <= limit:
         return
-    others = [path for path in checkpoints[:-1] if str(path) != best]
+    others = [path for path in checkpoints[:-1] if path.resolve() != (best and Path(best).resolve())]
     for path in others[: len(checkpoints) - limit]:
         remove(path)
 
@@ -218,8 +217,8 @@ class EarlyStopping(TrainerCallback):
     # The evaluations are counted in the Trainer's log, which checkpoints hold: unlike with transformers' callback, a
     # run that is continued stops where it would have stopped uninterrupted, and one that has stopped stays stopped.
 
-    def __init__(self, patience: int):
-        self.patience = patience
+    def __init__(self, patience: int, since: int = 0):
+        self.patience, self.since = patience, since  # scores up to this step are of another text
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         control.should_training_stop = self._is_enough(args, state)
@@ -227,38 +226,31 @@ class EarlyStopping(TrainerCallback):
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if self._is_enough(args, state):
             control.should_training_stop = control.should_save = True
-            if state.is_world_process_zero:
-                logger.warning(
-                    "step %d: %s has not improved in %d evaluations; training ends here",
-                    state.global_step, args.metric_for_best_model, self.patience,
-                )  # fmt: skip
 
     def _is_enough(self, args: TrainingArguments, state: TrainerState) -> bool:
         metric = f"eval_{str(args.metric_for_best_model).removeprefix('eval_')}"
-        sign = 1 if args.greater_is_better else -1
-        entries = [entry for entry in state.log_history if metric in entry and is_meaningful(entry, metric)]
-        values = [sign * entry[metric] for entry in entries]
-        return bool(values) and len(values) - 1 - values.index(max(values)) >= self.patience
+        told = [entry for entry in state.log_history if metric in entry and entry["step"] > self.since]
+        values = [entry[metric] for entry in told if is_meaningful(entry, metric)]
+        best = (max if args.greater_is_better else min)(values, default=None)
+        if best is None or len(values) - 1 - values.index(best) < self.patience:
+            return False
+        if state.is_world_process_zero:
+            logger.warning(
+                "step %d: %s has not improved in %d evaluations; training ends here (early_stopping_patience)",
+                state.global_step, args.metric_for_best_model, self.patience,
+            )  # fmt: skip
+        return True
 
 
 def resumable_files(checkpoint: Path, place: str) -> dict[str, Path | bytes]:
     """The files that are needed to continue from a checkpoint, to be published in the folder `place`."""
-    # The Trainer's pickled arguments are left out, because they may contain a token; paths of this machine are removed
-    # from its log.
+    # The Trainer's pickled arguments are left out, because they may contain a token.
     files: dict[str, Path | bytes] = {}
     for path in sorted(checkpoint.iterdir()):
         is_hidden = path.name.startswith(".")
         if path.is_file() and not is_hidden and path.name not in ("training_args.bin", SUMS_FILE):
             files[f"{place}/{path.name}"] = path
-    state = f"{place}/trainer_state.json"
-    if state in files:
-        text = (checkpoint / "trainer_state.json").read_text(encoding="utf-8")
-        for folder in (str(checkpoint.parent), str(checkpoint.parent.resolve())):
-            text = text.replace(f"{folder}/", "")
-        files[state] = text.encode()
     if (checkpoint / SUMS_FILE).is_file():
         sums = {name: value for name, value in read_checksums(checkpoint).items() if f"{place}/{name}" in files}
-        if state in files:
-            sums[TRAINER_STATE_NAME] = hashlib.sha256(files[state]).hexdigest()  # type: ignore[arg-type]
         files[f"{place}/{SUMS_FILE}"] = format_checksums(sums).encode()
     return files

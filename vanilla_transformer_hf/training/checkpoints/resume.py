@@ -5,6 +5,7 @@ where a run continues and what it has changed, and `prepare_folder` changes its 
 
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -22,8 +23,9 @@ from ...common.checksums import digest_of_all
 from ...common.files import UNFINISHED, lock_path, write_text
 from ...common.settings import read_yaml
 from ...publishing.model_card import EMISSIONS_FILE
-from ..arguments import DataArguments
+from ..arguments import FIELDS_OF_NEW_TOKENIZERS, DataArguments
 from ..data.parts import ROLES, corpus_parts
+from ..recipe import CHANGEABLE_FIELDS, ConfigArguments
 from .files import checkpoints_in, find_damage, step_of
 
 
@@ -31,12 +33,14 @@ RECORD_FILE = "recipe.yaml"
 # Keys of a run's record beside its settings: the resolved value of "auto"; the checksums of its data; and the settings
 # of earlier parts of the run, each with its last step.
 CHOSEN_MATMUL, DATA, EARLIER = "chosen_matmul", "data_sha256", "earlier_settings"
-# Settings that do not affect the result: where to begin, where to publish, the card's contents, and threads, which
-# another machine has others of.
+# Settings that do not affect the result: where to begin, and where the folder is by now, where to publish, the card's
+# contents, and threads, which another machine has others of.
 NO_MATTER = (
-    *("resume_from_checkpoint", "push_to_hub", "hub_", "license", "card_example", "project_url", "corpus_name"),
-    "threads",
+    *("resume_from_checkpoint", "output_dir", "push_to_hub", "hub_", "license", "card_example", "project_url"),
+    *("corpus_name", "threads"),
 )
+# Settings that weights and vocabulary depend on: those of a checkpoint stay as they are.
+OF_MODEL = {"model_type", "preset", *FIELDS_OF_NEW_TOKENIZERS, *ConfigArguments.__annotations__} - {*CHANGEABLE_FIELDS}
 DATA_FIELDS = tuple(f"{role}_{side}" for role in ROLES for side in ("source", "target"))
 TEXT_FIELDS = tuple(f"{role}_text" for role in ROLES)  # of several files each
 LOCK_FILE = ".lock"
@@ -180,7 +184,15 @@ class Start:
             notes.append(f"The run continues from {self.checkpoint}, the newest complete checkpoint.")
         if self.checkpoint is not None and self.changes:
             notes.append(f"From step {step_of(self.checkpoint) + 1} on, the run has other {self.changes}.")
+        if self.scored_alike:
+            notes.append(f"Scores up to step {self.scored_alike} are of another text, and choose no checkpoint.")
         return notes
+
+    @property
+    def scored_alike(self) -> int:
+        """The step behind which all scores in training are of one validation text."""
+        parts = [(step, " ".join([*values, *values.get(DATA, ())])) for step, values in self.earlier]
+        return max((step for step, names in parts if re.search("validation|corpora|eval_sample", names)), default=0)
 
 
 def find_start(folder: Path, wanted: str | None, settings: dict[str, Any], data: dict[str, str]) -> Start:
@@ -205,9 +217,15 @@ def find_start(folder: Path, wanted: str | None, settings: dict[str, Any], data:
         )
     if wanted is not None and (checkpoint is None or not checkpoint.is_dir()):
         raise ValueError(f"resume_from_checkpoint={wanted} is not a checkpoint; the last one here is {newest}.")
-    goes_back = wanted is not None
+    before = {} if checkpoint is None else RunRecord.read(checkpoint.parent).settings
+    if before and (fixed := OF_MODEL.intersection(changed_names(before, kept_settings(settings)))):
+        told = ", ".join(f"{name} {value_in_words(before.get(name))}" for name in sorted(fixed))
+        raise ValueError(
+            f"{checkpoint} has another model or vocabulary ({told}), which a run that continues keeps: give it these "
+            "values, or choose another output_dir."
+        )
     if newest is None:  # there is no earlier run, or nothing is left of it
-        return Start(checkpoint, damaged=damaged, goes_back=goes_back)
+        return Start(checkpoint, damaged=damaged, goes_back=wanted is not None)
     changes = record.changes(settings, data)
     if wanted is None and changes:
         raise ValueError(
@@ -218,7 +236,7 @@ def find_start(folder: Path, wanted: str | None, settings: dict[str, Any], data:
     if checkpoint is not None:
         step, values = step_of(checkpoint), changes.settings | ({DATA: list(changes.data)} if changes.data else {})
         earlier = [(min(last, step), before) for last, before in earlier] + ([(step, values)] if values else [])
-    return Start(checkpoint, False, record.matmul, changes, earlier, damaged, goes_back)
+    return Start(checkpoint, False, record.matmul, changes, earlier, damaged, wanted is not None)
 
 
 def check_rate(start: Start, training: TrainingArguments) -> None:

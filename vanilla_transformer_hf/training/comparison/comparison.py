@@ -157,9 +157,7 @@ def plan_comparison(
             place = output / "runs" / f"{name}-seed-{seed}"
             runs.append(PlannedRun(name, seed, place, {**own, "seed": seed, "output_dir": str(place)}))
     record = {
-        "settings": kept_settings(
-            {name: value for name, value in shared.items() if name not in ("output_dir", "seed")}
-        ),
+        "settings": {name: value for name, value in kept_settings(shared).items() if name != "seed"},
         "seconds": seconds,
         "variants": variants.variants,
         "data_sha256": find_data_sums(base.data),

@@ -84,9 +84,8 @@ def lengths_table(runs: Sequence[MeasuredRun]) -> str:
             ("exact match, %", [statistics.fmean(each.exact_match for each in part) for part in scores]),
         ):
             lines.append([f"`{variant}`, {label}", *(f"{value:.1f}" for value in values)])
-    return f"The {role} text by the length of its sources.\n\n" + "".join(
-        f"| {' | '.join(line)} |\n" for line in lines
-    )
+    shown = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return f"The {role} text by the length of its sources.\n\n{shown}"
 
 
 @dataclass(frozen=True)
@@ -211,8 +210,7 @@ def draw_comparison(runs: Sequence[MeasuredRun]) -> Figure:
         figure = Figure(figsize=(11, max(4.2, 1.2 + 0.22 * len(names))), layout="constrained")
         FigureCanvasAgg(figure)
         by_step, by_time = figure.subplots(1, 2, sharey=True)
-    lasts: list[float] = []
-    seen: list[float] = []
+    lasts, seen = list[float](), list[float]()
     for name in names:
         own = [each.result for each in with_curves if each.run.variant == name and each.result["curves"][kind]]
         if not own:

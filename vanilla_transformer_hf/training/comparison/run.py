@@ -59,8 +59,7 @@ class Stopwatch(TrainerCallback, ExportableState):
         if state.global_step and type(self).__name__ in states:
             counts = states[type(self).__name__]["attributes"]
             self.seconds, self.cpu_seconds = counts["seconds"], counts["cpu_seconds"]
-        if self._is_used():
-            control.should_training_stop = True
+        control.should_training_stop |= self._is_used()
         self._start()
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:

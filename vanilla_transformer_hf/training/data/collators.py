@@ -57,9 +57,8 @@ class TranslationCollator(DataCollatorForSeq2Seq):
 
 def decode_predictions(tokenizer: PreTrainedTokenizerBase, token_ids: np.ndarray) -> list[str]:
     """Texts of generated ids (N, T); transformers' filler -100 becomes padding."""
-    return tokenizer.batch_decode(
-        np.where(token_ids == IGNORED_LABEL, tokenizer.pad_token_id, token_ids), skip_special_tokens=True
-    )
+    token_ids = np.where(token_ids == IGNORED_LABEL, tokenizer.pad_token_id, token_ids)
+    return tokenizer.batch_decode(token_ids, skip_special_tokens=True)
 
 
 class BpeDropout:

@@ -45,8 +45,7 @@ class TokenBatchSampler(OfEpochs, Sampler[list[int]]):
         process_index: int = 0,
     ):
         self.lengths, self.max_tokens = np.asarray(lengths, dtype=np.int32), max_tokens
-        self.mixture, self.seed = mixture, seed
-        self.num_processes, self.process_index = num_processes, process_index
+        self.mixture, self.seed, self.num_processes, self.process_index = mixture, seed, num_processes, process_index
         self._plan = self._planned(self.lengths if mixture is None else self.lengths[mixture.rows(0)])
         self._length = (len(self._plan[2]) - 1) // num_processes
 
@@ -113,8 +112,7 @@ class TokenBatchStream(IterableDataset[list[dict[str, Any]]]):
         num_processes: int = 1,
         process_index: int = 0,
     ):
-        self.stream, self.max_tokens, self.buffer_size = stream, max_tokens, buffer_size
-        self.seed = seed
+        self.stream, self.max_tokens, self.buffer_size, self.seed = stream, max_tokens, buffer_size, seed
         self.num_processes, self.process_index = num_processes, process_index
 
     def __iter__(self) -> Iterator[list[dict[str, Any]]]:

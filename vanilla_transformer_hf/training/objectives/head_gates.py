@@ -62,17 +62,15 @@ def _stretch(share: torch.Tensor) -> torch.Tensor:
     return (share * (HIGHEST - LOWEST) + LOWEST).clamp(0, 1)
 
 
-def _multiply(projection: Any, arguments: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    return (projection.gates(arguments[0]), *arguments[1:])
-
-
 def add_head_gates(model: Any) -> None:
     """Give each head of a translation model of this package an open gate, whose parameters are the model's."""
     for attention in attentions(model).values():
         projection = attention.out_proj
         gates = HeadGates(attention.num_heads).to(projection.weight.device)
         projection.gates = gates.train(projection.training)
-        projection.hook_of_gates = projection.register_forward_pre_hook(_multiply)
+        projection.hook_of_gates = projection.register_forward_pre_hook(
+            lambda projection, arguments: (projection.gates(arguments[0]), *arguments[1:])
+        )
 
 
 def gated_projections(model: Any) -> dict[tuple[str, int], Any]:

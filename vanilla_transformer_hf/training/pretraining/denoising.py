@@ -90,9 +90,7 @@ def with_marks(text: Sequence[int], spans: Sequence[tuple[int, int]], marks: Seq
 
 def spans_behind_marks(text: Sequence[int], spans: Sequence[tuple[int, int]], marks: Sequence[int]) -> list[int]:
     """The spans alone, a mark before each and one behind the last: what T5 predicts."""
-    found: list[int] = []
-    for (start, stop), mark in zip(spans, marks):
-        found += [mark, *text[start:stop]]
+    found = [token for (start, stop), mark in zip(spans, marks) for token in (mark, *text[start:stop])]
     return [*found, marks[len(spans)]]
 
 
@@ -284,22 +282,19 @@ class DenoisingCollator(OfEpochs, TranslationCollator):
     epoch: int = HELD_OUT_EPOCH
 
     def __call__(self, features: list[dict[str, Any]], return_tensors: str | None = None) -> dict[str, torch.Tensor]:
-        texts = []
+        pairs, rows = list[dict[str, Any]](), list[list[int]]()
         for feature in features:
             rng = np.random.default_rng((self.seed, feature.get("epoch", self.epoch), feature["line"]))
             text, noise = list(feature["labels"][:-1]), self.noise
             noisy = noise.corrupt(rng, text, self.tokens, noise.rate, noise.span_length or 1.0)
             tag = [token for token in feature["input_ids"][:1] if token in self.tags]
-            texts.append(noisy._replace(source=truncate([*tag, *noisy.source], self.limit)))
-        pairs = [
-            {"line": feature["line"], "input_ids": text.source, "labels": text.labels}
-            for feature, text in zip(features, texts)
-        ]
+            ids = truncate([*tag, *noisy.source], self.limit)
+            pairs.append({"line": feature["line"], "input_ids": ids, "labels": noisy.labels})
+            rows.append(noisy.decoder_input or [])
         batch = super().__call__(pairs, return_tensors)
-        if texts[0].decoder_input is not None:
-            width, start = batch["labels"].shape[1], texts[0].decoder_input[0]
-            rows = [text.decoder_input or [] for text in texts]
-            batch["decoder_input_ids"] = torch.tensor([row + [start] * (width - len(row)) for row in rows])
+        if rows[0]:
+            width = batch["labels"].shape[1]
+            batch["decoder_input_ids"] = torch.tensor([row + rows[0][:1] * (width - len(row)) for row in rows])
         return batch
 
 
@@ -317,9 +312,8 @@ def make_denoising_collators(
         vocabulary = tokenizer.get_vocab()
         while (number := vocabulary.get(SENTINEL.format(len(sentinels)))) is not None:
             sentinels.append(number)
-    ends = frozenset[int]()
-    if noise.corrupt is infill_permuted:
-        ends = frozenset(each for each in words if str(tokenizer.decode([each])).endswith(SENTENCE_ENDS))
+    asked = words if noise.corrupt is infill_permuted else []
+    ends = frozenset(each for each in asked if str(tokenizer.decode([each])).endswith(SENTENCE_ENDS))
     tokens = NoiseTokens(
         end=tokenizer.eos_token_id,
         start=model.config.decoder_start_token_id,

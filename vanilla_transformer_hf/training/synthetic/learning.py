@@ -22,9 +22,10 @@ from .translations import columns_of, is_made_with, write_json, write_pairs
 
 PAIRS, RECORD = "pairs.jsonl", "pairs.json"
 Pairs = Callable[[], Iterator[tuple[str, str]]]
+Rate = tuple[int, int] | None  # of real and synthetic pairs; None: each once
 
 
-def parse_rate(text: str) -> tuple[int, int] | None:
+def parse_rate(text: str) -> Rate:
     """`1:4` as (1, 4): one real pair for four synthetic ones; "natural": None, each once."""
     if text == "natural":
         return None
@@ -34,7 +35,7 @@ def parse_rate(text: str) -> tuple[int, int] | None:
     return int(parts[0]), int(parts[1])
 
 
-def amounts(real: int, synthetic: int, rate: tuple[int, int] | None) -> tuple[int, int]:
+def amounts(real: int, synthetic: int, rate: Rate) -> tuple[int, int]:
     """How many pairs of each kind the training text has: all of both, and some again to have the rate."""
     if rate is None:
         return real, synthetic
@@ -43,9 +44,7 @@ def amounts(real: int, synthetic: int, rate: tuple[int, int] | None) -> tuple[in
     return max(real, round(times * rate[0])), max(synthetic, round(times * rate[1]))
 
 
-def write_mixed(
-    data: DataArguments, corpus: Any, synthetic: tuple[Path, Path], rate: tuple[int, int] | None, folder: Path
-) -> Path:
+def write_mixed(data: DataArguments, corpus: Any, synthetic: tuple[Path, Path], rate: Rate, folder: Path) -> Path:
     """Write the recipe's pairs and synthetic ones as JSON lines, evenly mixed; an equal earlier file is kept."""
     folder.mkdir(parents=True, exist_ok=True)
     output, record = folder / PAIRS, folder / RECORD
@@ -126,12 +125,7 @@ def read_real(data: DataArguments, side: Side) -> tuple[Any, list[str]]:
 
 
 def fields_of_pairs(
-    data: DataArguments,
-    real: Any,
-    wanted: SyntheticText,
-    files: tuple[Path, Path],
-    rate: tuple[int, int] | None,
-    folder: Path,
+    data: DataArguments, real: Any, wanted: SyntheticText, files: tuple[Path, Path], rate: Rate, folder: Path
 ) -> dict[str, Any]:
     """Write a recipe's pairs mixed with synthetic ones; returns its fields to train on them, without train_target."""
     fields: dict[str, Any] = {"train_source": str(write_mixed(data, real, files, rate, folder))}
@@ -146,7 +140,7 @@ def fields_of_pairs(
     return fields
 
 
-def about(wanted: SyntheticText, rate: tuple[int, int] | None, texts: Sequence[str]) -> str:
+def about(wanted: SyntheticText, rate: Rate, texts: Sequence[str]) -> str:
     """A sentence on the synthetic text for the card of the model that has learned it."""
     names = " and ".join(Path(text).name for text in texts)
     model = hub_id(wanted.search.model) or Path(wanted.search.model).name

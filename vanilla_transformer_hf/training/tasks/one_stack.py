@@ -40,11 +40,6 @@ from ..tokenizer import tokenizer_of_texts
 from .task import Task
 
 
-def best_ids(logits: Any, labels: Any) -> Any:
-    """The ids of the highest logits, so that evaluation does not keep logits."""
-    return (logits[0] if isinstance(logits, tuple) else logits).argmax(dim=-1)
-
-
 def share_of_tokens(shift: int) -> Callable[[EvalPrediction], dict[str, float]]:
     """The share of correctly predicted tokens; a state predicts the label `shift` positions later."""
 
@@ -114,10 +109,7 @@ class OneStack(Task):
     classified: Literal["line", "word"] | None = None  # what has a class in `train_target`, if anything
     ends = False  # whether texts end with the end token
     scores: Any = staticmethod(share_of_classes)  # of held-out texts, in percent
-
-    def __init__(self, run: Any):
-        super().__init__(run)
-        self.names: list[str] = []  # of the classes
+    names: Sequence[str] = ()  # of the classes
 
     @staticmethod
     def prepare(tokenizer: VanillaTransformerTokenizer) -> None:
@@ -188,7 +180,8 @@ class OneStack(Task):
         return {
             "data_collator": self.collator_of(tokenizer),
             "compute_metrics": self.scores,
-            "preprocess_logits_for_metrics": best_ids,
+            # The ids of the highest logits, so that evaluation does not keep logits.
+            "preprocess_logits_for_metrics": lambda out, _: (out[0] if isinstance(out, tuple) else out).argmax(-1),
         }
 
     def measure(self, trainer: Any, folder: Path, role: str, data: Any) -> dict[str, float]:

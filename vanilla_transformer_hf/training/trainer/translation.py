@@ -86,6 +86,8 @@ from .publishing import PublishingMixin
 
 # Key in a checkpoint's state: the sum of each process's losses that are not logged yet.
 UNLOGGED_LOSS = "UnloggedLoss"
+# Key in a checkpoint's state: the score that has chosen the best one, and its name, which stays in a moved folder.
+CHOSEN_BEST = "ChosenBest"
 # Key in the state of a checkpoint that a signal has put before the evaluation of its step.
 MISSED_EVALUATION = "MissedEvaluation"
 
@@ -166,11 +168,12 @@ class TranslationTrainer(PublishingMixin, Seq2SeqTrainer):
         train_collator: TranslationCollator | None = None,
         teacher: PreTrainedModel | None = None,
         facts: CardFacts | None = None,
+        scored_alike: int = 0,  # up to this step, scores are of another text, and choose no checkpoint
         **kwargs: Any,
     ):
         super().__init__(*args, **kwargs)
         self.target_lang, self.train_collator, self.teacher = target_lang, train_collator, teacher
-        self.target_langs, self.mixture = dict(target_langs or {}), mixture
+        self.target_langs, self.mixture, self._scored_alike = dict(target_langs or {}), mixture, scored_alike
         name = self.model.name_or_path  # without facts, of the repository that the model was opened from
         self.facts = facts or CardFacts(further=bool(name), base_model=hub_id(name))
         self.translates = bool(self.model.config.is_encoder_decoder)
@@ -372,6 +375,7 @@ class TranslationTrainer(PublishingMixin, Seq2SeqTrainer):
     def _continue(self, ignore_keys: list[str] | None) -> None:
         """Restore what the checkpoint has beside transformers' own state."""
         states: Any = self.state.stateful_callbacks or {}
+        self.state.compute_steps(self.args, self.state.max_steps)  # a run may continue with others
         unlogged = states.get(UNLOGGED_LOSS)
         if self.state.global_step and unlogged is not None:
             losses = unlogged["losses"]
@@ -379,6 +383,8 @@ class TranslationTrainer(PublishingMixin, Seq2SeqTrainer):
             is_own = len(losses) == self.args.world_size
             self._tr_loss += losses[self.args.process_index] if is_own else sum(losses) / len(losses)
             self._globalstep_last_logged = unlogged["last_logged_step"]
+        if self._resumed_from is not None and (chosen := states.get(CHOSEN_BEST)) is not None:
+            self._find_best(self._resumed_from, **chosen)
         missed = states.pop(MISSED_EVALUATION, None)
         # An evaluation before the first step (eval_on_start) is made again by transformers.
         if not missed or self._resumed_from is None or self.args.eval_strategy == IntervalStrategy.NO.value:
@@ -387,9 +393,25 @@ class TranslationTrainer(PublishingMixin, Seq2SeqTrainer):
         self._load_rng_state(str(self._resumed_from))  # for the checkpoint
         self.control.should_log, self.control.should_evaluate = False, True
         is_last = self.state.global_step >= self.state.max_steps
-        self.control.should_save = is_last or is_planned(self._resumed_from, self.args, self.state.save_steps)
+        self.control.should_save = is_last or is_planned(self._resumed_from, self.args)
         epoch = float(self.state.epoch or 0)
         self._maybe_log_save_evaluate(self._tr_loss, None, self.model, None, epoch, ignore_keys, start_time=0.0)
+
+    def _find_best(self, checkpoint: Path, metric: str | None, name: str | None) -> None:
+        """Set the best checkpoint beside that which the run continues from: its `name`, unless scores have changed."""
+        state, chosen_by = self.state, self.args.metric_for_best_model
+        if metric != chosen_by or self._scored_alike:
+            key, best = f"eval_{str(chosen_by).removeprefix('eval_')}", max if self.args.greater_is_better else min
+            log = (each for each in state.log_history if key in each and each["step"] > self._scored_alike)
+            scores = {int(each["step"]): each[key] for each in log if is_meaningful(each, key)}
+            there = [step for step in scores if checkpoint.with_name(f"{PREFIX_CHECKPOINT_DIR}-{step}").is_dir()]
+            step = best(there, key=scores.__getitem__, default=0)
+            state.best_global_step, state.best_metric = step or None, scores.get(step)
+            name = f"{PREFIX_CHECKPOINT_DIR}-{step}" if step else None
+        place = name and checkpoint.with_name(name)
+        if place and not place.is_dir():
+            say(self.args, f"Warning: {place}, the best checkpoint so far, is not there any more.")
+        state.best_model_checkpoint = str(place) if place and place.is_dir() else None
 
     # Checkpoints. Sharded over processes (FSDP2) or not, they have full tensors in the same files, and a run continues
     # with any number of processes; transformers' own files of sharded runs fit only sharded runs.
@@ -417,9 +439,12 @@ class TranslationTrainer(PublishingMixin, Seq2SeqTrainer):
             losses = self.accelerator.gather(self._tr_loss.reshape(1).to(self.args.device)).tolist()
             unlogged: dict[str, Any] = {"last_logged_step": self._globalstep_last_logged, "losses": losses}
             states: Any = self.state.stateful_callbacks or {}
-            self.state.stateful_callbacks = states | {UNLOGGED_LOSS: unlogged}
+            best = self.state.best_model_checkpoint
+            chosen = {"metric": self.args.metric_for_best_model, "name": None if best is None else Path(best).name}
+            self.state.stateful_callbacks = states | {UNLOGGED_LOSS: unlogged, CHOSEN_BEST: chosen}
             if writes:
-                self.state.save_to_json(str(checkpoint / TRAINER_STATE_NAME))
+                with changed(self.state, best_model_checkpoint=None):
+                    self.state.save_to_json(str(checkpoint / TRAINER_STATE_NAME))
             self.accelerator.wait_for_everyone()
             if writes:
                 move_in(checkpoint, folder)
@@ -445,7 +470,7 @@ class TranslationTrainer(PublishingMixin, Seq2SeqTrainer):
         if began is None or began.parent.resolve() != newest.parent.resolve() or began.name == newest.name:
             return
         is_best = self.state.best_model_checkpoint and Path(self.state.best_model_checkpoint).name == began.name
-        if not is_best and find_damage(began) is None and not is_planned(began, self.args, self.state.save_steps):
+        if not is_best and find_damage(began) is None and not is_planned(began, self.args):
             remove(began)
 
     def gather_weights(self) -> dict[str, torch.Tensor] | None:
