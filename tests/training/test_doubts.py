@@ -76,6 +76,8 @@ def test_held_out_sources_that_stand_in_the_training_text(doubts):
     (said,) = doubts(GOOD, test=[*unseen, GOOD[0][0], GOOD[0][0]])
     assert said.startswith("2 of 200 test pairs have a source that stands in the training text, too")
     assert doubts(GOOD, test=[*unseen, "also unseen", GOOD[0][0]]) == [], "one of 200 may be chance"
+    (said,) = doubts([*GOOD, ("b\u00e1 b\u00e8i", "ba bei")], test=[*unseen, "ba\u0301 be\u0300i", GOOD[0][0]])
+    assert said.startswith("2 of 200 test pairs"), "letters with accents have two forms"
 
 
 def test_half_of_the_pairs_are_identical(doubts):

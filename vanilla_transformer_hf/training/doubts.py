@@ -55,11 +55,11 @@ def _doubts_of_pairs(corpora: dict[str, Any], are_distinct: bool) -> Iterator[st
             f"{copies:,} of {len(sample):,} training pairs have the same text on both sides: the model will learn to "
             "copy; vanilla-transformer clean leaves them out."
         )
-    distinct = len(sample.select(list(SIDES)).group_by(list(SIDES)).aggregate([]))
+    distinct = len(sample.group_by(list(SIDES)).aggregate([]))
     if not are_distinct and len(sample) - distinct >= IDENTICAL_SHARE * len(sample):
         yield (
             f"only {distinct:,} of {len(sample):,} training pairs are different: an epoch shows each several times; "
-            "drop_duplicates leaves the others out."
+            "if no rate of back-translation wants this, drop_duplicates leaves the others out."
         )
     train = source.unique()
     for role, corpus in corpora.items():
@@ -76,7 +76,8 @@ def _doubts_of_pairs(corpora: dict[str, Any], are_distinct: bool) -> Iterator[st
 
 
 def _beginning(corpus: datasets.Dataset) -> Any:
-    return corpus.select(range(min(len(corpus), SAMPLE))).with_format("arrow")[:]
+    table = corpus.select(range(min(len(corpus), SAMPLE))).with_format("arrow")[:]
+    return table.from_pydict({side: pc.utf8_normalize(table.column(side), "NFC") for side in SIDES})
 
 
 def _doubts_of_vocabulary(tokenizer: Any, train: datasets.Dataset, are_pairs: bool) -> Iterator[str]:

@@ -14,7 +14,7 @@ from vanilla_transformer_hf.training.data.cleaning import (
 )
 
 
-GOOD = [(f"sentence number {n} of the text", f"Satz mit der Nummer {n} im Text") for n in range(20)]
+GOOD = [(f"sentence number {n} of the text", f"Satz mit der Nummer {n} für den Text") for n in range(20)]
 
 
 def clean(pairs, **options):
@@ -36,6 +36,7 @@ def clean(pairs, **options):
         ("held_out", ("Test SENTENCE!", "ein Hund"), {"held_out": held_out_sentences([{"text": "test sentence"}])}),
         ("held_out", ("a dog", "Prüf-Satz"), {"held_out": held_out_sentences([{"text": "prüf satz."}])}),
         ("duplicate", GOOD[3], {}),
+        ("duplicate", (GOOD[3][0], unicodedata.normalize("NFD", GOOD[3][1])), {}),
     ],
 )
 def test_each_rule_leaves_out_its_pairs_and_shows_them(rule, pair, options):
@@ -46,6 +47,13 @@ def test_each_rule_leaves_out_its_pairs_and_shows_them(rule, pair, options):
     assert (report.read, report.kept) == (21, 20)
     kept, report = clean([*GOOD, pair], **options, keep=(rule,))
     assert len(kept) == 21 or rule == "empty"
+
+
+@pytest.mark.parametrize("text, other", [("का", "की"), ("ọkọ\u0300", "ọkọ"), ("นา", "น้ำ")])
+def test_marks_of_letters_distinguish_held_out_sentences(text, other):
+    held_out = held_out_sentences([{"text": f"{text}!"}])
+    kept, _ = clean([(text, "one"), (other, "two")], held_out=held_out)
+    assert kept == [(other, "two")]
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,9 @@ GOOD = [
     Candidate(number, f"{TEXT} {number}", f"ein mann mit hund {number}", score=-number / 10) for number in range(1, 11)
 ]
 BAD = {
-    "held_out": Candidate(11, "secret", "geheim"),
+    "held_out": Candidate(11, "secre\u0301t", "geheim"),  # in the other form of letters with accents
     "empty": Candidate(12, TEXT, " "),
-    "copied": Candidate(13, TEXT, TEXT.replace(" ", "  ")),
+    "copied": Candidate(13, f"{TEXT} \u00e9", TEXT.replace(" ", "  ") + " e\u0301"),
     "unfinished": Candidate(14, TEXT, "ein mann", finished=False),
     "repetition": Candidate(15, TEXT, "ein mann ein mann ein mann ein mann"),
     "length": Candidate(16, "a dog", "ein hund, von dem es heißt, dass er den ganzen tag am ufer liegt"),
@@ -31,7 +31,7 @@ BAD = {
 def test_each_rule_drops_counts_and_shows_its_kind():
     assert BAD.keys() == RULES.keys()
     pairs = [*GOOD, *BAD.values()]
-    facts = facts_of(pairs, PairFilter(min_score=-2, min_round_trip=30), frozenset(["secret"]))
+    facts = facts_of(pairs, PairFilter(min_score=-2, min_round_trip=30), frozenset(["secr\u00e9t"]))
     dropped = Dropped()
     assert list(kept_pairs(pairs, facts, dropped)) == GOOD
     assert (dropped.read, dropped.kept) == (18, 10) and dropped.counts == dict.fromkeys(RULES, 1)

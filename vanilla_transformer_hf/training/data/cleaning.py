@@ -6,7 +6,6 @@ OpusFilter has more rules of this kind, classifiers among them; it reads the pla
 used for these few, because it brings scikit-learn, SciPy and a dozen more packages for what is one line for each rule.
 """
 
-import re
 import statistics
 import unicodedata
 from collections import Counter
@@ -138,7 +137,8 @@ Rule = Callable[[str, str], bool]
 
 
 def key_of_pair(source: str, target: str) -> int:
-    """A number of 64 bits that equal pairs have in common."""
+    """A number of 64 bits that equal pairs have in common, in any of Unicode's forms."""
+    source, target = in_one_form(source), in_one_form(target)
     text = f"{len(source)} {source}{target}".encode(errors="surrogatepass")
     return int.from_bytes(blake2b(text, digest_size=8).digest(), "little", signed=True)
 
@@ -159,7 +159,7 @@ def _rules(options: CleaningOptions, report: CleaningReport) -> dict[str, Rule]:
 
     rules: dict[str, Rule] = {
         "empty": lambda source, target: not (source and target),
-        "identical": lambda source, target: _plain(source) == _plain(target),
+        "identical": lambda *texts: len({in_one_form(text).casefold() for text in texts}) == 1,
         "long": lambda source, target: max(len(source), len(target)) > options.max_length,
         "unequal": is_unequal,
     }
@@ -175,13 +175,14 @@ def _rules(options: CleaningOptions, report: CleaningReport) -> dict[str, Rule]:
     return rules | {"duplicate": is_repeated}
 
 
-def _plain(text: str) -> str:
-    return unicodedata.normalize("NFC", text).casefold()
+def in_one_form(text: str) -> str:
+    """A text to compare with others, whose letters with accents may be in another of Unicode's forms."""
+    return unicodedata.normalize("NFC", text)
 
 
 def letters_of(text: str) -> str:
-    """The letters and digits of a text, without differences of case and of Unicode's forms."""
-    return re.sub(r"[\W_]+", "", unicodedata.normalize("NFKC", text).casefold())
+    """The letters, their marks and the digits of a text, without differences of case and of Unicode's forms."""
+    return regex.sub(r"[\W_]+", "", unicodedata.normalize("NFKC", text).casefold())
 
 
 def held_out_sentences(rows: Iterable[Row]) -> frozenset[str]:

@@ -25,6 +25,7 @@ from ...common.files import open_output
 from ...common.lines import read_lines
 from ...common.white_space import normalize_space
 from ...translation.results import repeats
+from ..data.cleaning import in_one_form, letters_of
 from .translations import ModelSearch, begin, is_made_with, read_translated, translate_file, write_json
 
 
@@ -86,7 +87,7 @@ class Facts:
     filter: PairFilter
     length_ratio: float = 1.0  # characters of all translations for one of the originals
     least_score: float = -math.inf  # that is kept
-    held_out: frozenset[str] = frozenset()  # texts of the validation and the test corpus
+    held_out: frozenset[str] = frozenset()  # texts of the validation and the test corpus, their `letters_of`
 
 
 def _is_uneven(pair: Candidate, facts: Facts) -> bool:
@@ -96,9 +97,9 @@ def _is_uneven(pair: Candidate, facts: Facts) -> bool:
 
 # Name of a rule -> what is said of the pairs that it drops, and whether it drops one.
 RULES: dict[str, tuple[str, Callable[[Candidate, Facts], bool]]] = {
-    "held_out": ("that stand in the validation or test text", lambda pair, facts: pair.original in facts.held_out),
+    "held_out": ("that stand in the validation or test text", lambda one, of: letters_of(one.original) in of.held_out),
     "empty": ("with an empty translation", lambda pair, facts: not pair.translation.strip()),
-    "copied": ("that were copied, not translated", lambda pair, _: pair.translation.split() == pair.original.split()),
+    "copied": ("that were only copied", lambda pair, _: letters_of(pair.translation) == letters_of(pair.original)),
     "unfinished": ("cut off at the limit of tokens", lambda pair, facts: not pair.finished),
     "repetition": (
         f"that repeat a phrase {REPEATS} times",
@@ -270,7 +271,7 @@ def make_synthetic_text(wanted: SyntheticText, folder: Path, held_out: Sequence[
         "held_out": blake2b("\n".join(sorted(set(held_out))).encode(), digest_size=16).hexdigest(),
     }
     if not is_made_with(folder / RECORD, made_with, files):
-        _write_pairs(wanted, folder, files, made_with, frozenset(held_out))
+        _write_pairs(wanted, folder, files, made_with, frozenset(map(letters_of, held_out)) - {""})
     return files
 
 
@@ -283,7 +284,7 @@ def _select_lines(wanted: SyntheticText, output: Path) -> str:
         for line in islice(chain.from_iterable(map(read_lines, wanted.texts)), wanted.max_lines):
             counts["lines"] += 1
             text = normalize_space(" ".join(line.split("\0")))
-            key = blake2b(text.encode(), digest_size=8).digest()
+            key = blake2b(in_one_form(text).encode(), digest_size=8).digest()
             if not text:
                 counts["empty"] += 1
             elif key in seen and not wanted.keep_duplicates:
@@ -311,7 +312,8 @@ def _candidates(wanted: SyntheticText, folder: Path) -> Iterator[Candidate]:
         back = read_translated(folder / "round_trip.txt", folder / ROUND_TRIP)
     for number, line, found in read_translated(folder / LINES, folder / TRANSLATIONS):
         for one in found:
-            round_trip = None if back is None else chrf.sentence_score(next(back)[2][0]["text"], [line]).score
+            returned = None if back is None else in_one_form(next(back)[2][0]["text"])
+            round_trip = None if returned is None else chrf.sentence_score(returned, [in_one_form(line)]).score
             yield Candidate(number, line, one["text"], one["finished"], one["score"], round_trip)
 
 
