@@ -360,7 +360,8 @@ def test_a_run_that_is_too_short_says_so_at_its_start(prepare, capsys, settings,
     assert len(lines) == (warning is not None) and (warning is None or re.search(warning, lines[0])), lines
     state.global_step = count
     trainer.callback_handler.on_train_begin(arguments, state, TrainerControl())
-    assert "Warning" not in capsys.readouterr().out, "of a run that is already done"
+    shown = capsys.readouterr().out
+    assert "Warning" not in shown and f"All {count} updates are done: nothing is trained; raise " in shown
 
 
 def test_a_new_tokenizer_normalises_and_says_so(prepare, tmp_path):

@@ -195,13 +195,16 @@ class ShortRunWarning(TrainerCallback):
     """Warns at the start of a run of too few updates: a handful, less than an epoch, or none after the warm-up."""
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        is_done = state.global_step >= state.max_steps > 0
         loader = kwargs.get("train_dataloader")
         batches = len(loader) if has_length(loader) else 0  # the length of a stream is unknown
         epoch = math.ceil(batches / args.gradient_accumulation_steps)
         warning = find_short_run(args, state.max_steps, epoch)
-        if state.is_world_process_zero and not is_done and warning:
-            print(f"Warning: {warning}", flush=True)
+        text = warning and f"Warning: {warning}"
+        if state.global_step >= state.max_steps > 0:  # a run that is continued
+            longer = "max_steps" if args.max_steps > 0 else "num_train_epochs"
+            text = f"All {state.max_steps:,} updates are done: nothing is trained; raise {longer} for more."
+        if state.is_world_process_zero and text:
+            print(text, flush=True)
 
 
 class ZeroScoreWarning(TrainerCallback):
