@@ -152,12 +152,8 @@ def describe(report: Any) -> str:
     for rule, count in report.left_out.items():
         if count:
             lines.append(f"  {count:,} {rule}: {RULES[rule]}.")
-            lines += [
-                f"    {each['pair']:,}: {_short(each['source'])} | {_short(each['target'])}"
-                for each in report.examples[rule]
-            ]
+            for each in report.examples[rule]:
+                texts = (each[side] for side in ("source", "target"))
+                shown = " | ".join(text if len(text) <= SHOWN else f"{text[:SHOWN]}…" for text in texts)
+                lines.append(f"    {each['pair']:,}: {shown}")
     return "\n".join([*lines, *(f"  {note}" for note in report.notes)])
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"

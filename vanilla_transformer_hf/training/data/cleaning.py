@@ -182,7 +182,7 @@ def in_one_form(text: str) -> str:
 
 def letters_of(text: str) -> str:
     """The letters, their marks and the digits of a text, without differences of case and of Unicode's forms."""
-    return regex.sub(r"[\W_]+", "", unicodedata.normalize("NFKC", text).casefold())
+    return str(regex.sub(r"[\W_]+", "", unicodedata.normalize("NFKC", text).casefold()))
 
 
 def held_out_sentences(rows: Iterable[Row]) -> frozenset[str]:
