@@ -11,7 +11,6 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import reduce
 from itertools import repeat
 from typing import Any
 
@@ -43,12 +42,10 @@ WIDE_SHARE, MOST_EMPTY_SLOTS = 1 / 8, 8192
 
 # Models --------------------------------------------------------------------------------------------------------------
 class Ensemble:
-    """Several decoders whose probabilities are averaged, of the same vocabulary and number of beams."""
-
-    # Each has read the same source with its own encoder. Names are those of `IncrementalDecoder`.
+    """Decoders of the same vocabulary and number of beams whose probabilities are averaged; names are those of one."""
 
     def __init__(self, decoders: Sequence[IncrementalDecoder]):
-        self.decoders = decoders
+        self.decoders = decoders  # each has read the same source with its own encoder
 
     @property
     def can_absorb(self) -> bool:
@@ -78,8 +75,10 @@ class Ensemble:
 
     def log_probs(self, tokens: torch.Tensor) -> torch.Tensor:
         """The next tokens (B, n) to the logarithm of the mean of their probabilities (B, n, V), in float32."""
-        total = reduce(torch.logaddexp, [decoder.log_probs(tokens) for decoder in self.decoders])
-        return total - math.log(len(self.decoders))
+        total, *others = [decoder.log_probs(tokens) for decoder in self.decoders]
+        for each in others:  # in its memory: fresh memory takes a seventh of a search
+            torch.logaddexp(total, each, out=total)
+        return total.sub_(math.log(len(self.decoders)))
 
     next_logits = log_probs
 
