@@ -44,6 +44,11 @@ def transposed_third(number: int) -> Transform:
     return lambda tensor, config: tensor.chunk(3, dim=1)[number].T.contiguous()
 
 
+def by_width(power: float) -> Transform:
+    """A matrix or vector times a power of d: another place of √d in the embeddings, positions or logits."""
+    return lambda tensor, config: tensor * config.d_model**power
+
+
 def third(number: int) -> Transform:
     """Queries (0), keys (1) or values (2) of one matrix, or one vector, for all three."""
     return lambda tensor, config: tensor.chunk(3)[number]

@@ -53,6 +53,11 @@ def test_sequences_that_have_ended_are_padded(model, source, loop, beams):
     assert (rows[behind] == pad).all()
 
 
+def test_continuous_batching_is_an_error_instead_of_empty_results(model):
+    with pytest.raises(NotImplementedError, match="has no paged cache for continuous batching: call generate"):
+        model.generate_batch([[3, 4, 5]], max_new_tokens=3)
+
+
 class Untouched(VanillaTransformerForConditionalGeneration):
     """Our model with transformers' own beam search."""
 

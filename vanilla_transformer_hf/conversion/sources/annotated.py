@@ -35,7 +35,7 @@ from typing import Any
 import torch
 
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
-from ..key_table import KeyTable, Rule, no_bias, not_expressed, unchanged, written_out
+from ..key_table import KeyTable, Rule, by_width, no_bias, not_expressed, unchanged, written_out
 from . import state_dicts
 from .state_dicts import NORM_EPSILONS, StateDict, as_table, possible_heads, settable, sharing
 
@@ -156,11 +156,6 @@ def unbiased(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Te
     return tensor * ((len(tensor) - 1) / len(tensor)) ** 0.5
 
 
-def scaled_output(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
-    """The output matrix of a model that divides its logits by √d."""
-    return tensor * config.d_model**-0.5
-
-
 def as_matrix(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
     """The matrix of a linear map, which may be stored as a convolution of width 1: (out, in, 1)."""
     return tensor.squeeze(-1) if tensor.dim() == 3 else tensor
@@ -261,7 +256,8 @@ class Annotated(StateDict):
             elif row := _row(spelling):
                 if options["embedding_norm"]:
                     row = re.sub(r"^(model\.\w+\.)layer_norm\.", r"\1layernorm_embedding.", row)
-                transform = scaled_output if row == "lm_head.weight" and options["scale_output"] else unchanged
+                is_divided = row == "lm_head.weight" and options["scale_output"]  # its logits, by √d
+                transform = by_width(-0.5) if is_divided else unchanged
                 transform = unbiased if name.endswith(".a_2") else as_matrix if "layers" in row else transform
                 table[name] = [Rule(row, transform)]
         filled = {rule.target for rules in table.values() for rule in rules or ()}

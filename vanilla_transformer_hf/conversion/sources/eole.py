@@ -14,7 +14,7 @@ import torch
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..formats.files import read_json
 from ..formats.safe_load import SafetensorsFiles
-from ..key_table import KeyTable, Rule, Transform, not_expressed, unchanged, written_out, wrong_types
+from ..key_table import KeyTable, Rule, Transform, by_width, not_expressed, unchanged, written_out, wrong_types
 from ..source import ConversionError, by_stack
 from .opennmt_common import ATTENTION, DECODING, SPECIAL_TOKENS, OpenNMT, repeated
 from .opennmt_common import POSITION_ENCODINGS as SINUSOIDS
@@ -147,11 +147,6 @@ def zeros_for(tensor: torch.Tensor, config: VanillaTransformerConfig, transform:
     return tensor.new_zeros(len(transform(tensor, config)))
 
 
-def scaled_positions(tensor: torch.Tensor, config: VanillaTransformerConfig) -> torch.Tensor:
-    """Learned positions, which `normalize` multiplies by √d together with the embeddings."""
-    return tensor * config.d_model**0.5
-
-
 def _weights(folder: Path) -> list[Path]:
     return sorted(folder.glob("model.*.safetensors"))
 
@@ -167,7 +162,8 @@ class Eole(OpenNMT):
         """The table. Tied matrices are in the file once; the options determine which maps have a bias."""
         options = self.settings
         embeddings = ["model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"]
-        positions = scaled_positions if options["normalize"] else unchanged
+        # `normalize` multiplies learned positions by √d, together with the embeddings.
+        positions = by_width(0.5) if options["normalize"] else unchanged
         table = KEYS | {
             "src_emb.embeddings.weight": [
                 Rule(name) for name in embeddings[: 2 if options["share_embeddings"] else 1]

@@ -29,6 +29,11 @@ class HostGenerationMixin(GenerationMixin):
             kwargs["encoder_outputs"] = copy.copy(given)
         return super().generate(inputs, *args, **self._masking_padding(inputs, kwargs))
 
+    def init_continuous_batching(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """transformers' batches of paged caches, which would end each request with an error beside an empty result."""
+        instead = "generate_stream() or generate()" if hasattr(self, "generate_stream") else "generate()"
+        raise NotImplementedError(f"{type(self).__name__} has no paged cache for continuous batching: call {instead}")
+
     def _masking_padding(self: Any, inputs: torch.Tensor | None, kwargs: dict[str, Any]) -> dict[str, Any]:
         """The arguments with the mask of a source (B, S) that has padding, if it has none and can have one."""
         ids, config = kwargs.get("input_ids") if inputs is None else inputs, self.config
