@@ -1,7 +1,10 @@
 """The command `score-systems`: its table, its JSON, its page, and what it refuses in one line."""
 
 import json
+import subprocess
+import sys
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -86,3 +89,14 @@ def test_equal_systems_have_equal_scores_without_tests_and_the_others_theirs(cal
 def test_page_and_scores_are_two_files(call, tmp_path):
     code, _, err = call("a.de", "b.de", "--page", "one", "--output", "./one")
     assert code == 2 and err.count("\n") == 1 and not (tmp_path / "one").exists()
+
+
+def test_a_warning_is_one_line_and_names_the_option(tmp_path):
+    places = [str(tmp_path / name) for name in ("text.de", "a.de", "b.de")]
+    for place, line in zip(places, ("ein hund .", "ein hund .", "ein hund")):
+        Path(place).write_text(f"{line}\n" * 100)
+    argv = [sys.executable, "-m", "vanilla_transformer_hf", "score-systems", *places[1:], "--reference", places[0]]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    assert done.stderr.startswith("Warning: many translations end in ' .'") and "--tokenize none" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert subprocess.run([*argv, "--tokenize", "none"], capture_output=True, text=True).stderr == ""

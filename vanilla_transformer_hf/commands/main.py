@@ -9,6 +9,7 @@ import atexit
 import gc
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
 
@@ -69,6 +70,7 @@ def call(name: str, prog: str, argv: Sequence[str]) -> None:
     # time, and to free them one by one at the end a second.
     gc.set_threshold(20_000)
     atexit.register(gc.freeze)
+    warnings.formatwarning = lambda message, *_: f"Warning: {message}\n"  # no place in the code, which is Python's
     module = import_module(f".{name.replace('-', '_')}", __package__)
 
     def main() -> None:

@@ -108,7 +108,7 @@ def warn_of_tokenized(texts: Sequence[str], tokenize: str | None) -> None:
     if tokenize is None and sum(text.endswith(" .") for text in texts) >= TOKENIZED_LINES:
         warnings.warn(
             "many translations end in ' .', so the text seems to be tokenized: BLEU of tokenized text is comparable "
-            "only with tokenize='none' (bleu_tokenize: none in a recipe).",
+            "only with tokenize='none' (--tokenize none; bleu_tokenize: none in a recipe).",
             stacklevel=3,
         )
 
