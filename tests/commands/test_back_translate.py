@@ -68,6 +68,12 @@ def test_pairs_are_written_and_told(back_translate, texts, capsys):
     )
 
 
+def test_a_line_in_the_other_form_of_letters_with_accents_is_a_duplicate(back_translate, texts, capsys):
+    (texts / "mono.en").write_text("a caf\u00e9\na cafe\u0301\nthe cafes\n", encoding="utf-8")
+    back_translate()
+    assert "3 lines, 0 empty and 1 duplicate ones left out, 2 to translate" in capsys.readouterr().out
+
+
 def test_samples_of_a_seed_are_the_same_and_go_on_after_a_kill(back_translate, texts, monkeypatch):
     options = ["--search", "sampling", "--temperature", "3", "--tag", "", "--window", "16"]
     forbid_host_loops(monkeypatch)  # the faster search of this package draws
