@@ -20,7 +20,7 @@ MOST = {
     # Readers of both sides, of training before, which memories have, too, and say what to do without languages.
     # A lock on each file that is written, which runs that continue had alone; on shares of Windows, too.
     "common": (21, 2_675, 30),
-    "conversion": (34, 6_780, 30),
+    "conversion": (34, 6_775, 30),
     "evaluation": (5, 540, 5),  # score-systems: tests of differences, and their page
     "explorer": (17, 3_485, 15),  # runs that are watched; recurrent models; what neurons write for
     "export": (10, 1_140, 5),  # the folder for transformers.js
@@ -31,7 +31,7 @@ MOST = {
     # count alone, and finished ones only where some end: a sixteenth of a whole search. Inference tensors where nobody
     # else sees them: a tenth of one sentence's time.
     # Parts that only some configs and calls need are apart, so that they stay out of the folders of others.
-    "model": (74, 11_732, 65),
+    "model": (74, 11_731, 65),
     "publishing": (7, 1_915, 15),
     "recurrent": (5, 785, 5),
     "serving": (17, 3_790, 25),  # terms, memories and minimum risk of requests, suggestions
@@ -39,7 +39,7 @@ MOST = {
     # What a recipe says of a text that is replaced; tokens of merges that a converted vocabulary lacks. A damaged
     # file of scores, and a header of a teacher's text, in words; splits and delays without effect. The tokens of an
     # average's checkpoints; the saved beams, tokenizer and search of a teacher.
-    "training": (50, 9_780, 120),
+    "training": (50, 9_779, 115),
     # Glossaries and memories; minimum Bayes risk and its n-best; a kept copy for CTranslate2 without torch.
     "translation": (52, 7_585, 70),
 }
