@@ -678,7 +678,7 @@ def test_compiles_into_one_graph(backend, tiny_model, batch):
 
 @pytest.mark.parametrize("kind", [None, "static"])
 def test_transformers_exports_a_step_of_generate(tiny_model, batch, kind):
-    """As `export_for_generation`, which records what `generate()` calls the model with, and exports that."""
+    """transformers' exporter records what `generate()` calls the model with, and exports a step with that."""
     exporters = pytest.importorskip("transformers.exporters")
     decompose = pytest.importorskip("transformers.exporters.utils").decompose_for_generation
     source = {name: batch[name] for name in ("input_ids", "attention_mask")}

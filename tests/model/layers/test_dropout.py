@@ -54,7 +54,7 @@ def test_the_mask_is_not_kept():
 
 @pytest.mark.parametrize("dtype", [None, torch.bfloat16], ids=str)
 def test_transforms_of_torch_func_have_torchs_dropout(tiny_model, batch, dtype):
-    """As in every model of transformers: gradients of each sentence, and derivatives in a direction."""
+    """`torch.func` computes gradients of each sentence, and derivatives in a direction, of a model in training."""
     model = tiny_model(dropout=0.5, attention_dropout=0.1).train()
     model.set_attn_implementation("eager")  # torch has no derivatives in a direction of its fused kernel
     weights = {name: weight.detach() for name, weight in model.named_parameters()}
@@ -68,3 +68,9 @@ def test_transforms_of_torch_func_have_torchs_dropout(tiny_model, batch, dtype):
         _, slope = jvp(lambda weights: loss(weights, given[0][0], given[1][0]), (weights,), (weights,))
     assert all(one.isfinite().all() and one.flatten(1).any(dim=1).all() for one in each.values())
     assert slope.isfinite()
+
+
+def test_without_torchs_private_name_no_transform_runs(monkeypatch):
+    assert not dropout.is_traced() and vmap(lambda _: torch.tensor(dropout.is_traced()))(torch.zeros(2)).all()
+    monkeypatch.delattr(torch._C, "_are_functorch_transforms_active")
+    assert not dropout.is_traced() and not vmap(lambda _: torch.tensor(dropout.is_traced()))(torch.zeros(2)).any()

@@ -18,6 +18,11 @@ from ..config.kinds import NORM_KINDS, Classes
 from ..releases.models import CAPTURING
 
 
+def is_traced() -> bool:
+    """Whether `torch.compile` or `torch.func` computes, which take no functions whose backward pass we wrote."""
+    return torch.compiler.is_compiling() or bool(getattr(torch._C, "_are_functorch_transforms_active", bool)())
+
+
 # Linear layers -------------------------------------------------------------------------------------------------------
 def is_unchanged(module: nn.Module) -> bool:
     """Whether the module computes what its class defines: no hook, no replaced forward."""
@@ -94,14 +99,8 @@ class Linear(nn.Linear):
     # Of the states one rounded copy is kept for all layers that read them, and no rounded weights.
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        is_rounded = (
-            torch.is_autocast_enabled("cpu")
-            and states.device.type == "cpu"
-            and torch.is_grad_enabled()
-            and not torch.compiler.is_compiling()
-            and not torch._C._are_functorch_transforms_active()
-            and type(self.weight) is nn.Parameter
-        )
+        is_rounded = torch.is_autocast_enabled("cpu") and states.device.type == "cpu" and torch.is_grad_enabled()
+        is_rounded = is_rounded and not is_traced() and type(self.weight) is nn.Parameter
         if is_rounded:
             low = ROUNDED(states)
             if low.dtype != torch.get_autocast_dtype("cpu"):
@@ -169,8 +168,7 @@ def drop_out(states: torch.Tensor, p: float, training: bool) -> torch.Tensor:
     # step of a small model, and an eighth of its memory. Sixteen random bits per value take a sixth of that time.
     if not training:
         return states
-    is_theirs = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()  # of torch.func
-    if not 0 < p < 1 or states.device.type != "cpu" or is_theirs:
+    if not 0 < p < 1 or states.device.type != "cpu" or is_traced():
         return F.dropout(states, p, training)
     seed = int(torch.randint(2**32, (), device="cpu"))
     return SeededDropout.apply(states, min(round(p * 2**16), 2**16 - 1), seed)

@@ -62,8 +62,6 @@ COUNTING_PROCESSORS = {
     *("ExponentialDecayLengthPenalty", "ForcedEOSTokenLogitsProcessor", "MinNewTokensLengthLogitsProcessor"),
     "SuppressTokensAtBeginLogitsProcessor",
 }
-# Processors that let no sentence end before it has so many tokens.
-LEAST_TOKENS = {"MinLengthLogitsProcessor": "min_length", "MinNewTokensLengthLogitsProcessor": "min_new_tokens"}
 # Processors that add biases, of which those of single tokens are added here.
 BIASES = ("NoBadWordsLogitsProcessor", "SequenceBiasLogitsProcessor")
 
@@ -79,8 +77,10 @@ def process(processors: Any, ids: torch.Tensor, scores: torch.Tensor) -> torch.T
     for one in processors:
         name = host_name(one)
         # In place, as these would take longer than the step itself.
-        if name in LEAST_TOKENS:
-            if ids.shape[1] - getattr(one, "prompt_length_to_skip", 0) < getattr(one, LEAST_TOKENS[name]):
+        if name in ("MinLengthLogitsProcessor", "MinNewTokensLengthLogitsProcessor"):
+            is_whole = name == "MinLengthLogitsProcessor"  # counts the decoder prompt, too
+            least = one.min_length if is_whole else one.prompt_length_to_skip + one.min_new_tokens
+            if ids.shape[1] < least:
                 ends = one.eos_token_id
                 scores[:, ends[(ends >= 0) & (ends < scores.shape[1])]] = -math.inf  # -1: no token ends a sentence
         elif name in BIASES and one.prepared_bias_variables and all(len(each) == 1 for each in one.sequence_bias):

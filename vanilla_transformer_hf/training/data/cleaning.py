@@ -159,7 +159,7 @@ def _rules(options: CleaningOptions, report: CleaningReport) -> dict[str, Rule]:
 
     rules: dict[str, Rule] = {
         "empty": lambda source, target: not (source and target),
-        "identical": lambda *texts: len({in_one_form(text).casefold() for text in texts}) == 1,
+        "identical": lambda source, target: in_one_form(source).casefold() == in_one_form(target).casefold(),
         "long": lambda source, target: max(len(source), len(target)) > options.max_length,
         "unequal": is_unequal,
     }
