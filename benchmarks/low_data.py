@@ -333,5 +333,5 @@ def run(arguments: argparse.Namespace) -> None:
         for each, key in zip(axes, ("test_bleu", "test_chrf")):
             draw_lines(each, rows, "pairs", key, "system", is_log=False)
             each.set_xlabel("sentence pairs")
-        axes[0].legend(frameon=False)
+        axes[1].legend(frameon=False, loc="center right")
         write_picture(arguments.picture, figure, dpi=120)
