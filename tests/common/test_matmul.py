@@ -1,6 +1,7 @@
 """The probe of matrix-product backends: what it measures, what it refuses, and that it leaves torch as it was."""
 
 import contextlib
+import json
 import subprocess
 import sys
 import time
@@ -49,6 +50,7 @@ def test_probe_measures_every_backend_soon_and_changes_nothing():
     assert is_within(time.process_time() - start, 1), "some 50 ms on a quiet machine"
     assert [row.name for row in rows] == ["default", "onednn"]
     assert all(row.gflops > 0 for row in rows)
+    assert module.known_speeds().keys() == {"default", "onednn", "bfloat16"}
     assert 0 < rows[0].error < TOLERANCE
     assert setting() == before
     assert torch.equal(torch.get_rng_state(), state)
@@ -57,7 +59,10 @@ def test_probe_measures_every_backend_soon_and_changes_nothing():
 @needs_onednn
 def test_a_machine_keeps_its_choice_however_busy_it_is(memory, monkeypatch):
     """Its two libraries add in different orders: with another choice, the same command would train other weights."""
-    measured = [{"default": 100.0, "onednn": 110.0}, {"default": 100.0, "onednn": 250.0}]
+    measured = [
+        {"default": 100.0, "onednn": 110.0, "bfloat16": 200.0},
+        {"default": 100.0, "onednn": 250.0, "bfloat16": 50.0},
+    ]
     monkeypatch.setattr(module, "measure_speeds", lambda: measured.pop(0))
     for _ in range(3):
         assert choose_matmul("auto") == "default"
@@ -70,8 +75,16 @@ def test_a_machine_keeps_its_choice_however_busy_it_is(memory, monkeypatch):
 
 
 @needs_onednn
+def test_speeds_that_were_measured_before_bfloat16_was_keep_their_choice(memory, monkeypatch):
+    memory.write_text(json.dumps({module._machine(): {"default": 100.0, "onednn": 110.0}}))
+    monkeypatch.setattr(module, "measure_speeds", lambda: {"default": 100.0, "onednn": 250.0, "bfloat16": 50.0})
+    assert module.known_speeds() == {"default": 100.0, "onednn": 110.0, "bfloat16": 50.0}
+    assert choose_matmul("auto") == "default"
+
+
+@needs_onednn
 def test_a_busy_machine_is_measured_by_its_fastest_products(monkeypatch):
-    seconds = [0.05, 0.05] * 7 + [0.002, 0.001] + [0.05, 0.05] * 7
+    seconds = [0.05, 0.05, 0.05] * 8 + [0.002, 0.001, 0.004] + [0.05, 0.05, 0.05] * 7
     clock = iter([moment for each in seconds for moment in (0, each)])
     monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
     assert choose_matmul("auto") == "onednn"

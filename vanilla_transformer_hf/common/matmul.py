@@ -104,16 +104,19 @@ def _products(generator: torch.Generator) -> list[tuple[Callable[..., torch.Tens
 
 def probe_matmul() -> list[MatmulRow]:
     """Rows of the backends, the default first: speeds, measured once on this machine, and errors, measured now."""
-    names = available_matmuls()
-    machine = _machine()
+    speeds, errors = known_speeds(), measure_errors()
+    return [MatmulRow(name, speeds.get(name, 0.0), errors[name]) for name in available_matmuls()]
+
+
+def known_speeds() -> dict[str, float]:
+    """GFLOP/s of each backend and of "bfloat16", measured once on this machine; none where there is one backend."""
+    names, machine = available_matmuls(), _machine()
     speeds = _recall().get(machine, {})
-    if len(names) > 1 and not speeds.keys() >= set(names):
-        speeds = measure_speeds()
-        known = _recall() | {machine: speeds}
+    if len(names) > 1 and not speeds.keys() >= {*names, "bfloat16"}:
+        speeds = measure_speeds() | speeds
         with suppress(OSError):  # else they are measured each time
-            write_text(_memory(), json.dumps(known, indent=2))
-    errors = measure_errors()
-    return [MatmulRow(name, speeds.get(name, 0.0), errors[name]) for name in names]
+            write_text(_memory(), json.dumps(_recall() | {machine: speeds}, indent=2))
+    return speeds
 
 
 def _memory() -> Path:
@@ -159,22 +162,20 @@ def measure_errors() -> dict[str, float]:
 
 @torch.no_grad()
 def measure_speeds() -> dict[str, float]:
-    """Backend -> most GFLOP/s on this process's threads, of products that the backends compute in turns."""
+    """Backend, and "bfloat16" -> most GFLOP/s on this process's threads, of products that are computed in turns."""
     # The fastest, because the choice is kept: on two cores, one of which another program used, medians were 15 and 15
-    # GFLOP/s and the fastest 216 and 443, as when nothing else runs.
+    # GFLOP/s and the fastest 216 and 443, as when nothing else runs. The first call of each prepares its kernels.
     layer, factors = _products(torch.Generator().manual_seed(0))[0]
-    seconds: dict[str, list[float]] = {name: [] for name in available_matmuls()}
-    for name in seconds:
-        with matmul(name):
-            layer(*factors)  # the first call prepares the kernels
-    for _ in range(REPEATS):
-        for name, times in seconds.items():
-            with matmul(name):
+    turns = {name: (name, factors) for name in available_matmuls()}
+    turns["bfloat16"] = "default", [factor.bfloat16() for factor in factors]
+    seconds: dict[str, list[float]] = {name: [] for name in turns}
+    for _ in range(1 + REPEATS):
+        for name, (backend, own) in turns.items():
+            with matmul(backend):
                 start = time.perf_counter()
-                layer(*factors)
-                times.append(time.perf_counter() - start)
-    operations = 2e-9 * ROWS * INNER * COLUMNS
-    return {name: operations / min(times) for name, times in seconds.items()}
+                layer(*own)
+                seconds[name].append(time.perf_counter() - start)
+    return {name: 2e-9 * ROWS * INNER * COLUMNS / min(times) for name, times in seconds.items()}
 
 
 def choose_matmul(name: str = "auto", rows: list[MatmulRow] | None = None) -> str:

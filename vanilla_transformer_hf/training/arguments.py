@@ -263,7 +263,7 @@ class OwnTrainingArguments:
     max_steps: int = _help("steps of the optimizer; 0 or less: num_train_epochs decides", -1)
     seed: int = _help("seed of weights, dropout and the order of the text", 42)
     bf16: bool = _help(
-        "train with bfloat16 mixed precision: faster on GPUs and on CPUs that compute in bfloat16", False
+        "train with bfloat16 mixed precision: faster on GPUs and on some CPUs; a line says where it is not", False
     )
     eval_strategy: Literal["no", "steps", "epoch"] = _help(
         "when the validation text is scored: never, every eval_steps, or after each epoch", "no"

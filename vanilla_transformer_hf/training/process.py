@@ -14,8 +14,7 @@ from transformers.utils import logging
 
 from ..common.command_line import AUTO
 from ..common.machine import look
-from ..common.matmul import TOLERANCE, choose_matmul, describe_matmul, probe_matmul
-from ..model.packing.packed import lacks_bfloat16
+from ..common.matmul import TOLERANCE, choose_matmul, describe_matmul, known_speeds, probe_matmul
 from .recipe import TranslationTrainingArguments
 
 
@@ -76,6 +75,7 @@ def find_matmul(training: TranslationTrainingArguments, before: str | None) -> L
     is_kept = training.matmul == "auto" and before in exact
     name = choose_matmul(str(before) if is_kept else training.matmul, rows)
     say(training, describe_matmul(name, rows))
-    if training.bf16 and lacks_bfloat16():
-        say(training, "bf16: this CPU has no instructions for bfloat16; float32 is faster here: --bf16 false")
+    speeds = known_speeds()
+    if training.bf16 and "bfloat16" in speeds and (bf16 := speeds["bfloat16"]) < (float32 := speeds[name]):
+        say(training, f"bf16: float32 is faster on this CPU, {float32:.0f} to {bf16:.0f} GFLOP/s: --bf16 false")
     return cast(Literal["default", "onednn"], name)
