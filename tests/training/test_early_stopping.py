@@ -100,4 +100,4 @@ def test_a_run_that_has_stopped_asks_to_stop_before_its_next_step(train, tmp_pat
 
     train([5, 4, 3, 2, 1, 1], EarlyStopping(2), Ask(), resume=str(tmp_path / "checkpoint-3"))
     assert asked == [True]
-    assert "step 3: bleu has not improved in 2 evaluations; training ends here" in caplog.text
+    assert "step 3 of 6: bleu has not improved in 2 evaluations; training ends here" in caplog.text

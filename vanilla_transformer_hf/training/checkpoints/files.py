@@ -236,8 +236,8 @@ class EarlyStopping(TrainerCallback):
             return False
         if state.is_world_process_zero:
             logger.warning(
-                "step %d: %s has not improved in %d evaluations; training ends here (early_stopping_patience)",
-                state.global_step, args.metric_for_best_model, self.patience,
+                "step %d of %d: %s has not improved in %d evaluations; training ends here (early_stopping_patience)",
+                state.global_step, state.max_steps, args.metric_for_best_model, self.patience,
             )  # fmt: skip
         return True
 
