@@ -703,7 +703,7 @@ def test_the_size_of_the_vocabulary_is_printed(prepare, tmp_path, capsys):
 
 
 def test_bfloat16_that_is_slower_than_float32_is_said_to_be(prepare, tmp_path, capsys, monkeypatch):
-    """As on CPUs without instructions for it, and on Intel's with those alone and no matrix units."""
+    """A line with both speeds, from which a CPU without fast products of bfloat16 is known."""
     speeds = {"default": 167.0, "onednn": 164.0, "bfloat16": 92.0}
     monkeypatch.setattr(process, "known_speeds", lambda: speeds)
     prepare(bf16=True, matmul="default")

@@ -75,7 +75,7 @@ def find_matmul(training: TranslationTrainingArguments, before: str | None) -> L
     is_kept = training.matmul == "auto" and before in exact
     name = choose_matmul(str(before) if is_kept else training.matmul, rows)
     say(training, describe_matmul(name, rows))
-    speeds = known_speeds()
-    if training.bf16 and "bfloat16" in speeds and (bf16 := speeds["bfloat16"]) < (float32 := speeds[name]):
-        say(training, f"bf16: float32 is faster on this CPU, {float32:.0f} to {bf16:.0f} GFLOP/s: --bf16 false")
+    if training.bf16 and (speeds := known_speeds()) and speeds["bfloat16"] < speeds[name]:
+        known = f"{speeds[name]:.0f} to {speeds['bfloat16']:.0f} GFLOP/s"
+        say(training, f"bf16: float32 is faster on this CPU, {known}: --bf16 false")
     return cast(Literal["default", "onednn"], name)
