@@ -279,10 +279,6 @@ def archive(data, name="archive/data.pkl", compression=zipfile.ZIP_STORED, **mem
     return file.getvalue()
 
 
-def deep_pickle(opening, closing, depth=200_000):
-    return b"\x80\x02" + opening * depth + closing * depth + b"."
-
-
 def calls(function, argument, count=20_000):
     """A function of `module name`, called with an argument that is taken from the memo."""
     module, name = function.split()
@@ -303,14 +299,14 @@ PICKLES = {
     + b"K\x00" * 6_000
     + b"ectorch\nTensor\nh\x01\x85Re.",
     "memory of a number": b"\x80\x02cbuiltins\nbytearray\nJ" + struct.pack("<i", 2**31 - 1) + b"\x85R.",
-    "deep lists": deep_pickle(b"]", b"a", 200_000)[: 2 + 200_000] + b"a" * 199_999 + b".",
+    "deep lists": b"\x80\x02" + b"]" * 80_000 + b"a" * 79_999 + b".",
     "deep tuples": b"\x80\x02)" + b"\x85" * 300_000 + b".",
     "a deep key": b"\x80\x02})" + b"\x85" * 300_000 + b"Ns.",
     "no mark": b"\x80\x02t.",
     "takes too much": b"\x80\x02a.",
     "many instructions": b"\x80\x02" + b"N0" * 100_000 + b"N.",
-    "many marks": b"\x80\x02" + b"N" * 250_000 + b"(t" * 250_000 + b".",
-    "marks in marks": b"\x80\x02" + b"(" * 1_000_000 + b"t" * 90 + b".",
+    "many marks": b"\x80\x02" + b"N" * 60_000 + b"(t" * 60_000 + b".",
+    "marks in marks": b"\x80\x02" + b"(" * 200_000 + b"(t" * 600 + b".",
     "a key that holds itself twice, and so on": b"\x80\x02})q\x00" + b"h\x00\x86q\x00" * 60 + b"Ns.",
     "a large key many times": b"\x80\x02}(" + b"K\x00" * 9_000 + b"tq\x000" + b"h\x00Ns" * 5_000 + b".",
 }

@@ -133,9 +133,7 @@ KEYS = written_out(
 def _plain_name(name: str) -> str:
     """A variable's name without the scopes around it, and without the number of a layer's use ("layer_3_1")."""
     # Layers named as in TensorFlow 2 stand in "transformer/parallel_0_5/transformer/transformer/".
-    inner = re.search(
-        r"(?:^|/)((?:body|symbol_modality_\d+_\d+)/(?!.*(?:^|/)(?:body|symbol_modality_\d+_\d+)/).*)", name
-    )
+    inner = re.match(r"(?:.*/)?((?:body|symbol_modality_\d+_\d+)/.*)", name)
     if name.endswith("/target_space_embedding/kernel"):
         return "body/target_space_embedding/kernel"
     return re.sub(r"/layer_(\d+)_\d+/", r"/layer_\1/", inner[1]) if inner else name
