@@ -1,6 +1,7 @@
 """The rows of `python -m benchmarks claims` as pictures and as a table."""
 
 from collections.abc import Callable, Iterable
+from itertools import cycle
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -32,7 +33,7 @@ def mean_of(values: Iterable[float]) -> tuple[float, float]:
 
 def draw_lines(axes: Any, rows: list[Row], x: str, y: str, by: str, is_log: bool = True) -> None:
     """Means over the seeds with their deviations, a line for each value of `by`."""
-    for style, name in zip(("o-", "s--", "^:", "v-.", "d-"), dict.fromkeys(row[by] for row in rows)):
+    for style, name in zip(cycle(("o-", "s--", "^:", "v-.", "d-")), dict.fromkeys(row[by] for row in rows)):
         own = [row for row in rows if row[by] == name]
         places = sorted({row[x] for row in own})
         points = [mean_of(row[y] for row in own if row[x] == place) for place in places]

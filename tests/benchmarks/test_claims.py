@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from benchmarks import claims, claims_training
-from benchmarks.claims_picture import table_of_training
+from benchmarks.claims_picture import draw_lines, panels, table_of_training
 from benchmarks.claims_training import PAD, draw_batch
 
 
@@ -27,6 +27,12 @@ def test_digits_are_written_backwards():
         assert 2 <= size <= 5 and source[size] == labels[size] == 1
         assert source[:size] == labels[:size][::-1] and min(source[:size]) >= 3
         assert set(source[size + 1 :]) <= {PAD} and set(labels[size + 1 :]) <= {-100}
+
+
+def test_each_line_of_a_picture_is_drawn():
+    _, (axes,) = panels(1, ["twelve systems"])
+    draw_lines(axes, [{"pairs": 1000, "bleu": n, "system": n} for n in range(12)], "pairs", "bleu", "system")
+    assert axes.get_legend_handles_labels()[1] == [str(n) for n in range(12)]
 
 
 @pytest.fixture(autouse=True)

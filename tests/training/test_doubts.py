@@ -26,6 +26,7 @@ def doubts(tmp_path, datasets_cache):
         test=(),
         task="translation",
         drop_duplicates=False,
+        source_tags=None,
         **choices,
     ):
         source, target = ([pair[side] for pair in pairs] for side in (0, 1))
@@ -35,9 +36,8 @@ def doubts(tmp_path, datasets_cache):
         corpus = datasets.Dataset.from_dict({"source": source, "target": target})
         data = tokenize_corpus(corpus, tokenizer, CorpusFilter(50, 50, "drop")).data
         names = {"model_name_or_path": model, "begins_with": model}
-        run = SimpleNamespace(
-            data=SimpleNamespace(task=task, drop_duplicates=drop_duplicates), model=SimpleNamespace(**names)
-        )
+        of_data = {"task": task, "drop_duplicates": drop_duplicates, "source_tags": source_tags}
+        run = SimpleNamespace(data=SimpleNamespace(**of_data), model=SimpleNamespace(**names))
         corpora = {"train": corpus}
         if test:
             corpora["test"] = datasets.Dataset.from_dict({"source": test, "target": test})
@@ -92,3 +92,4 @@ def test_half_of_the_pairs_are_repeated(doubts):
     (said,) = doubts([*GOOD, *GOOD])
     assert said.startswith("only 1,024 of 2,048 training pairs are different")
     assert doubts([*GOOD, *GOOD[1:]]) == [] == doubts([*GOOD, *GOOD], drop_duplicates=True)
+    assert doubts([*GOOD, *GOOD], source_tags=["<bt>"]) == [], "the rate of synthetic pairs repeats them"

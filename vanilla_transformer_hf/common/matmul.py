@@ -104,16 +104,16 @@ def _products(generator: torch.Generator) -> list[tuple[Callable[..., torch.Tens
 
 def probe_matmul() -> list[MatmulRow]:
     """Rows of the backends, the default first: speeds, measured once on this machine, and errors, measured now."""
-    speeds, errors = known_speeds(), measure_errors()
-    return [MatmulRow(name, speeds.get(name, 0.0), errors[name]) for name in available_matmuls()]
+    names, errors = available_matmuls(), measure_errors()
+    speeds = known_speeds(*names) if len(names) > 1 else {}
+    return [MatmulRow(name, speeds.get(name, 0.0), errors[name]) for name in names]
 
 
-def known_speeds() -> dict[str, float]:
-    """GFLOP/s of each backend and of "bfloat16", measured once on this machine; none where there is one backend."""
-    names, machine = available_matmuls(), _machine()
-    speeds = _recall().get(machine, {})
-    if len(names) > 1 and not speeds.keys() >= {*names, "bfloat16"}:
-        speeds = measure_speeds() | speeds
+def known_speeds(*names: str) -> dict[str, float]:
+    """GFLOP/s of these at least, each a backend or "bfloat16", measured once on this machine."""
+    speeds = _recall().get(machine := _machine(), {})
+    if unknown := [name for name in names if name not in speeds]:
+        speeds |= measure_speeds(*unknown)
         with suppress(OSError):  # else they are measured each time
             write_text(_memory(), json.dumps(_recall() | {machine: speeds}, indent=2))
     return speeds
@@ -161,17 +161,17 @@ def measure_errors() -> dict[str, float]:
 
 
 @torch.no_grad()
-def measure_speeds() -> dict[str, float]:
-    """Backend, and "bfloat16" -> most GFLOP/s on this process's threads, of products that are computed in turns."""
+def measure_speeds(*names: str) -> dict[str, float]:
+    """Backend, or "bfloat16" -> most GFLOP/s on this process's threads, of products that are computed in turns."""
     # The fastest, because the choice is kept: on two cores, one of which another program used, medians were 15 and 15
     # GFLOP/s and the fastest 216 and 443, as when nothing else runs. The first call of each prepares its kernels.
     layer, factors = _products(torch.Generator().manual_seed(0))[0]
-    turns = {name: (name, factors) for name in available_matmuls()}
-    turns["bfloat16"] = "default", [factor.bfloat16() for factor in factors]
-    seconds: dict[str, list[float]] = {name: [] for name in turns}
+    seconds: dict[str, list[float]] = {name: [] for name in names}
     for _ in range(1 + REPEATS):
-        for name, (backend, own) in turns.items():
-            with matmul(backend):
+        for name in names:
+            is_half = name == "bfloat16"
+            own = [factor.bfloat16() for factor in factors] if is_half else factors
+            with matmul("default" if is_half else name):
                 start = time.perf_counter()
                 layer(*own)
                 seconds[name].append(time.perf_counter() - start)

@@ -294,7 +294,7 @@ class OwnTrainingArguments:
     save_steps: float = _help(
         "steps between checkpoints, or their share of all steps if less than 1", 500, needs="save_strategy=steps"
     )
-    save_total_limit: int | None = _help("checkpoints to keep, the last and the best; all if not given")
+    save_total_limit: int | None = _help("checkpoints to keep, at least the last and the best; all if not given")
     load_best_model_at_end: bool = _help(
         "publish the best checkpoint by metric_for_best_model, not the last",
         False,

@@ -31,7 +31,8 @@ def find_doubts(run: RunArguments, tokenizer: Any, corpora: dict[str, Any], data
     """Warnings about the text of a run, each with what to do; `corpora` are texts by role, `data` is tokenized."""
     if isinstance(train := data["train"], datasets.Dataset):
         if run.data.task != DENOISING:  # whose pairs are a text and itself
-            yield from _doubts_of_pairs(corpora, run.data.drop_duplicates)
+            # A rate of synthetic pairs, which the tags mark, repeats the real ones.
+            yield from _doubts_of_pairs(corpora, run.data.drop_duplicates or bool(run.data.source_tags))
         if run.model.begins_with is None:
             yield from _doubts_of_vocabulary(tokenizer, train, are_pairs=run.data.task != DENOISING)
     for role, validation in data.items():

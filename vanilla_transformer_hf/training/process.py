@@ -71,11 +71,10 @@ def of_main_process(value: Any) -> Any:
 def find_matmul(training: TranslationTrainingArguments, before: str | None) -> Literal["default", "onednn"]:
     """The library of matrix products for a run on a CPU; "auto" keeps that of a continued run if it does not round."""
     rows = probe_matmul()
-    exact = {row.name for row in rows if row.error <= TOLERANCE}
-    is_kept = training.matmul == "auto" and before in exact
+    is_kept = training.matmul == "auto" and before in {row.name for row in rows if row.error <= TOLERANCE}
     name = choose_matmul(str(before) if is_kept else training.matmul, rows)
     say(training, describe_matmul(name, rows))
-    if training.bf16 and (speeds := known_speeds()) and speeds["bfloat16"] < speeds[name]:
+    if training.bf16 and (speeds := known_speeds(name, "bfloat16"))["bfloat16"] < speeds[name]:
         known = f"{speeds[name]:.0f} to {speeds['bfloat16']:.0f} GFLOP/s"
         say(training, f"bf16: float32 is faster on this CPU, {known}: --bf16 false")
     return cast(Literal["default", "onednn"], name)

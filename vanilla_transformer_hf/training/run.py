@@ -132,6 +132,8 @@ def prepare_job(run: RunArguments, settings: dict[str, Any]) -> TrainingJob:
     folder = Path(str(training.output_dir))
     checkpoints = folder / "checkpoints"
     training.output_dir, training.resume_from_checkpoint = str(checkpoints), None
+    if training.metric_for_best_model and training.save_total_limit == 1:
+        training.save_total_limit = 2  # of 1, the best is left at the end, and a finished run would train on from it
     training.generation_max_length = None  # the model's generation config has it
     training.hub_model_id = training.hub_model_id or folder.resolve().name
     is_main = training.process_index == 0
@@ -233,11 +235,8 @@ def run_job(job: TrainingJob, keep_scores: bool = True) -> list[ScoredSet]:
         is_further = run.model.model_name_or_path is not None and run.model.tokenizer != "new"
         if run.data.corpora and is_further and not trainer.is_fsdp_enabled:
             # A new vocabulary would not be known to the model, and a sharded one is not whole before it is trained.
-            data = {
-                role: corpus
-                for role, corpus in job.scored_data.items()
-                if run.data.corrections or role.startswith("validation")
-            }
+            roles = [role for role in job.scored_data if run.data.corrections or role.startswith("validation")]
+            data = {role: job.scored_data[role] for role in roles}
             before = score_before(trainer, data, is_new=job.checkpoint is None)
             trainer.facts = replace(trainer.facts, before=before)
         if trainer.is_world_process_zero():

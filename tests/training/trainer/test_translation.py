@@ -360,12 +360,16 @@ def test_a_full_disk_leaves_the_checkpoints_before_it(prepare, monkeypatch, func
 
 
 def test_the_best_checkpoint_is_kept_under_its_own_name(prepare):
-    job = prepare(max_steps=5, metric_for_best_model="loss", save_total_limit=1)
+    """And the last one, so that the same command trains nothing more."""
+    settings = {"max_steps": 5, "learning_rate": 50, "metric_for_best_model": "loss", "save_total_limit": 1}
+    job = prepare(**settings)
     run_job(job)
     state = job.trainer.state
     assert state.best_model_checkpoint == str(prepare.out / "checkpoints" / f"checkpoint-{state.best_global_step}")
     kept = {path.name for path in (prepare.out / "checkpoints").glob("checkpoint-*")}
-    assert kept == {f"checkpoint-{state.best_global_step}"}
+    assert state.best_global_step < 5
+    assert kept == {f"checkpoint-{state.best_global_step}", "checkpoint-5"}
+    assert prepare(**settings).checkpoint.endswith("checkpoint-5")
 
 
 def test_the_average_of_the_last_checkpoints_is_published(prepare):
