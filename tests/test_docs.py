@@ -752,6 +752,7 @@ def test_the_model_in_code_has_the_shapes_that_its_page_says(monkeypatch, capsys
         assert attrgetter(span)(modeling_vanilla_transformer) is not None, span
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NUMBERS[1:])  # the first has a test of its own
 def test_blocks_that_go_on_print_the_comments_at_their_ends(name, monkeypatch, capsys):
     run_blocks(name, monkeypatch, capsys)

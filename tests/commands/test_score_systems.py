@@ -1,10 +1,8 @@
 """The command `score-systems`: its table, its JSON, its page, and what it refuses in one line."""
 
 import json
-import subprocess
-import sys
+import warnings
 from functools import partial
-from pathlib import Path
 
 import pytest
 
@@ -91,12 +89,13 @@ def test_page_and_scores_are_two_files(call, tmp_path):
     assert code == 2 and err.count("\n") == 1 and not (tmp_path / "one").exists()
 
 
-def test_a_warning_is_one_line_and_names_the_option(tmp_path):
-    places = [str(tmp_path / name) for name in ("text.de", "a.de", "b.de")]
-    for place, line in zip(places, ("ein hund .", "ein hund .", "ein hund")):
-        Path(place).write_text(f"{line}\n" * 100)
-    argv = [sys.executable, "-m", "vanilla_transformer_hf", "score-systems", *places[1:], "--reference", places[0]]
-    done = subprocess.run(argv, capture_output=True, text=True, check=True)
-    assert done.stderr.startswith("Warning: many translations end in ' .'") and "--tokenize none" in done.stderr
-    assert done.stderr.count("\n") == 1
-    assert subprocess.run([*argv, "--tokenize", "none"], capture_output=True, text=True).stderr == ""
+def test_a_warning_is_one_line_and_names_the_option(call, tmp_path):
+    for name, line in {"test.de": "ein hund .", "a.de": "ein hund .", "b.de": "ein hund"}.items():
+        (tmp_path / name).write_text(f"{line}\n" * 100)
+    with pytest.warns(UserWarning, match=r"^many translations end in ' \.'.*--tokenize none") as said:
+        assert call("a.de", "b.de")[0] == 0
+    assert len(said) == 1 and "\n" not in str(said[0].message)
+    assert warnings.formatwarning(said[0].message, UserWarning, "code.py", 1) == f"Warning: {said[0].message}\n"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert call("a.de", "b.de", "--tokenize", "none")[0] == 0

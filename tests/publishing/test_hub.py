@@ -327,6 +327,7 @@ def test_the_script_ends_in_one_line(script, publish, hub, folder, monkeypatch):
     assert not hub.repositories
 
 
+@pytest.mark.slow
 def test_the_script_in_a_process_of_its_own(hub, folder, tmp_path):
     """As users run it: with Xet, which is what the client uses unless told otherwise."""
     pytest.importorskip("hf_xet", reason="huggingface_hub asks for it on the processors that it supports")

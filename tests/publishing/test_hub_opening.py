@@ -190,6 +190,7 @@ def test_without_the_package(models, hub, tmp_path):
     assert not differences(seen, models) and len(hub.requests) == before
 
 
+@pytest.mark.slow
 def test_with_the_package(models, hub, tmp_path):
     published = hub.repositories[REPOSITORY].files()
     environment = hub.environment(tmp_path / "home", token=None)

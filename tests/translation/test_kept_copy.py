@@ -120,6 +120,7 @@ print(json.dumps([name for name in ("torch", "transformers") if name in sys.modu
 """
 
 
+@pytest.mark.slow
 def test_a_command_with_a_kept_copy_needs_neither_torch_nor_transformers(counting_folder, tmp_path, monkeypatch):
     pytest.importorskip("ctranslate2", reason="pip install '.[export]'")
     monkeypatch.setattr(constants, "HF_ASSETS_CACHE", str(tmp_path / "assets"))
@@ -159,6 +160,7 @@ def test_who_needs_the_model_does_not_get_the_copy_alone():
             command.copy_for(argparse.Namespace(**{**vars(given), name: value}), LineWork("translate"))
 
 
+@pytest.mark.slow
 def test_a_run_by_the_copy_continues_with_other_processes_and_threads(counting_folder, tmp_path, monkeypatch):
     pytest.importorskip("ctranslate2", reason="pip install '.[export]'")
     monkeypatch.setenv("HF_ASSETS_CACHE", str(tmp_path / "assets"))  # of the processes

@@ -67,6 +67,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.slow
 def test_the_translation_pipeline_travels(counting_folder, hub, tmp_path):
     """As a folder of the Hub: pushed, and opened in a process without the package."""
     model = AutoModelForSeq2SeqLM.from_pretrained(counting_folder)
@@ -269,6 +270,7 @@ def test_what_travels_is_what_the_config_needs(name, tiny_model, tmp_path):
     assert {*modules_in(code)} == modules | {"pipeline_vanilla_transformer"}
 
 
+@pytest.mark.slow
 def test_the_quantizer_travels_with_a_model_in_int8(tiny_model, tmp_path):
     tiny_model().save_pretrained(tmp_path / "plain")
     assert "Int8Quantizer" not in (tmp_path / "plain" / "generation_vanilla_transformer.py").read_text()
@@ -340,6 +342,7 @@ print(len(found), model(ids, labels=ids).loss > 0)
 """
 
 
+@pytest.mark.slow
 def test_what_a_call_asks_and_the_folder_lacks_names_the_package(tiny_model, tmp_path):
     tiny_model().save_pretrained(tmp_path)
     *lines, works = run_hidden(ASKS, tmp_path, home=tmp_path / "home").splitlines()

@@ -93,6 +93,7 @@ def test_what_was_read_before_an_error_is_done(pool):
         assert answer.content == b"1 enil\n", "and the pool can go on"
 
 
+@pytest.mark.slow
 def test_errors_come_from_the_processes_and_one_that_died_while_it_had_nothing_to_do_is_named(capfd):
     """Not as a broken pipe, which the scripts take for a reader of their output that has seen enough."""
     with WorkerPool(open_backwards, LineWork("translate"), 1, "cpu", describe) as pool:
