@@ -1,8 +1,9 @@
 """How slow this machine is, so that a bound on the time of a test holds on a slow or busy one too."""
 
+import gc
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
@@ -27,6 +28,23 @@ def slowness() -> float:
 def is_within(seconds: float, bound: float) -> bool:
     """Whether a call that has just taken these seconds would take less than `bound` where bounds are set."""
     return seconds < bound or seconds < bound * slowness()
+
+
+def seconds_of(call: Callable[[], object]) -> float:
+    """Processor time of a call, without the collector of garbage, whose time grows with all that there is."""
+    gc.collect()
+    gc.disable()
+    start = time.process_time()
+    try:
+        call()
+    finally:
+        gc.enable()
+    return time.process_time() - start
+
+
+def is_linear(seconds: Callable[[int], float], size: int) -> bool:
+    """Whether twice the size takes twice the time, from 0.05 s on; tried again where other work may be to blame."""
+    return any(seconds(2 * size) < max(2.7 * seconds(size), 0.05) for _ in range(3))
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Names of columns in any spelling, and rows that are not names."""
 
 import pytest
+from machine import is_linear, seconds_of
 
 from vanilla_transformer_hf.common.column_names import find_columns, is_header
 
@@ -63,3 +64,7 @@ def test_probable_headers_that_do_not_say_the_sides_are_asked_about(source, targ
 def test_texts_are_not_headers(cells):
     assert not is_header(cells, names("en", "de"))
     assert not is_header(cells, names())
+
+
+def test_a_long_first_line_is_read_once():
+    assert is_linear(lambda size: seconds_of(lambda: is_header(["a dog " * size, "ein"], names("en", "de"))), 4000)

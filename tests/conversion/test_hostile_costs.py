@@ -359,6 +359,14 @@ def test_lists_in_lists_that_are_one_list(tmp_path):
     not_converted("fairseq", folder, tmp_path, "more than 200,000 values")
 
 
+def test_settings_that_are_each_taken_twice(tmp_path):
+    folder = write("fairseq", tmp_path / "run")
+    content = torch.load(folder / "checkpoint_best.pt", weights_only=False)
+    content["cfg"] |= {f"a{number}": [f"${{a{number + 1}}}"] * 2 for number in range(40)}
+    torch.save(content, folder / "checkpoint_best.pt")
+    not_converted("fairseq", folder, tmp_path, "taken from each other")
+
+
 def test_a_pickle_that_inflates(tmp_path):
     folder = write("fairseq", tmp_path / "run")
     data = b"\x80\x02X" + struct.pack("<I", 300_000_000) + b"x" * 300_000_000 + b"."
@@ -501,6 +509,18 @@ def entry(shape, size, shard=0, offset=0):
     return message((1, 1), (2, shape), (3, shard), (4, offset), (5, size)) + varint(6 << 3 | 5) + b"\0\0\0\0"
 
 
+def one_block_many_times(count, size):
+    """An index whose blocks are all the same one, without entries."""
+    blocks = b"\0" * (size - 4) + struct.pack("<I", size // 4)
+    blocks += b"\0" + tensorflow_writer.checksum(blocks + b"\0")
+    footers = []
+    for part in ([(b"", varint(0) + varint(size))] * count, []):
+        content = tensorflow_writer.block(part)
+        footers.insert(0, varint(len(blocks)) + varint(len(content)))
+        blocks += content + b"\0" + tensorflow_writer.checksum(content + b"\0")
+    return blocks + b"".join(footers).ljust(40, b"\0") + struct.pack("<Q", 0xDB4775248B80FB57)
+
+
 HEADER = message((1, 1), (3, message((1, 1))))
 INDEXES = {
     "2^33 data files": index_of((b"", message((1, 2**33)))),
@@ -510,6 +530,7 @@ INDEXES = {
     "a shape beyond 64 bits": index_of((b"", HEADER), (b"a", entry((2**62, 2**62), 64))),
     "a negative shape": index_of((b"", HEADER), (b"a", entry((2**64 - 4, 16), 64))),
     "a long name": index_of((b"", HEADER), (b"a" * 500_000, entry((1,), 4))),
+    "one block many times": one_block_many_times(60_000, 600_000),
     "another data file": index_of((b"", HEADER), (b"a", entry((1,), 4, shard=7))),
     "too many names": index_of((b"", HEADER), *((b"%07d" % n, entry((), 4)) for n in range(60_000))),
 }
@@ -601,3 +622,12 @@ def test_a_file_without_an_end_is_not_read(tmp_path):
             refused(lambda: read_bounded(path), tmp_path, "not a regular file")  # noqa: B023
     os.mkfifo(tmp_path / "fifo")
     refused(lambda: read_bounded(tmp_path / "fifo"), tmp_path, "not a regular file")
+
+
+def test_a_number_in_yaml_is_short():
+    """Hours, minutes and seconds "1:00:00" are one number, whose time grows with the square of its digits."""
+    assert parse_yaml("a: 1:30:00", "x") == {"a": 5400}
+    start = time.process_time()
+    with pytest.raises(ValueError, match=r"^x has a number of 180,001 digits$"):
+        parse_yaml("a: 1" + ":00" * 60_000, "x")
+    assert is_within(time.process_time() - start, SECONDS)

@@ -15,7 +15,7 @@ import secret_samples
 import torch
 from hub_api import TOKEN
 from huggingface_hub import ModelCard
-from machine import within
+from machine import is_linear, seconds_of, within
 from peft import LoraConfig, get_peft_model
 from pictures import png
 from PIL import Image
@@ -377,6 +377,19 @@ def test_a_long_line_takes_time_that_grows_with_its_length(unit):
     text = (unit * 50_000)[:100_000].encode()
     with within(0.5):
         find_private_text("README.md", text)
+
+
+def test_names_of_fields_that_are_long_take_time_that_grows_with_their_length():
+    def seconds(size):
+        deep = 0
+        for _ in range(50):
+            deep = {"k" * size: deep}
+        contents = [json.dumps(each).encode() for each in ({"k" * size: [0] * size}, [deep, *([0] * size)])]
+        return seconds_of(lambda: [find_private_text("a.json", content) for content in contents])
+
+    assert is_linear(seconds, 1000)
+    long = {"k" * 5000: {"password": "hunter22aB3dE5"}}
+    assert find_private_text("a.json", json.dumps(long).encode()), "the last name of a field counts"
 
 
 def test_there_are_enough_samples():

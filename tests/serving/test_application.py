@@ -14,11 +14,12 @@ import httpx
 import pytest
 from counting_model import SOURCES
 from huggingface_hub import InferenceClient
+from machine import is_linear, seconds_of
 from starlette.requests import Request
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from vanilla_transformer_hf.serving.application import ServedModel, by_languages, counted, create_application
+from vanilla_transformer_hf.serving.application import ServedModel, _form, by_languages, counted, create_application
 from vanilla_transformer_hf.serving.batcher import Batcher
 from vanilla_transformer_hf.serving.http import RequestError
 from vanilla_transformer_hf.serving.metrics import Metrics, forget_dead_workers
@@ -360,3 +361,14 @@ def test_the_clients_of_hugging_face_and_of_a_network_are_served(opened_translat
         assert time.monotonic() - began < 60
         time.sleep(0.05)
     assert httpx.post(f"{address}/translate", json={"q": "two"}).json() == {"translatedText": "zwei"}
+
+
+def test_fields_behind_a_file_take_time_that_grows_with_the_form():
+    def seconds(size):
+        part = b"--x\r\nContent-Disposition: form-data; name="
+        body = part + b'"file"; filename="a"\r\n\r\n' + b"a" * (2000 * size) + b"\r\n"
+        body += (part + b'"q"\r\n\r\none dog\r\n') * size + b"--x--\r\n"
+        headers = [(b"content-type", b"multipart/form-data; boundary=x")]
+        return seconds_of(lambda: asyncio.run(_form(Request({"type": "http", "headers": headers}), body, 1)))
+
+    assert is_linear(seconds, 400)

@@ -30,7 +30,7 @@ def plain(name: str) -> str:
 def language_of(name: str) -> langcodes.Language | None:
     """The language of a column name: a code (en, eng_Latn), a name in any language, or one of these among words."""
     name = plain(name)
-    if WORDS.get(name):  # src and trg are codes of languages, too
+    if WORDS.get(name) or len(name) > 200:  # src and trg are codes of languages, too; a line of text is none
         return None
     without_marks = (letter for letter in unicodedata.normalize("NFD", name) if not unicodedata.combining(letter))
     if found := _language(name) or _language("".join(without_marks)):  # Yoruba of Yorùbá, as many write it

@@ -100,14 +100,14 @@ def parse_yaml(text: str, where: str | os.PathLike, loader: Any = None, most: in
                 raise ValueError(f"{where} is nested more than {DEEPEST} deep")
             if number > 2 * most:
                 raise ValueError(f"{where} has more than {most:,} values")
+            if re.fullmatch(r"[-+]?\d[\d_:.]{1000,}", getattr(event, "value", "")):
+                raise ValueError(f"{where} has a number of {len(event.value):,} digits")
+        try:
+            return yaml.load(text, loader or yaml.SafeLoader)
+        except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:  # as of "!!int x"
+            raise ValueError(f"{where} has a value that does not fit its tag: {error}") from error
     except yaml.YAMLError as error:
         raise ValueError(f"{where} is not YAML: {' '.join(str(error).split())}") from error
-    try:
-        return yaml.load(text, loader or yaml.SafeLoader)
-    except yaml.YAMLError as error:
-        raise ValueError(f"{where} is not YAML: {' '.join(str(error).split())}") from error
-    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:  # as of "!!int x"
-        raise ValueError(f"{where} has a value that does not fit its tag: {error}") from error
 
 
 def read_yaml(path: str | os.PathLike, loader: Any = None, largest: int = LARGEST) -> Any:

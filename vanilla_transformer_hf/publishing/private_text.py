@@ -45,6 +45,7 @@ def _known_secrets() -> set[str]:
 def _fields(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
     """Every value of a JSON document as ("outer.inner", text), and every key that could be a path."""
     # {"name": a name, "value": a value} is a field, too.
+    name = name if len(name) < 1000 else f"{name[:400]}…{name[-400:]}"  # which comes with each value
     if isinstance(value, dict):
         if isinstance(value.get("name"), str) and isinstance(value.get("value"), str):
             yield value["name"], value["value"]

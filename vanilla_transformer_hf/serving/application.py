@@ -677,9 +677,10 @@ async def _form(request: Request, content: bytes, most_files: int) -> Mapping[st
         if isinstance(parser, FormParser):
             unquote_to_bytes(content).decode()
         form = await parser.parse()
-        texts = [text for _, text in form.multi_items() if isinstance(text, str)]
-        if isinstance(parser, InMemory) and not all(text.encode() in content for text in texts):
-            raise ValueError("its text is not UTF-8")
+        texts, place = [text for _, text in form.multi_items() if isinstance(text, str)], 0
+        for text in texts if isinstance(parser, InMemory) else ():  # in the order of the body, which is read once
+            if (place := content.find(text.encode(), place)) < 0:
+                raise ValueError("its text is not UTF-8")
     except (MultiPartException, HTTPException, ValueError, KeyError) as error:
         raise RequestError(f"the body is not a valid form: {getattr(error, 'detail', error)}") from None
     return {name: values if len(values := form.getlist(name)) > 1 else values[0] for name in form}

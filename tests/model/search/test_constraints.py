@@ -7,6 +7,7 @@ import pytest
 import torch
 from accelerate import dispatch_model
 from host_search import HostSearch
+from machine import is_linear, seconds_of
 from transformers import MarianConfig, MarianMTModel
 
 from vanilla_transformer_hf.model.search import incremental_decoder
@@ -243,7 +244,7 @@ def test_what_cannot_be_met_is_told(decided_model, source):
 def test_progress_in_phrases_is_that_of_a_search_for_them():
     generator = torch.Generator().manual_seed(0)
     for _ in range(300):
-        lengths = torch.randint(1, 5, (3,), generator=generator).tolist()
+        lengths = torch.randint(1, 8, (3,), generator=generator).tolist()
         phrases = Phrases([torch.randint(2, (length,), generator=generator).tolist() for length in lengths])
         ids, state = [], phrases.start
         for token in torch.randint(2, (12,), generator=generator).tolist():
@@ -252,6 +253,10 @@ def test_progress_in_phrases_is_that_of_a_search_for_them():
             for phrase, done in zip(phrases.phrases, state):
                 ends_with = max(k for k in range(len(phrase) + 1) if tuple(ids[len(ids) - k :]) == phrase[:k])
                 assert done == (len(phrase) if contains(ids, list(phrase)) else ends_with)
+
+
+def test_long_phrases_take_time_that_grows_with_their_length():
+    assert is_linear(lambda size: seconds_of(lambda: Phrases([[1] * size])), 1000)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

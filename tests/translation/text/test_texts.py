@@ -4,13 +4,21 @@ import copy
 
 import pytest
 import torch
+from machine import is_linear, seconds_of
 from tokenizers import processors
 from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
 from vanilla_transformer_hf import VanillaTransformerTokenizer
 from vanilla_transformer_hf.translation.scoring.scoring import encode_pairs
+from vanilla_transformer_hf.translation.text.splitting import Part
 from vanilla_transformer_hf.translation.text.tally import Tally
-from vanilla_transformer_hf.translation.text.texts import TextEncoder, has_letters, pad_rows, sorted_batches
+from vanilla_transformer_hf.translation.text.texts import (
+    TextEncoder,
+    has_letters,
+    pad_rows,
+    sorted_batches,
+    without_empty,
+)
 
 
 LINE = "One two three. Four five six! Seven  eight nine ten eleven twelve thirteen? Fourteen."
@@ -153,6 +161,25 @@ def test_batches_hold_so_many_tokens_longest_first():
     for name in ("batch_size", "batch_tokens"):
         with pytest.raises(ValueError, match=f"{name}=0: must be at least 1"):
             list(sorted_batches(lengths, **{name: 0}))
+
+
+def test_tags_that_lines_repeat_are_few(tokenizer):
+    tagged = copy.deepcopy(tokenizer)
+    tagged.add_tokens(["<2de>"], special_tokens=True)
+    lines, _ = encode(tagged, "<2de>" * 30 + "One.\nTwo.", 99)
+    assert lines[1].text == "<2de>" * 9 + "Two."
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda size: without_empty([Part("12", [], 0, copied="12", before=None) for _ in range(size)]),
+        lambda size: list(sorted_batches([5] * size, batch_size=1)),
+    ],
+    ids=["parts that are copied", "batches of one"],
+)
+def test_time_grows_with_the_text(call):
+    assert is_linear(lambda size: seconds_of(lambda: call(size)), 50_000)
 
 
 def test_rows_are_padded():

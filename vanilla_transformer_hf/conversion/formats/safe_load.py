@@ -271,7 +271,7 @@ def plain(value: Any) -> Any:
     # An interpolation "${a.b}" takes the value at that path of the whole; what is missing for omegaconf ("???") is
     # left out.
     unpacked = _unpack(value, itertools.count())
-    return _resolve(unpacked, unpacked)
+    return _resolve(unpacked, unpacked, itertools.count())
 
 
 def _unpack(value: Any, counter: Iterator[int]) -> Any:
@@ -294,18 +294,18 @@ def _unpack(value: Any, counter: Iterator[int]) -> Any:
     return value
 
 
-def _resolve(value: Any, root: Any, depth: int = 0) -> Any:
-    if depth > DEEPEST:
+def _resolve(value: Any, root: Any, counter: Iterator[int], depth: int = 0) -> Any:
+    if depth > DEEPEST or next(counter) > MOST_SETTINGS:  # each of which may be taken twice by the one before
         raise ConversionError("the settings have values that are taken from each other")
     if isinstance(value, dict):
-        return {key: _resolve(item, root, depth + 1) for key, item in value.items() if item != "???"}
+        return {key: _resolve(item, root, counter, depth + 1) for key, item in value.items() if item != "???"}
     if isinstance(value, list):
-        return [_resolve(item, root, depth + 1) for item in value]
-    if isinstance(value, str) and (match := re.fullmatch(r"\$\{([\w.]+)\}", value)):
+        return [_resolve(item, root, counter, depth + 1) for item in value]
+    if isinstance(value, str) and (match := re.fullmatch(r"\$\{([\w.]{1,1000})\}", value)):
         found = root
         for step in match[1].split("."):
             found = found.get(step) if isinstance(found, dict) else None
-        return None if found == value else _resolve(found, root, depth + 1)
+        return None if found == value else _resolve(found, root, counter, depth + 1)
     return value
 
 

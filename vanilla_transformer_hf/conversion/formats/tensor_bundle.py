@@ -69,7 +69,7 @@ def masked_checksum(data: bytes | np.ndarray) -> int:
 
 def _block(file: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]]:
     """Keys and values of a block, whose keys leave out what they share with the one before."""
-    data, kind, stored = file[offset : offset + size], file[offset + size], file[offset + size + 1 :][:4]
+    data, kind, stored = file[offset : offset + size], file[offset + size], file[offset + size + 1 : offset + size + 5]
     if kind != 0:
         raise ValueError("it is compressed, which TensorFlow's own are not")
     if struct.unpack("<I", stored)[0] != masked_checksum(data + b"\0"):
@@ -143,6 +143,8 @@ class TensorBundle(Tensors):
         _, _, position = _handle(file, len(file) - FOOTER)  # the block of blocks about blocks is not needed
         offset, size, _ = _handle(file, position)
         blocks = [_handle(handle) for _, handle in _block(file, offset, size)]
+        if sum(size for _, size, _ in blocks) > len(file):
+            raise ValueError("its blocks lie over each other")
         pairs = (pair for offset, size, _ in blocks for pair in _block(file, offset, size))
         table = {key.decode(errors="backslashreplace"): value for key, value in itertools.islice(pairs, MOST_NAMES)}
         if next(pairs, None) is not None:

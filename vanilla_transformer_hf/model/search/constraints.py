@@ -97,12 +97,12 @@ class Phrases:
     def __init__(self, phrases: Sequence[Sequence[int]]):
         self.phrases = list(dict.fromkeys(map(tuple, phrases)))
         self.start = (0,) * len(self.phrases)
-        # The failure function of each phrase: for its first i tokens, the length of their longest proper suffix that
-        # is a prefix of the phrase (Knuth, Morris and Pratt 1977).
-        self.fallbacks = []
-        for phrase in self.phrases:
-            borders = [max(k for k in range(i) if phrase[:k] == phrase[i - k : i]) for i in range(1, len(phrase))]
-            self.fallbacks.append([0, *borders])
+        # For the first i tokens of each phrase: their longest proper suffix that begins it (Knuth, Morris, Pratt 77).
+        self.fallbacks = list[list[int]]()
+        for number, phrase in enumerate(self.phrases):
+            self.fallbacks.append(borders := [0, 0])
+            for token in phrase[1:-1]:
+                borders.append(self._advance(number, borders[-1], token))
 
     def advance(self, state: tuple[int, ...], token: int) -> tuple[int, ...]:
         """The state after one more token."""

@@ -174,6 +174,7 @@ DOCX_ENDING = ("tab", "br", "cr", "ptab")
 DOCX_RANGE = re.compile(r"(?P<what>bookmark|commentRange|perm|customXmlInsRange|customXmlDelRange)(?P<side>Start|End)")
 # Properties of a run that do not show.
 INVISIBLE = ("lang", "noProof", "rPrChange")
+LARGEST_LOOK = 20_000  # bytes of them, which each part of the run has again
 
 
 class Format:
@@ -279,16 +280,16 @@ class DocxParagraph:
 
     def _read_run(self, run: Any) -> Iterator[Shown]:
         properties = run.find(f"{self._w}rPr")
+        if properties is not None and len(etree.tostring(properties)) > LARGEST_LOOK:
+            raise ValueError(f"the properties of a run have more than {LARGEST_LOOK:,} bytes, which no program writes")
         look = Format(properties)
         for child in run:
             name = local_name(child)
-            if name in ("rPr", *DOCX_DROPPED):
-                continue
             if name == "t":
                 yield Piece("text", child.text or ""), look
             elif name == "noBreakHyphen":
                 yield Piece("text", "\u2011"), look
-            else:
+            elif name not in ("rPr", *DOCX_DROPPED):
                 yield Piece("ending" if name in DOCX_ENDING else "alone", [Part(properties, child)]), None
 
     def add(self, pieces: Sequence[Piece]) -> None:

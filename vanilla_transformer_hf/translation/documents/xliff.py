@@ -38,6 +38,9 @@ def read_xliff(content: bytes, reading: Reading) -> Document:
     units = [*root.iter("{*}trans-unit", "{*}unit")]
     if not units:
         raise ValueError(f"{reading.name}: has no units with text")
+    for above in {each: None for unit in units for each in unit.iterancestors()}:  # they are read for each unit
+        if any(len(value) > 10_000 for value in above.attrib.values()):
+            raise ValueError(f"{reading.name}, line {above.sourceline}: an attribute of more than 10,000 characters.")
     texts = [text for unit in units for text in _texts_of_unit(unit)]
 
     def write(found: Sequence[Sequence[Piece]], language: str | None) -> bytes:
@@ -77,9 +80,7 @@ def _texts_of_unit(unit: Any) -> Iterator["_Text"]:
             model.addnext(target)
             target.tail = model.tail
         else:
-            for child in list(target):
-                target.remove(child)
-            target.text = None
+            target[:], target.text = [], None
         if is_new:
             parent.set("state", "translated")
         else:

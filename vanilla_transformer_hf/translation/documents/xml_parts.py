@@ -4,6 +4,7 @@ import copy
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import groupby
 from typing import Any
 
 from lxml import etree
@@ -112,24 +113,20 @@ def mixed_pieces(
 def fill_mixed(parent: Any, pieces: Iterable[Piece]) -> None:
     """Append text and elements of a translation to an element that is empty."""
     parents = [parent]
-    for piece in pieces:
-        here, value = parents[-1], piece.value
-        if isinstance(value, str):  # text, or a code that is text in the file
-            add_text(here, value)
-        elif piece.kind == "begin" and piece.is_element:
-            here.append(value.shell)
-            parents.append(value.inner)
-        elif piece.kind == "end" and piece.is_element:
-            parents.pop()
-        else:
-            here.append(detached(value))
-
-
-def add_text(parent: Any, text: str) -> None:
-    """Add text behind all that an element has."""
-    text = NO_XML.sub("", text)
-    last = next(parent.iterchildren(reversed=True), None)  # len() counts all of them
-    if last is not None:
-        last.tail = (last.tail or "") + text
-    else:
-        parent.text = (parent.text or "") + text
+    for is_text, group in groupby(pieces, lambda piece: isinstance(piece.value, str)):
+        if is_text:  # or codes that are text in the file; at once, because lxml copies what there is
+            here, text = parents[-1], NO_XML.sub("", "".join(piece.value for piece in group))
+            last = next(here.iterchildren(reversed=True), None)  # len() counts all of them
+            if last is not None:
+                last.tail = (last.tail or "") + text
+            else:
+                here.text = (here.text or "") + text
+            continue
+        for piece in group:
+            if piece.kind == "begin" and piece.is_element:
+                parents[-1].append(piece.value.shell)
+                parents.append(piece.value.inner)
+            elif piece.kind == "end" and piece.is_element:
+                parents.pop()
+            else:
+                parents[-1].append(detached(piece.value))

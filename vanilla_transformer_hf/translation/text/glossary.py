@@ -116,10 +116,11 @@ def _tbx_terms(path: str, languages: Languages) -> Iterator[tuple[str, str]]:
         terms = dict[str, list[str]]()
         for section in concept.iterchildren("{*}langSet", "{*}langSec"):
             language, best = section.get(LANGUAGE) or "", list[str]()
-            for term in section.iterdescendants("{*}term"):
-                states = [each.text or "" for each in term.getparent().iterdescendants("{*}termNote")]
-                if (text := text_of(path, term).strip()) and not any(each in DEPRECATED for each in states):
-                    best.insert(0 if PREFERRED in states else len(best), text)
+            for group in dict.fromkeys(term.getparent() for term in section.iterdescendants("{*}term")):
+                states = {each.text for each in group.iterdescendants("{*}termNote")}
+                for term in group.iterchildren("{*}term") if not states & {*DEPRECATED} else ():
+                    if text := text_of(path, term).strip():
+                        best.insert(0 if PREFERRED in states else len(best), text)
             terms.setdefault(language, []).extend(best)
         known |= dict.fromkeys(terms)
         if len(known) > 1000:

@@ -57,7 +57,7 @@ class LanguageTags:
 
     def __init__(self, tokenizer: Any):
         names = "|".join(map(re.escape, sorted(text_tags(tokenizer), key=len, reverse=True)))
-        self._pattern = re.compile(rf"(?:\s*(?:{names}))+\s*" if names else r"(?!)")
+        self._pattern = re.compile(rf"(?:\s*(?:{names})){{1,9}}\s*" if names else r"(?!)")
 
     def before(self, text: str) -> str:
         """The tags with which a text begins, and the white space behind them: they hold for all its parts."""
@@ -287,7 +287,7 @@ def without_empty(parts: Sequence[Part]) -> tuple[list[Part], str]:
     kept, before = list[Part](), ""
     for part in parts:
         if not part.ids:
-            follows = part.before is None and part.copied and (kept or before)
+            follows = part.before is None and part.copied and bool(kept or before)
             before += (" " if follows else part.before or "") + (part.copied or "")
             continue
         if before or part.before:
@@ -319,19 +319,19 @@ def sorted_batches(
     lengths: Sequence[int], batch_size: int | None = None, batch_tokens: int | None = None
 ) -> Iterator[list[int]]:
     """Indices of `lengths` in batches of similar ones, longest first, so that a lack of memory shows at once."""
-    limits = {"batch_size": batch_size, "batch_tokens": batch_tokens}
-    for name, limit in limits.items():
+    for name, limit in (("batch_size", batch_size), ("batch_tokens", batch_tokens)):
         if limit is not None and limit < 1:
             raise ValueError(f"{name}={limit}: must be at least 1")
     if batch_size is None and batch_tokens is None:
         batch_size, batch_tokens = BATCH_SENTENCES, BATCH_TOKENS
     order = sorted(range(len(lengths)), key=lambda place: -lengths[place])
-    while order:
+    start = 0
+    while start < len(order):
         rows = len(order) if batch_size is None else batch_size
         if batch_tokens is not None:
-            rows = min(rows, max(1, batch_tokens // max(1, lengths[order[0]])))
-        yield order[:rows]
-        order = order[rows:]
+            rows = min(rows, max(1, batch_tokens // max(1, lengths[order[start]])))
+        yield order[start : start + rows]
+        start += rows
 
 
 def pad_rows(rows: Sequence[Sequence[int]], value: int) -> "tuple[torch.Tensor, torch.Tensor]":
