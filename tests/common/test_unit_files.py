@@ -347,7 +347,7 @@ OUTSIDE = '<!ENTITY x SYSTEM "file:///etc/passwd">'
         ("a.xlf", "<html/>", "its first element is not <xliff>"),
         ("a.po", 'msgid "a"\nmsgstr "b"\n<<<<<<< HEAD\n', "not a gettext catalogue"),
         ("a.po", 'msgid "a"\nmsgstr "b', "the corpus is empty"),
-        ("a.xlsx", "no zip", "not an .xlsx workbook, or one with a password"),
+        ("a.xlsx", "no zip", "no .xlsx workbook, or one with a password"),
     ],
 )  # fmt: skip
 def test_damaged_and_hostile_files_are_refused_in_one_line(tmp_path, name, text, message):
@@ -382,6 +382,20 @@ STRICT = {
     "http://schemas.openxmlformats.org/spreadsheetml/2006/main": "http://purl.oclc.org/ooxml/spreadsheetml/main",
     "http://schemas.openxmlformats.org/officeDocument/2006": "http://purl.oclc.org/ooxml/officeDocument",
 }
+
+
+def test_the_text_of_a_cell_is_as_long_as_excel_allows(tmp_path):
+    """One text may stand in many cells, in some bytes of each."""
+    workbook(tmp_path / "a.xlsx", ["en", "yo", "note"], ["a", "b", "much"])
+    with zipfile.ZipFile(tmp_path / "a.xlsx") as book:
+        parts = {name: book.read(name) for name in book.namelist()}
+    for name, asked in {"b.xlsx": b">much<", "c.xlsx": b">b<"}.items():
+        with zipfile.ZipFile(tmp_path / name, "w") as changed:
+            for part, content in parts.items():
+                changed.writestr(part, content.replace(asked, b">" + b"x" * 32_768 + b"<"))
+    assert list(xlsx_pairs(str(tmp_path / "b.xlsx"), EN_YO)) == [{"source": "a", "target": "b"}], "no text of a pair"
+    with pytest.raises(ValueError, match=r"c\.xlsx, row 2: a cell of 32,768 characters; Excel allows 32,767"):
+        list(xlsx_pairs(str(tmp_path / "c.xlsx"), EN_YO))
 
 
 def test_strict_workbooks_are_one_line(tmp_path):

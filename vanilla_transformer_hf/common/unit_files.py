@@ -30,9 +30,9 @@ ONE_LANGUAGE = "without a text in both languages"
 
 EXTRA = "pip install 'vanilla_transformer_hf[formats]'"
 LONGEST_UNIT = 64 * 2**20  # bytes
-# Bytes of all parts of a workbook without compression, and its rows; Excel writes no more of these.
+# Bytes of all parts of a workbook without compression, its rows, and characters of a cell; Excel writes no more.
 LARGEST_WORKBOOK = 512 * 2**20
-LAST_ROW = 2**20
+LAST_ROW, LONGEST_CELL = 2**20, 2**15 - 1
 # How it writes the control characters of a text, and a _ before what would look like one.
 ESCAPE_OF_EXCEL = re.compile("_x00(?:[01][0-9A-Fa-f]|5[Ff])_")
 ERRORS_OF_EXCEL = ("#REF!", "#VALUE!", "#N/A", "#NAME?", "#DIV/0!", "#NULL!", "#NUM!")
@@ -294,9 +294,7 @@ def xlsx_pairs(path: str, names: Names) -> Iterator[Row]:
         with zipfile.ZipFile(path) as archive:
             size = sum(part.file_size for part in archive.infolist())
     except (zipfile.BadZipFile, ValueError) as error:
-        raise ValueError(
-            f"{path}: not an .xlsx workbook, or one with a password ({error}); save it without."
-        ) from error
+        raise ValueError(f"{path}: no .xlsx workbook, or one with a password ({error}); save it without.") from error
     if size > LARGEST_WORKBOOK:
         raise ValueError(
             f"{path}: unpacks to {size:,} bytes, more than the {LARGEST_WORKBOOK:,} that are read; save it as "
@@ -358,6 +356,8 @@ class UnreadableCell(str):
 
 def _text_of_cell(where: str, value: Any) -> str:
     if value is None or isinstance(value, str):
+        if len(value or "") > LONGEST_CELL:  # the text of one may stand in all, in a few bytes of each
+            return UnreadableCell(f"{where}: a cell of {len(value):,} characters; Excel allows {LONGEST_CELL:,}.")
         if value and value.startswith("#") and value in ERRORS_OF_EXCEL:
             return UnreadableCell(f"{where}: the formula of a cell has the error {value}; put a text there.")
         return ESCAPE_OF_EXCEL.sub(lambda escape: "_" if escape[0][4] == "5" else " ", value or "")
