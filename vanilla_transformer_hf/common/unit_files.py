@@ -356,7 +356,7 @@ class UnreadableCell(str):
 
 def _text_of_cell(where: str, value: Any) -> str:
     if value is None or isinstance(value, str):
-        if len(value or "") > LONGEST_CELL:  # the text of one may stand in all, in a few bytes of each
+        if value and len(value) > LONGEST_CELL:  # the text of one may stand in all, in a few bytes of each
             return UnreadableCell(f"{where}: a cell of {len(value):,} characters; Excel allows {LONGEST_CELL:,}.")
         if value and value.startswith("#") and value in ERRORS_OF_EXCEL:
             return UnreadableCell(f"{where}: the formula of a cell has the error {value}; put a text there.")
