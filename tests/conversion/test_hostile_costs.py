@@ -23,7 +23,7 @@ import test_marianmt
 import torch
 import yaml
 from checkpoints import write
-from machine import is_within
+from machine import is_within, within
 from safetensors.torch import save_file
 from tensorflow_writer import message, varint
 
@@ -496,6 +496,11 @@ def index_of(*entries):
         content = tensorflow_writer.block(part)
         handles.append((part[-1][0], varint(len(blocks)) + varint(len(content))))
         blocks += content + b"\0" + tensorflow_writer.checksum(content + b"\0")
+    return closed(blocks, handles)
+
+
+def closed(blocks, handles):
+    """Blocks of names, and behind them what says where they are."""
     footers = []
     for part in ([], handles):
         content = tensorflow_writer.block(part)
@@ -511,14 +516,8 @@ def entry(shape, size, shard=0, offset=0):
 
 def one_block_many_times(count, size):
     """An index whose blocks are all the same one, without entries."""
-    blocks = b"\0" * (size - 4) + struct.pack("<I", size // 4)
-    blocks += b"\0" + tensorflow_writer.checksum(blocks + b"\0")
-    footers = []
-    for part in ([(b"", varint(0) + varint(size))] * count, []):
-        content = tensorflow_writer.block(part)
-        footers.insert(0, varint(len(blocks)) + varint(len(content)))
-        blocks += content + b"\0" + tensorflow_writer.checksum(content + b"\0")
-    return blocks + b"".join(footers).ljust(40, b"\0") + struct.pack("<Q", 0xDB4775248B80FB57)
+    block = b"\0" * (size - 4) + struct.pack("<I", size // 4) + b"\0"
+    return closed(block + tensorflow_writer.checksum(block), [(b"", varint(0) + varint(size))] * count)
 
 
 HEADER = message((1, 1), (3, message((1, 1))))
@@ -627,7 +626,5 @@ def test_a_file_without_an_end_is_not_read(tmp_path):
 def test_a_number_in_yaml_is_short():
     """Hours, minutes and seconds "1:00:00" are one number, whose time grows with the square of its digits."""
     assert parse_yaml("a: 1:30:00", "x") == {"a": 5400}
-    start = time.process_time()
-    with pytest.raises(ValueError, match=r"^x has a number of 180,001 digits$"):
+    with within(SECONDS), pytest.raises(ValueError, match=r"^x has a number of 180,001 digits$"):
         parse_yaml("a: 1" + ":00" * 60_000, "x")
-    assert is_within(time.process_time() - start, SECONDS)

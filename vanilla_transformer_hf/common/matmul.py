@@ -166,12 +166,12 @@ def measure_speeds(*names: str) -> dict[str, float]:
     # The fastest, because the choice is kept: on two cores, one of which another program used, medians were 15 and 15
     # GFLOP/s and the fastest 216 and 443, as when nothing else runs. The first call of each prepares its kernels.
     layer, factors = _products(torch.Generator().manual_seed(0))[0]
+    rounded = [factor.bfloat16() for factor in factors]
+    turns = {name: ("default", rounded) if name == "bfloat16" else (name, factors) for name in names}
     seconds: dict[str, list[float]] = {name: [] for name in names}
     for _ in range(1 + REPEATS):
-        for name in names:
-            is_half = name == "bfloat16"
-            own = [factor.bfloat16() for factor in factors] if is_half else factors
-            with matmul("default" if is_half else name):
+        for name, (backend, own) in turns.items():
+            with matmul(backend):
                 start = time.perf_counter()
                 layer(*own)
                 seconds[name].append(time.perf_counter() - start)

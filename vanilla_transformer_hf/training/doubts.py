@@ -45,7 +45,7 @@ def find_doubts(run: RunArguments, tokenizer: Any, corpora: dict[str, Any], data
             )
 
 
-def _doubts_of_pairs(corpora: dict[str, Any], are_distinct: bool) -> Iterator[str]:
+def _doubts_of_pairs(corpora: dict[str, Any], may_repeat: bool) -> Iterator[str]:
     """Of training pairs that teach to copy, are there again and again, or have sources of a held-out text."""
     # Of each text among the first 100,000.
     sample = _beginning(corpora["train"])
@@ -57,7 +57,7 @@ def _doubts_of_pairs(corpora: dict[str, Any], are_distinct: bool) -> Iterator[st
             "copy; vanilla-transformer clean leaves them out."
         )
     distinct = len(sample.group_by(list(SIDES)).aggregate([]))
-    if not are_distinct and len(sample) - distinct >= IDENTICAL_SHARE * len(sample):
+    if not may_repeat and len(sample) - distinct >= IDENTICAL_SHARE * len(sample):
         yield (
             f"only {distinct:,} of {len(sample):,} training pairs are different: an epoch shows each several times; "
             "if no rate of back-translation wants this, drop_duplicates leaves the others out."

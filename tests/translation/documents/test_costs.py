@@ -14,7 +14,7 @@ from vanilla_transformer_hf.translation.results import Translation
 W = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
 TEXT = "urn:oasis:names:tc:opendocument:xmlns:text:1.0"
 MARK, FIELD = "<mrk mtype='seg'>a</mrk>", "<w:r><w:fldChar w:fldCharType='begin'/></w:r>"
-RUN = "<w:r><w:t>dog</w:t></w:r>"
+RUN, UNIT = "<w:r><w:t>dog</w:t></w:r>", "<trans-unit><source>a</source></trans-unit>"
 
 
 def archive(name: str, content: str) -> bytes:
@@ -33,8 +33,8 @@ def odt(body: str, more: str = "") -> tuple[str, bytes]:
     return "a.odt", archive("content.xml", f'<office xmlns:text="{TEXT}" {more}><text:p>{body}</text:p></office>')
 
 
-def xliff(units: str, more: str = "") -> tuple[str, bytes]:
-    return "a.xlf", f'<xliff version="1.2" {more}><file><body>{units}</body></file></xliff>'.encode()
+def xliff(units: str, more: str = "", of_file: str = "") -> tuple[str, bytes]:
+    return "a.xlf", f'<xliff version="1.2" {more}><file {of_file}><body>{units}</body></file></xliff>'.encode()
 
 
 def unit(source: str) -> tuple[str, bytes]:
@@ -101,12 +101,7 @@ KINDS = {
     "namespaces of links": lambda n: docx(f"<w:p>{f'<w:hyperlink>{RUN}</w:hyperlink>' * n}</w:p>", names(n)),
     "namespaces of spans": lambda n: odt("<text:a>dog</text:a>" * n, names(n)),
     "namespaces of units": lambda n: xliff("<trans-unit><source>a<g>b</g></source></trans-unit>" * n, names(n)),
-    "flags of a file": lambda n: (
-        "a.xlf",
-        f"<xliff version='1.2'><file weblate-flags='{'a,' * 4500}'><body>".encode()
-        + b"<trans-unit><source>a</source></trans-unit>" * n
-        + b"</body></file></xliff>",
-    ),
+    "flags of a file": lambda n: xliff(UNIT * n, of_file=f"weblate-flags='{'a,' * 4500}'"),
     "frames": lambda n: frames(f"<w:p>{RUN}</w:p>" * n),
     "paragraphs": lambda n: docx(f"<w:p>{RUN}</w:p>" * n),
     "looks": lambda n: docx(f"<w:p>{f'<w:r><w:rPr><w:b/></w:rPr><w:t>dog</w:t></w:r>{RUN}' * n}</w:p>"),
@@ -130,12 +125,7 @@ REFUSED = {
         f"<w:p><w:r><w:rPr>{'<w:b/>' * n}</w:rPr>{'<w:t>dog</w:t><w:tab/>' * n}</w:r></w:p>"
     ),
     **{
-        f"{name} of a file with many units": lambda n, name=name: (
-            "a.xlf",
-            f"<xliff version='1.2'><file {name}='{'a' * (500 * n)}'><body>".encode()
-            + b"<trans-unit><source>a</source></trans-unit>" * n
-            + b"</body></file></xliff>",
-        )
+        f"{name} of a file with many units": lambda n, name=name: xliff(UNIT * n, of_file=f"{name}='{'a' * 500 * n}'")
         for name in ("translate", "weblate-flags")
     },
 }
