@@ -44,7 +44,8 @@ def seconds_of(call: Callable[[], object]) -> float:
 
 def is_linear(seconds: Callable[[int], float], size: int) -> bool:
     """Whether twice the size takes twice the time, from 0.05 s on; tried again where other work may be to blame."""
-    return any(seconds(2 * size) < max(2.7 * seconds(size), 0.05) for _ in range(3))
+    once = (seconds(size) for _ in range(3))  # before twice as much, which would else be the first that is read
+    return any(seconds(2 * size) < max(2.7 * each, 0.05) for each in once)
 
 
 @contextmanager
